@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import batches_by_tokens, pad
 from hf_mlnmt.generation.languages import Direction, direction, has_modules, language_codes
 from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.generation.pipeline import progress_bar
 from hf_mlnmt.generation.segments import TextEncoder
 from hf_mlnmt.modeling.sentence_embedding import pooled_states
 from hf_mlnmt.table import Number, Table
@@ -93,9 +93,9 @@ def embed_file(
     """
     chosen = pooling or default_pooling(parts.model)
     texts = list(read_lines(file))
-    with tqdm(total=len(texts), unit=" texts", disable=None, leave=False) as bar:
-        row = int(chosen) if chosen.isdigit() else chosen
-        return embed_texts(parts, texts, language, row, progress=bar.update, target_language=target_language)
+    row = int(chosen) if chosen.isdigit() else chosen
+    with progress_bar(len(texts)) as update:
+        return embed_texts(parts, texts, language, row, progress=update, target_language=target_language)
 
 
 def check_told(parts: Parts, language: str | None, target_language: str | None) -> None:

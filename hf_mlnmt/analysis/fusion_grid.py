@@ -14,14 +14,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from hf_mlnmt.analysis.figures import Panel, heat_maps, save
 from hf_mlnmt.analysis.study import write_rows
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import score
 from hf_mlnmt.files import Form, read_json, size_and_crc
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation.pipeline import progress_bar
 from hf_mlnmt.made_from import differences, sha256_of_lines
 from hf_mlnmt.table import Number, Table
 
@@ -109,10 +108,13 @@ class Grid:
     def run(self, progress: bool = True) -> list[Row]:
         """Score every point that is not there yet; all rows are written after each. Returns those of this grid."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for alpha, beta in tqdm(self.missing(), unit=" points", disable=None if progress else True, leave=False):
-            self.rows.append(self._like(alpha, beta) or self._score(alpha, beta))
-            self.rows.sort(key=lambda row: (row["alpha"], row["beta"]))
-            write_rows(self.folder, STEM, "scales of a fused model", self.rows, self.settings())
+        points = self.missing()
+        with progress_bar(len(points), progress) as update:
+            for alpha, beta in points:
+                self.rows.append(self._like(alpha, beta) or self._score(alpha, beta))
+                self.rows.sort(key=lambda row: (row["alpha"], row["beta"]))
+                write_rows(self.folder, STEM, "scales of a fused model", self.rows, self.settings())
+                update(1)
         return [row for row in self.rows if (row["alpha"], row["beta"]) in self.points]
 
     def missing(self) -> list[tuple[float, float]]:

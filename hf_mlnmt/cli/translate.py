@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, decoding_options
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_file
 from hf_mlnmt.generation.lines import Shard
-from hf_mlnmt.generation.options import OUTPUT, SEARCH
+from hf_mlnmt.generation.options import OUTPUT, SEARCH, DecodingOptions
 
 PANEL = "Translate"
 _of_output = partial(typer.Option, rich_help_panel=OUTPUT)
@@ -103,17 +104,17 @@ def translate(
     """
     if scores and not jsonl:
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
-    part = Shard.parse(shard) if shard is not None else None
-    if part and decoding.get("do_sample") and decoding.get("draws") != "text":
+    part, search = Shard.parse(shard) if shard is not None else None, DecodingOptions(**decoding)
+    if part and search.do_sample and not search.draws_by_text:
         raise UserError(
             "--shard with --sample needs --draws text, as does the whole: other draws follow from all before."
         )
-    if prefix_file is not None and "target_prefix" in decoding:
+    if prefix_file is not None and search.target_prefix is not None:
         raise UserError("--prefix-file and --target-prefix: both say what translations begin with; leave one out.")
     if output is not None:
         check_file(output)
-    if scores:
-        decoding.setdefault("num_return_sequences", 1)
+    if scores and not search.num_return_sequences:
+        search = replace(search, num_return_sequences=1)
     inputs = list(files or ["-"])
 
     from rich.console import Console
@@ -121,15 +122,15 @@ def translate(
 
     from hf_mlnmt.cli.terminal import LinesProgress
     from hf_mlnmt.data.lines import format_of
-    from hf_mlnmt.generation import DecodingOptions, TranslationPipeline, documents, lines
+    from hf_mlnmt.generation import TranslationPipeline, documents, lines
     from hf_mlnmt.generation.journal import identity_of_model
-    from hf_mlnmt.generation.pipeline import TranslationRun
+    from hf_mlnmt.generation.pipeline import TranslationCall
     from hf_mlnmt.memory import keep_memory
 
     document, texts, total = None, None, None
     if named := next((name for name in inputs if format_of(Path(name)) in documents.FORMATS), None):
         others = {"--jsonl": jsonl, "--shard": shard, "--prefix-file": prefix_file, "a second file": inputs[1:]}
-        others |= {"--n-best": decoding.get("num_return_sequences"), "--alignments": decoding.get("alignments")}
+        others |= {"--n-best": search.num_return_sequences, "--alignments": search.alignments}
         if refused := next((name for name, given in others.items() if given), None):
             raise UserError(f"{named}: is translated as one document, not line by line. Leave out {refused}.")
         document = documents.read_file(named)
@@ -139,11 +140,12 @@ def translate(
         total = None if texts is None else sum(text["lines"] for text in texts)
     groups = lines.text_groups(inputs, window)
     if prefix_file is not None:
-        decoding["target_prefix"] = [line for group in lines.file_groups(prefix_file, window) for line in group]
+        prefixes = [line for group in lines.file_groups(prefix_file, window) for line in group]
+        search = replace(search, target_prefix=prefixes)
 
     def check_prefixes(texts: int) -> None:
-        if prefix_file is not None and (given := len(decoding["target_prefix"])) != texts:
-            raise UserError(f"{prefix_file}: {given} prefixes for {texts} texts: give one for each text.")
+        if prefix_file is not None and len(prefixes) != texts:
+            raise UserError(f"{prefix_file}: {len(prefixes)} prefixes for {texts} texts: give one for each text.")
 
     if total is not None:
         check_prefixes(total)
@@ -157,7 +159,7 @@ def translate(
     how: dict[str, Any] = {"revision": revision} if revision else {}
     more = {"trust_remote_code": True} if trust_remote_code else {}
     pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, engine=engine, **how, **more)
-    search, about = DecodingOptions.of(decoding), None
+    about = None
     if texts and output is not None:
         others = {"jsonl": jsonl, "scores": scores, "window": window, "shard": shard, "dtype": dtype, "engine": engine}
         about = lines.made_from(identity_of_model(model, **how), texts, search, **others)
@@ -177,7 +179,9 @@ def translate(
         if document:
             write(lines.translate_document(pipeline, document, search, update), len(document.texts))
             return
-        of_lines: dict[str, Any] = {"jsonl": jsonl, "scores": scores, "first": first, "done": done, "update": update}
-        count = lines.translate_groups(TranslationRun(pipeline, search), groups, write, **of_lines)
+        call = TranslationCall(pipeline, search)
+        count = lines.translate_groups(
+            call, groups, write, jsonl=jsonl, scores=scores, first=first, done=done, update=update
+        )
         if total is None:
             check_prefixes(count)

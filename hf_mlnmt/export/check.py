@@ -1,4 +1,4 @@
-"""Does an exported model compute what ours computes? Sentences to try, our log probabilities, searches side by side."""
+"""Checks of exported models: sentences to try, our log probabilities of them, searches side by side."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REPORT = "Nothing was exported. Report this, with the versions of the packages.
 
 
 class Sentences(NamedTuple):
-    """What an exported model is tried on: source ids with their end, target ids with the start token and their end.
+    """Sentences to try an exported model on: source ids with their end, target ids with start token and end.
 
     The first `texts` sources are text, the others random tokens.
     """
@@ -30,7 +30,7 @@ class Sentences(NamedTuple):
 
     @classmethod
     def of(cls, model: Any, tokenizers: Tokenizers, count: int = 4) -> Sentences:
-        """Some texts, and as many sequences of random tokens, of different lengths; the targets are all random."""
+        """Takes some texts, and as many sequences of random tokens of different lengths; all targets are random."""
         config, generator = model.config, torch.Generator().manual_seed(1)
         start, ends = config.decoder_start_token_id, ends_of(model)
         longest = min(config.max_position_embeddings - 2, 40)
@@ -57,14 +57,14 @@ class Search(NamedTuple):
 
 
 def ends_of(model: Any) -> list[int]:
-    """The tokens that end a sentence."""
+    """Returns the tokens that end a sentence."""
     ends = model.config.eos_token_id
     return ends if isinstance(ends, list) else [ends]
 
 
 @torch.no_grad()
 def log_probabilities(model: Any, sources: list[list[int]], targets: list[list[int]]) -> list[Tensor]:
-    """Our log probability of each token of the targets but their first, the start token."""
+    """Returns our log probability of each token of the targets but their first, the start token."""
     padding = model.config.pad_token_id or 0
     input_ids, mask = pad(sources, padding)
     given = pad(targets, padding)[0][:, :-1]
@@ -72,14 +72,14 @@ def log_probabilities(model: Any, sources: list[list[int]], targets: list[list[i
 
 
 def of_tokens(logits: Tensor, targets: list[list[int]]) -> list[Tensor]:
-    """From logits (batch, time, vocabulary) the log probability of each token of the targets but their first."""
+    """Returns from logits (batch, time, vocabulary) the log probability of each token of the targets but the first."""
     wanted = pad(targets, 0)[0][:, 1:, None]
     scores = logits.float().log_softmax(-1).gather(2, wanted).squeeze(2)
     return [row[: len(target) - 1] for row, target in zip(scores, targets, strict=True)]
 
 
 def check_scores(scores: list[Tensor], model: Any, sentences: Sentences, strict: bool) -> float:
-    """The largest difference from our log probabilities. Raises: UserError if `strict` and it is not rounding."""
+    """Returns the largest difference from our log probabilities. Raises: UserError if `strict` and not rounding."""
     expected = log_probabilities(model, sentences.sources, sentences.targets)
     difference = max((a - b).abs().max().item() for a, b in zip(scores, expected, strict=True))
     if strict and not difference <= _TOLERANCE:
@@ -89,7 +89,7 @@ def check_scores(scores: list[Tensor], model: Any, sentences: Sentences, strict:
 
 @torch.no_grad()
 def generate(model: Any, sources: list[list[int]], beams: int) -> list[list[int]]:
-    """Our own search, with nothing of the model's generation config but its tokens: ids with the end of sentence."""
+    """Searches with nothing of the model's generation config but its tokens; returns ids with the end of sentence."""
     config = model.config
     settings = GenerationConfig(
         num_beams=beams,
@@ -111,7 +111,7 @@ def generate(model: Any, sources: list[list[int]], beams: int) -> list[list[int]
 
 
 def until_end(ids: list[int], ends: list[int]) -> list[int]:
-    """Ids up to and with the first end of sentence."""
+    """Returns ids up to and with the first end of sentence."""
     return ids[: 1 + next((place for place, index in enumerate(ids) if index in ends), len(ids))]
 
 
@@ -144,7 +144,7 @@ def compare_searches(model: Any, sentences: Sentences, searches: list[Search], s
 
 
 def _tied(model: Any, different: list[tuple[list[int], list[int], list[int]]]) -> bool:
-    """Whether both of every pair of translations have the same mean log probability."""
+    """Returns whether both of every pair of translations have the same mean log probability."""
     start = model.config.decoder_start_token_id
     for source, *pair in different:
         theirs, ours = (log_probabilities(model, [source], [[start, *ids]])[0].mean().item() for ids in pair)

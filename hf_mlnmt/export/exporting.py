@@ -6,7 +6,6 @@ A model with multi-level supervision also becomes a model with one decoder: the 
 from __future__ import annotations
 
 import importlib.metadata
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from hf_mlnmt.model_folder import (
 
 
 def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int | None = None) -> Path:
-    """Write a plain model folder with one decoder of a model with auxiliary decoders.
+    """Writes a plain model folder with one decoder of a model with auxiliary decoders.
 
     Args:
         model: folder of the model.
@@ -80,7 +79,7 @@ def export(
     dtype: str = "float32",
     tell: Callable[[str], None] = lambda _: None,
 ) -> Exported:
-    """Write the model for another engine into `output`, checked against generate(), or leave nothing behind.
+    """Writes the model for another engine into `output`, checked against generate(), or leaves nothing behind.
 
     The folder also holds the tokenizers, the text processing, the generation config, and export.json: what was made, by
     which versions, and how it compared.
@@ -108,7 +107,7 @@ def export(
     with atomic_folder(output) as new:
         tell(f"writing and checking {to}, {dtype}")
         if to == "ctranslate2":
-            differences = _ctranslate2(network, tokenizers, new, dtype)
+            differences = ctranslate2.write(network, tokenizers, new, dtype)
         else:
             engine = onnx if to == "onnx" else marian
             engine.write(network, new)
@@ -129,7 +128,7 @@ def export(
 
 
 def _check_translates(name: str) -> None:
-    """UserError for models of text of one language, before anything is loaded."""
+    """Raises UserError for models of text of one language, before anything is loaded."""
     folder = fetch_small_files(name)
     if not (folder / CONFIG).is_file():
         return
@@ -142,30 +141,17 @@ def _check_translates(name: str) -> None:
         )
 
 
-def _ctranslate2(network: Any, tokenizers: Tokenizers, folder: Path, dtype: str) -> dict[str, Any]:
-    from hf_mlnmt.export import ctranslate2
-    from hf_mlnmt.generation import ctranslate2_model
-
-    if dtype != "float32":  # rounded weights can only be compared loosely: check what they are rounded from
-        with tempfile.TemporaryDirectory() as scratch:
-            ctranslate2_model.write(network, tokenizers, Path(scratch), "float32")
-            ctranslate2.check(Path(scratch), network, tokenizers, "float32")
-    ctranslate2_model.write(network, tokenizers, folder, dtype)
-    return ctranslate2.check(folder, network, tokenizers, dtype)
-
-
 def _check_request(to: str, dtype: str) -> None:
     if to not in FORMATS:
         raise UserError(f"--format {to}: unknown{suggest(to, FORMATS)}; known: {', '.join(FORMATS)}.")
     if dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: unknown{suggest(dtype, DTYPES)}; known: {', '.join(DTYPES)}.")
-    if to == "onnx" and dtype != "float32":
-        raise UserError(
-            f"--dtype {dtype}: ONNX is exported in float32. Round it afterwards with ONNX Runtime's own tool, "
-            "onnxruntime.quantization.quantize_dynamic."
-        )
-    if to == "marian" and dtype != "float32":
-        raise UserError(f"--dtype {dtype}: Marian is exported in float32; from_pretrained(..., dtype=...) rounds it.")
+    rounded_by = {
+        "onnx": "ONNX Runtime's own tool, onnxruntime.quantization.quantize_dynamic",
+        "marian": "from_pretrained(..., dtype=...)",
+    }
+    if to in rounded_by and dtype != "float32":
+        raise UserError(f"--dtype {dtype}: {to} is exported in float32. Round it afterwards with {rounded_by[to]}.")
     if missing := [package for package in FORMATS[to] if not _version(package)]:
         raise UserError(f"--format {to} needs {', '.join(missing)}: pip install 'hf-mlnmt[export]'.")
 

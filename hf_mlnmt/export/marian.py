@@ -27,7 +27,7 @@ _SAME = (
 
 
 def exportable(model: Any) -> Any:
-    """The model. Raises: UserError that says what MarianMTModel has not."""
+    """Returns the model. Raises: UserError that says what MarianMTModel has not."""
     config = model.config
     if config.model_type != "mlnmt-transformer":
         raise UserError(f"{type(model).__name__} cannot be exported to Marian, which has the baseline's layers alone.")
@@ -48,7 +48,7 @@ def exportable(model: Any) -> Any:
 
 
 def write(model: Any, folder: Path) -> None:
-    """Save config and weights of a MarianMTModel into `folder`. Raises: UserError as `exportable`."""
+    """Saves config and weights of a MarianMTModel into `folder`. Raises: UserError as `exportable`."""
     config = exportable(model).config
     theirs = MarianConfig(
         **{name: getattr(config, name) for name in _SAME},
@@ -65,7 +65,7 @@ def write(model: Any, folder: Path) -> None:
 
 
 def _tensors(model: Any) -> dict[str, Tensor]:
-    """Our parameters under Marian's names."""
+    """Returns our parameters under Marian's names."""
     ours = in_halves(model) if model.config.position_embedding == "interleaved" else model.state_dict()
     same = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
     tensors = {name: ours[name] for name in same}
@@ -79,7 +79,7 @@ def _tensors(model: Any) -> dict[str, Tensor]:
 
 
 def in_halves(model: Any) -> dict[str, Tensor]:
-    """The parameters with d_model in the order 0, 2, 4 ... 1, 3, 5 ...: what was interleaved lies in halves."""
+    """Returns the parameters with d_model in the order 0, 2 ... 1, 3 ...: what was interleaved lies in halves."""
     order = torch.cat([torch.arange(first, model.config.d_model, 2) for first in (0, 1)])
     permuted = {}
     for name, tensor in model.state_dict().items():
@@ -93,7 +93,7 @@ def in_halves(model: Any) -> dict[str, Tensor]:
 
 
 def check(folder: Path, model: Any, tokenizers: Tokenizers) -> dict[str, Any]:
-    """Load the folder and compare with `model`: log probabilities of given targets, greedy and beam search.
+    """Loads the folder and compares with `model`: log probabilities of given targets, greedy and beam search.
 
     Returns: the differences, for the record. Raises: UserError if anything differs by more than rounding.
     """

@@ -47,7 +47,7 @@ class Sizes(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """One tensor of a cache: `cache` 0 is the decoder's own (past), 1 the source's."""
+    """A tensor of a cache: `cache` 0 is the decoder's own (past), 1 the source's."""
 
     cache: int
     layer: int
@@ -97,7 +97,7 @@ class Sample:
         self.source = [*(encoded[name] for name in self.encoder_names), *read(self.cache, self.source_slots)]
 
     def cache_with(self, past: list[Tensor], source: list[Tensor] | None = None) -> EncoderDecoderCache:
-        """A cache like the sample's that holds these states; without `source` the source has not been read yet."""
+        """Makes a cache like the sample's of these states; without `source` the source has not been read yet."""
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         for holder, old in zip(caches_of(cache), caches_of(self.cache), strict=True):
             holder.layers = [copy.copy(layer) for layer in old.layers]
@@ -113,12 +113,12 @@ class Sample:
 
 
 def read(cache: EncoderDecoderCache, slots: list[Slot]) -> list[Tensor]:
-    """The tensors that a cache holds in `slots`."""
+    """Returns the tensors that a cache holds in `slots`."""
     return [getattr(caches_of(cache)[slot.cache].layers[slot.layer], slot.name) for slot in slots]
 
 
 class Encode(nn.Module):
-    """What stays the same for a sentence; the decoder takes a first step to project it, of which nothing else is kept.
+    """The part that is computed once for a sentence; a first step of the decoder, else not kept, projects it.
 
     Args:
         past_axes: the names of the open axes of each tensor of the past.
@@ -177,7 +177,7 @@ _TRACED, _OTHER = Sizes(3, 11, 5), Sizes(2, 7, 4)  # two samples: an axis is ope
 
 @torch.no_grad()
 def write(model: Any, folder: Path) -> None:
-    """Save both graphs and the config into `folder`.
+    """Saves both graphs and the config into `folder`.
 
     Raises: UserError for a fused model, and with the reason if PyTorch cannot trace a graph.
     """
@@ -225,7 +225,7 @@ def _axes(states: list[Tensor], others: list[Tensor]) -> list[dict[int, str]]:
 def _trace(
     module: Any, inputs: tuple[Any, ...], axes: Any, names: list[str], outputs: list[str], path: Path
 ) -> set[str]:
-    """Save the module as a graph; returns the names of the inputs that it reads, the others are left out."""
+    """Saves the module as a graph; returns the names of the inputs that it reads, the others are left out."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that no model here needs
     try:
         with warnings.catch_warnings():
@@ -250,20 +250,19 @@ def _trace(
 
 
 def check(folder: Path, model: Any, tokenizers: Tokenizers) -> dict[str, Any]:
-    """Run the graphs and compare with `model`: log probabilities of given targets, and greedy search.
+    """Runs the graphs and compares with `model`: log probabilities of given targets, and greedy search.
 
     Returns: the differences, for the record. Raises: UserError if they differ.
     """
     from hf_mlnmt.export.onnx_graphs import OnnxGraphs
 
-    graphs, sentences = OnnxGraphs(folder), Sentences.of(model, tokenizers)
-    start, padding = model.config.decoder_start_token_id, model.config.pad_token_id or 0
+    graphs, sentences, padding = OnnxGraphs(folder), Sentences.of(model, tokenizers), model.config.pad_token_id or 0
     input_ids, mask = (tensor.numpy() for tensor in pad(sentences.sources, padding))
     given = pad(sentences.targets, padding)[0][:, :-1]
     state = graphs.start(input_ids, mask)
     logits = torch.stack([torch.from_numpy(graphs.step(tokens.numpy(), state)) for tokens in given.unbind(1)], dim=1)
     difference = check_scores(of_tokens(logits, sentences.targets), model, sentences, strict=True)
-    rows = graphs.greedy(input_ids, mask, start, ends_of(model), LENGTH).tolist()
+    rows = graphs.greedy(input_ids, mask, model.config.decoder_start_token_id, ends_of(model), LENGTH).tolist()
     greedy = Search("greedy", 1, [until_end(row, ends_of(model)) for row in rows])
     agreement = compare_searches(model, sentences, [greedy], strict=True)
     return {"largest_difference_of_log_probabilities": difference, **agreement}

@@ -28,7 +28,7 @@ class OnnxGraphs:
         )
 
     def start(self, input_ids: Array, attention_mask: Array) -> dict[str, Array]:
-        """The decoder's inputs that stay (source_*, attention_mask), and past_* as they are before it begins."""
+        """Returns the decoder's inputs that stay (source_*, attention_mask), and past_* as they are at first."""
         names = [output.name for output in self.encoder.get_outputs()]
         states = self.encoder.run(names, {"input_ids": input_ids, "attention_mask": attention_mask})
         state = {"attention_mask": attention_mask, **dict(zip(names, states, strict=True))}
@@ -39,7 +39,7 @@ class OnnxGraphs:
         return state
 
     def step(self, tokens: Array, state: dict[str, Array]) -> Array:
-        """Logits (batch, vocabulary) after the next target tokens (batch,); `state` moves on."""
+        """Returns logits (batch, vocabulary) after the next target tokens (batch,); `state` moves on."""
         inputs = {entry.name: state[entry.name] for entry in self.decoder.get_inputs() if entry.name in state}
         logits, *present = self.decoder.run(None, {"decoder_input_ids": tokens[:, None], **inputs})
         for output, value in zip(self.decoder.get_outputs()[1:], present, strict=True):
@@ -47,7 +47,7 @@ class OnnxGraphs:
         return logits[:, -1]
 
     def greedy(self, input_ids: Array, attention_mask: Array, start: int, ends: list[int], length: int) -> Array:
-        """Target ids (batch, time) without the start token, the likeliest each time, until all have ended."""
+        """Returns target ids (batch, time) without the start token, the likeliest each time, until all have ended."""
         state = self.start(input_ids, attention_mask)
         columns: list[Array] = []
         tokens = np.full(len(input_ids), start, np.int64)

@@ -12,7 +12,7 @@ __all__ = ["DecodingOptions", "Hypothesis", "LengthPenalty", "Translate", "Trans
 
 
 def __getattr__(name: str) -> Any:
-    """The pipeline, imported when it is asked for: the command line takes its options from here without torch."""
+    """Imports the pipeline when it is asked for: the command line takes its options from here without torch."""
     if name in __all__:
         from hf_mlnmt.generation import columns, pipeline
 

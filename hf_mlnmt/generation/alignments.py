@@ -1,18 +1,16 @@
-"""Which word of the source each word of a translation is linked to, read off the attention over the source.
+"""Links of the words of a translation to those of its source, read off the attention over the source.
 
 References: Koehn and Knowles 2017, "Six Challenges for Neural Machine Translation", section 3.5 (from subwords to
 words); Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models" (the mean over the heads of
-the last layer but one aligns best of the layers of a translation model that no one has taught to align).
+the last layer but one aligns best in a model that was not taught to align).
 
-Links are pairs (source word, target word), counted from 0; words are what white space separates in the text that was
-given and in the translation. The weights of a target word are the mean over its subwords, those of a source word the
-sum over its subwords; each target word is linked to the source word with the largest weight, the first of several that
-are equal. Language codes, prefixes of a model and </s> are no words.
+Links are pairs (source word, target word), counted from 0; words are what white space separates. The weights of a
+target word are the mean over its subwords, those of a source word the sum; each target word is linked to the source
+word with the largest weight, the first of equal ones. Language codes, prefixes of a model and </s> are no words.
 
 The attention is that of `alignment_head`: [layer, head] in a model's generation_config.json, both counted from 1, head
-0 for the mean; else the mean over the heads of the last decoder layer but one (the only one, where there is one). An
-attention over several encoder layers is their mean. Behind a bridge, whose rows stand between decoder and source, it
-is the product of both attentions.
+0 for the mean; else the mean over the heads of the last decoder layer but one. An attention over several encoder
+layers is their mean; behind a bridge it is the product of the attentions to its rows and over the source.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ Words = Sequence[int | None]
 
 
 def word_weights(weights: Tensor, source_words: Words, target_words: Words) -> Tensor:
-    """Subword weights (..., target, source) -> word weights (..., target words, source words), float64.
+    """Returns word weights (..., target words, source words), float64, of subwords' (..., target, source).
 
     source_words, target_words: the word that each subword belongs to, from 0; None for </s> and other marks.
     """
@@ -47,7 +45,7 @@ def word_weights(weights: Tensor, source_words: Words, target_words: Words) -> T
 
 
 def _membership(words: Words) -> Tensor:
-    """(subwords, words): 1 where the subword is part of the word."""
+    """Returns (subwords, words): 1 where the subword is part of the word."""
     members = torch.zeros(len(words), 1 + max((word for word in words if word is not None), default=-1))
     for position, word in enumerate(words):
         if word is not None:
@@ -56,17 +54,17 @@ def _membership(words: Words) -> Tensor:
 
 
 def links(weights: Tensor) -> set[Link]:
-    """The links of one layer and head: word weights (target words, source words) -> pairs (source, target)."""
+    """Returns the links (source, target) of one layer and head, from word weights (target words, source words)."""
     return {(source, target) for target, source in enumerate(weights.argmax(-1).tolist())}
 
 
 def to_pharaoh(aligned: Iterable[Link]) -> str:
-    """`0-0 1-2`: source-target, ascending."""
+    """Writes links as `0-0 1-2`: source-target, ascending."""
     return " ".join(f"{source}-{target}" for source, target in sorted(aligned))
 
 
 def word_links(weights: Tensor, source_words: Words, target_words: Words) -> tuple[Link, ...]:
-    """Subword weights (target, source) -> links, ascending. A word without a subword (an unknown one) has none."""
+    """Returns links, ascending, from subword weights (target, source); none for a word without a subword (unknown)."""
     there = {word for word in target_words if word is not None}
     if all(word is None for word in source_words) or not there:
         return ()
@@ -74,18 +72,16 @@ def word_links(weights: Tensor, source_words: Words, target_words: Words) -> tup
 
 
 def joined(parts: Iterable[tuple[str, str, Iterable[Link]]]) -> tuple[Link, ...]:
-    """The links of a text from those of its pieces, each with the source and the translation that stand before it."""
-    moved = ((word_count(source), word_count(target), of_piece) for source, target, of_piece in parts)
-    return tuple(sorted((i + before, j + behind) for before, behind, of_piece in moved for i, j in of_piece))
-
-
-def word_count(before: str) -> int:
-    """The number of the word that the next character is part of."""
-    return len(f"{before}x".split()) - 1
+    """Joins the links of a text's pieces, each with the source and the translation that stand before it."""
+    found = []
+    for source, target, of_piece in parts:
+        first, second = (len(f"{before}x".split()) - 1 for before in (source, target))  # of the next character's word
+        found += [(i + first, j + second) for i, j in of_piece]
+    return tuple(sorted(found))
 
 
 class SourceAttention:
-    """One attention of a model over its source, for any number of calls.
+    """An attention of a model over its source, for any number of calls.
 
     The model itself stays as it is, for others may be using it: what returns its weights is a copy of its modules that
     has the same weights.
@@ -96,13 +92,13 @@ class SourceAttention:
         self.name = name or type(model).__name__
         self.chosen = getattr(model.generation_config, "alignment_head", None)
         rounded = (part for part in model.modules() if isinstance(part, Int8Linear))
-        shared = {id(one): one for one in chain(model.parameters(), model.buffers(), rounded)}
+        shared = {id(part): part for part in chain(model.parameters(), model.buffers(), rounded)}
         self.model: Any = copy.deepcopy(model, shared)
         self.model.set_attn_implementation("eager")
 
     @torch.inference_mode()
     def __call__(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor, **options: Any) -> Tensor:
-        """(rows, target, source): with what weights each next token is chosen; options go to the model's forward.
+        """Returns (rows, target, source): with what weights each next token is chosen; options go to the forward.
 
         Shapes: input_ids, attention_mask (rows, source); decoder_input_ids (rows, target).
         Raises: UserError for a model that returns no attention over the source.
@@ -143,7 +139,7 @@ class SourceAttention:
 
 
 def words_of_source(tokenizer: Any, ids: Sequence[int], prefix: str, processed: str, text: str) -> list[int | None]:
-    """The word of `text` that each of the ids belongs to, which a tokenizer made of prefix + processed.
+    """Returns the word of `text` that each of the ids belongs to, which a tokenizer made of prefix + processed.
 
     Args:
         ids: the model's input; what stands before the tokens of the text (codes) or behind them (</s>) is no word.
@@ -175,11 +171,11 @@ def words_of_source(tokenizer: Any, ids: Sequence[int], prefix: str, processed: 
         if list(ids[lead : lead + len(tokens)]) == list(tokens):
             return [*[None] * lead, *words, *[None] * (len(ids) - lead - len(tokens))]
     kept = zip(ids, tokens, words)  # the end was cut off
-    return [word if one == other else None for one, other, word in kept] + [None] * (len(ids) - len(tokens))
+    return [word if given == token else None for given, token, word in kept] + [None] * (len(ids) - len(tokens))
 
 
 def words_of_target(tokenizer: Any, ids: Sequence[int], text: str) -> list[int | None]:
-    """The word of `text`, the finished translation, that each generated id belongs to.
+    """Returns the word of `text`, the finished translation, that each generated id belongs to.
 
     A token begins where the text that is decoded before it ends; half of a character (of bytes) ends with U+FFFD.
     """
@@ -190,7 +186,7 @@ def words_of_target(tokenizer: Any, ids: Sequence[int], text: str) -> list[int |
 
 
 def words_at(starts: Sequence[int | None], surface: str, text: str) -> list[int | None]:
-    """The words of `text` at some places of `surface`: the same characters without spaces, or nearly (Moses).
+    """Returns the words of `text` at some places of `surface`: the same characters without spaces, or nearly (Moses).
 
     starts: how many characters of `surface` stand before each place; None is no place.
     """

@@ -4,13 +4,11 @@ manifest = back_translate("runs/de-en/average", ["news.de.gz"], "synthetic", Met
 manifest.pairs, manifest.content["counts"]      # read again with hf_mlnmt.data.synthetic.read_manifest
 
 Reference: Sennrich, Haddow and Birch 2016, "Improving Neural Machine Translation Models with Monolingual Data", ACL; in
-the thesis on monolingual data section 4.3, where the text is the target and a beam search writes the source. Other
-methods are in synthetic_methods.py, from the literature named there. Forward translation turns the roles: the text is
-the source, and the model's output the target (with a larger model: sequence-level distillation).
+the thesis on monolingual data section 4.3, where the text is the target and a beam search writes the source; other
+methods: synthetic_methods.py. In forward translation the text is the source (with a larger model: distillation).
 
-While it is made, its files are a journal's (journal.py).
-A shard is a corpus of some windows of the text, in a folder within that of the whole. A start without `shard` puts the
-whole together from its shards; the model is not asked again.
+While it is made, its files are a journal's (journal.py). A shard is a corpus of some windows of the text, in a folder
+within that of the whole, which is put together from its shards without asking the model again.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -35,7 +33,7 @@ from hf_mlnmt.languages import check_language, direction_of
 
 
 def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
-    """The lines of several files, one after the other; with `bad` "drop" an unreadable one is an empty line."""
+    """Yields the lines of several files, one after the other; with `bad` "drop" an empty one for an unreadable."""
     problems: list[int] = []
     report = (lambda reason, number, text: problems.append(number)) if bad == "drop" else None
     for path in paths:
@@ -46,7 +44,7 @@ def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the pairs, beside model, text and method.
+    """The settings that decide the pairs, beside model, text and method.
 
     limit: lines of the text that are taken; all when None.
     drop: reasons for which a pair is dropped, of `synthetic_methods.REASONS`; None: the usual ones of the method.
@@ -80,13 +78,13 @@ class Settings:
             raise UserError(f"bad_lines is 'error' or 'drop', not '{self.bad_lines}'.")
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the fields, for JSON."""
         return {**asdict(self), "drop": None if self.drop is None else list(self.drop)}
 
 
 @dataclass
 class Watcher:
-    """Who is told: `tell` gets messages, `warn` gets doubts, `progress` gets lines done, lines in all and counts."""
+    """Functions that are told: `tell` messages, `warn` doubts, `progress` lines done, lines in all and counts."""
 
     tell: Callable[[str], Any] = lambda text: None
     warn: Callable[[str], Any] = lambda text: None
@@ -107,11 +105,10 @@ def back_translate(
     revision: str | None = None,
     shard: Shard | None = None,
 ) -> Manifest:
-    """Write a synthetic corpus into the folder `output` (files: data/synthetic.py): pairs in the order of the text.
+    """Writes a synthetic corpus into the folder `output` (files: data/synthetic.py): pairs in the order of the text.
 
     Stopped at any moment and started again with the same arguments, it goes on and ends with the same bytes (on the
-    same machine, with as many threads). Memory: one window of lines, and with "duplicate" in settings.drop some 100
-    bytes for every pair.
+    same machine, with as many threads). Memory: a window of lines, and with "duplicate" dropped 100 bytes a pair.
 
     Args:
         model: a folder or a Hub name; None for the method "copied".
@@ -119,7 +116,7 @@ def back_translate(
         forward: the text is the source and the model's output the target.
         tag: a token, as "<bt>", which a training is to put before every source of these pairs; kept in the manifest.
         shard: make this part only, in a folder of its own in `output`. When all are made, a call without it puts them
-            together, and `output` is to the byte what one call would have made.
+            together to the bytes that one call would have made.
 
     Raises: UserError, and for a folder that holds a corpus of something else, naming what changed.
     """
@@ -133,33 +130,35 @@ def back_translate(
         raise UserError("--shard: duplicates are known in the whole text only. Leave duplicate out of --drop.")
     place = folder / f"shard-{shard.number}-of-{shard.count}" if shard else folder
     with only_one(place, f"{place}: another back-translation is writing into this folder. Wait for it."):
+        watcher.tell(f"reading {', '.join(map(str, texts))}")
         here = model is None or Path(model).is_dir()  # a model of the Hub is known when it was loaded
-        loaded = None if here else _load(model, settings, device, revision)
+        pipeline = None if here else _load(model, settings, device, revision)
         about = {
             "schema": SCHEMA,
             "direction": "forward" if forward else "back",
             "model": None if model is None else identity_of_model(str(model), revision=revision),
-            "text": [_identity_of_text(path, settings.bad_lines, watcher) for path in texts],
+            "text": [identity_of_text(path, text_lines([path], settings.bad_lines)) for path in texts],
             "method": method.to_dict(),
             "tag": tag,
             "settings": settings.to_dict(),
         }
-        if finished := _finished(folder, about):
-            watcher.tell(f"{folder} is finished, and nothing changed since: {finished.pairs:,} pairs.")
-            return finished
-        if shard:
-            about["shard"] = str(shard)
-            if finished := _finished(place, about):
-                watcher.tell(f"{place} is finished, and nothing changed since: {finished.pairs:,} pairs.")
+        for path in (folder, place) if shard else (folder,):
+            if path != folder:
+                about["shard"] = str(shard)
+            if finished := _finished(path, about):
+                watcher.tell(f"{path} is finished, and nothing changed since: {finished.pairs:,} pairs.")
                 return finished
-            if (folder / STATE).is_file():
-                raise UserError(f"{folder}: was begun without --shard. Go on so, or choose another --output.")
-        elif _shards(folder):
+        if shard and (folder / STATE).is_file():
+            raise UserError(f"{folder}: was begun without --shard. Go on so, or choose another --output.")
+        if not shard and _shards(folder):
             return _put_together(folder, about, watcher)
-        lines = _lines(about, settings, shard)
-        loaded = loaded or _load(model, settings, device, revision)
-        job = _Job(loaded, texts, lines, _journal(place, about), method, settings, forward, watcher)
-        return job.run()
+        count = sum(text["lines"] for text in about["text"])
+        lines = range(min(count, settings.limit or count))
+        if shard:
+            window = settings.window
+            lines = shard.windows(len(lines), [min(window, len(lines) - start) for start in lines[::window]])[1]
+        pipeline = pipeline or _load(model, settings, device, revision)
+        return _Job(pipeline, texts, lines, _journal(place, about), method, settings, forward, watcher).run()
 
 
 def _check(
@@ -194,17 +193,12 @@ def _load(model: str | Path | None, settings: Settings, device: str | None, revi
     return TranslationPipeline.from_pretrained(str(model), device=device, dtype=settings.dtype, **options)
 
 
-def _identity_of_text(path: str | Path, bad: str, watcher: Watcher) -> dict[str, Any]:
-    watcher.tell(f"reading {path}")
-    return identity_of_text(path, text_lines([path], bad))
-
-
 def _journal(folder: Path, about: Mapping[str, Any]) -> Journal:
     return Journal(folder, {side: folder / name for side, name in FILES.items()}, about, MADE_FROM)
 
 
 def _complete(journal: Journal, manifest: Mapping[str, Any], pairs: int) -> Manifest:
-    """Give the files their names and write the manifest, with their sizes and hashes."""
+    """Gives the files their names and writes the manifest, with their sizes and hashes."""
     files = journal.finish()
     write_json(journal.folder / MANIFEST, {**manifest, "pairs": {"lines": pairs, **files}})
     (journal.folder / STATE).unlink()
@@ -212,7 +206,7 @@ def _complete(journal: Journal, manifest: Mapping[str, Any], pairs: int) -> Mani
 
 
 def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:
-    """The manifest of a corpus that is finished; None when it is not, or not begun.
+    """Returns the manifest of a corpus that is finished; None when it is not, or not begun.
 
     Raises: UserError when the folder holds a corpus of something else.
     """
@@ -227,20 +221,11 @@ def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:
     return manifest
 
 
-def _lines(about: Mapping[str, Any], settings: Settings, shard: Shard | None) -> range:
-    """The lines of the text that are taken, by number from 0."""
-    lines, window = sum(text["lines"] for text in about["text"]), settings.window
-    lines = min(lines, settings.limit or lines)
-    if shard is None:
-        return range(lines)
-    return shard.windows(lines, [min(window, lines - start) for start in range(0, lines, window)])[1]
-
-
 _SHARD = re.compile(r"shard-(\d+)-of-(\d+)")
 
 
 def _shards(folder: Path) -> dict[int, dict[int, Path]]:
-    """{number of all shards: {number of a shard: its folder}} of those that are begun or finished."""
+    """Returns {number of all shards: {number of a shard: its folder}} of those that are begun or finished."""
     shards: dict[int, dict[int, Path]] = {}
     for path in folder.iterdir():
         if match := _SHARD.fullmatch(path.name):
@@ -249,7 +234,7 @@ def _shards(folder: Path) -> dict[int, dict[int, Path]]:
 
 
 def _put_together(folder: Path, about: dict[str, Any], watcher: Watcher) -> Manifest:
-    """The whole of its finished shards.
+    """Puts the whole together of its finished shards.
 
     Raises: UserError naming the shards that are missing, not finished or made from something else.
     """
@@ -267,8 +252,7 @@ def _put_together(folder: Path, about: dict[str, Any], watcher: Watcher) -> Mani
         manifests.append(manifest)
     counts, warnings = Counts(), []
     journal = _journal(folder, about)
-    with ExitStack() as stack:
-        stack.callback(journal.close)
+    with closing(journal):
         journal.restore(None)
         for manifest in manifests:
             counts.add(Counts(**manifest.content["counts"]))
@@ -284,7 +268,7 @@ def _put_together(folder: Path, about: dict[str, Any], watcher: Watcher) -> Mani
 
 @dataclass
 class _Job:
-    """One corpus, of some lines of the text, from where an earlier start left it to its end."""
+    """The making of a corpus, of some lines of the text, from where an earlier start left it to its end."""
 
     pipeline: Any
     texts: Sequence[str | Path]
@@ -295,30 +279,22 @@ class _Job:
     forward: bool
     watcher: Watcher
 
-    def __post_init__(self) -> None:
-        self.total = len(self.lines)
-        self.warnings: list[str] = []
-
     def run(self) -> Manifest:
-        """Go on to the end."""
-        state = self.journal.kept()
-        with ExitStack() as stack:
-            stack.callback(self.journal.close)
+        """Makes the corpus."""
+        state, self.total = self.journal.kept(), len(self.lines)
+        with closing(self.journal):
             self.journal.restore(state)
-            progress = self.journal.progress
-            self.warnings = progress.get("warnings", [])
+            progress, done = self.journal.progress, self.journal.progress["lines"]
+            self.warnings: list[str] = progress.get("warnings", [])
             counts = Counts(**progress.get("counts", {}))
-            drop = self.settings.drop or ()
-            self.judge = Judge(drop, self.settings.max_ratio, counts)
-            if "duplicate" in drop:
+            self.judge = Judge(self.settings.drop or (), self.settings.max_ratio, counts)
+            if "duplicate" in self.judge.drop:
                 self._remember_pairs()
-            if progress["lines"]:
-                self.watcher.tell(f"going on at line {progress['lines'] + 1:,} of {self.total:,}")
-            self.watcher.progress(progress["lines"], self.total, counts)
-            first = self.lines.start
-            lines = islice(
-                text_lines(self.texts, self.settings.bad_lines), first + progress["lines"], first + self.total
-            )
+            if done:
+                self.watcher.tell(f"going on at line {done + 1:,} of {self.total:,}")
+            self.watcher.progress(done, self.total, counts)
+            first, lines = self.lines.start, text_lines(self.texts, self.settings.bad_lines)
+            lines = islice(lines, first + done, first + self.total)
             while window := list(islice(lines, self.settings.window)):
                 self._window(first + self.journal.progress["lines"], window)
             versions = {name: importlib.metadata.version(name) for name in ("hf-mlnmt", "torch", "transformers")}
@@ -326,7 +302,7 @@ class _Job:
             return _complete(self.journal, {**manifest, "versions": versions}, counts.kept)
 
     def _window(self, first: int, lines: list[str]) -> None:
-        """Translate, judge and keep some lines; `first` is the number of the first of them, from 0."""
+        """Translates, judges and keeps some lines; `first` is the number of the first of them, from 0."""
         outputs = self._outputs(first, lines)
         pairs = []
         for number, (line, (output, finished)) in enumerate(zip(lines, outputs, strict=True), start=first):
@@ -344,7 +320,7 @@ class _Job:
         self.watcher.progress(done, self.total, counts)
 
     def _outputs(self, first: int, lines: list[str]) -> list[tuple[str, bool]]:
-        """What the method makes of each line, and whether it ended by itself."""
+        """Returns what the method makes of each line, and whether it ended by itself."""
         if self.pipeline is None:
             return [(line, True) for line in lines]
         settings, done = self.settings, first - self.lines.start
@@ -354,20 +330,12 @@ class _Job:
             done += count
             self.watcher.progress(done, self.total, self.judge.counts)
 
-        translations = self.pipeline.translate_lines(
-            lines,
-            first,
-            update,
-            source_language=settings.source_language,
-            target_language=settings.target_language,
-            max_new_tokens=settings.max_new_tokens,
-            batch_tokens=settings.batch_tokens,
-            **self.method.decoding(),
-        )
+        names = ("source_language", "target_language", "max_new_tokens", "batch_tokens")
+        options = {name: getattr(settings, name) for name in names} | self.method.decoding()
+        translations = self.pipeline.translate_lines(lines, first, update, **options)
         return [(" ".join(each.text.splitlines()), each.finished) for each in translations]
 
     def _remember_pairs(self) -> None:
-        """The pairs that are written already."""
         sides = ("source", "target") if self.forward else ("target", "source")  # the text's side first
         with ExitStack() as stack:
             parts = [self.journal.part(side).open(encoding="utf-8", newline="\n") for side in sides]

@@ -1,8 +1,7 @@
 """Batches of token ids: cut by a budget of tokens, padded, translated by generate(), and scored.
 
-The search knows the log probabilities of what it finds too, but Transformers returns them only together with the whole
-vocabulary's scores at every step (gigabytes for a large vocabulary). One pass of the model over the finished
-translations gives the same numbers.
+Log probabilities are those of one more pass over the finished translations: Transformers returns the search's own only
+with the whole vocabulary's scores at every step (gigabytes).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.options import forced_last
+from hf_mlnmt.generation.options import longest_translation
 from hf_mlnmt.memory import GIB, memory_of_machine
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ _ELEMENTS = 1 << 25  # logits held at once: 128 MiB in float32
 
 
 def batches_by_tokens(lengths: Sequence[int], batch_tokens: int, most: int | None = None) -> list[list[int]]:
-    """Indices in batches of at most `batch_tokens` with padding and `most` sequences (one at least), longest first.
+    """Returns indices in batches of at most `batch_tokens` with padding and `most` sequences (one at least).
 
     The longest come first so that a batch too large for the memory shows at once, not after an hour.
     """
@@ -40,10 +39,9 @@ def batches_by_tokens(lengths: Sequence[int], batch_tokens: int, most: int | Non
 
 
 def sentences_that_fit(width: int, model: Any) -> int:
-    """How many sentences with `width` beams, or draws, each can be searched at once in half of the memory.
+    """Returns how many sentences with `width` beams, or draws, each can be searched at once in half of the memory.
 
     Counted are the scores of all beams, thrice while they are compared, and the table of what each beam looks back at.
-
     Raises: UserError if it is not even one.
     """
     of_sentence = 4 * width * (3 * _vocabulary(model) + 4 * width)  # bytes
@@ -59,7 +57,7 @@ def sentences_that_fit(width: int, model: Any) -> int:
 def pad(
     sequences: Sequence[Sequence[int]], pad_token_id: int, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
-    """(batch, longest) token ids, padded on the right, and the attention mask."""
+    """Returns (batch, longest) token ids, padded on the right, and the attention mask."""
     rows = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token_id)
     lengths = torch.tensor([[len(row)] for row in rows])
@@ -67,7 +65,7 @@ def pad(
 
 
 def arguments_of_texts(arguments: dict[str, Any], numbers: Sequence[int], draws: int = 1) -> dict[str, Any]:
-    """The arguments of generate() for some of all texts (numbers from 0), in this order.
+    """Returns the arguments of generate() for some of all texts (numbers from 0), in this order.
 
     Of what has a row for each text (tensors of two dimensions or more, the decoder's start tokens) the rows of these;
     `prefix_allowed_tokens_fn` is asked for the number of the text. `draws`: rows of each text that generate() numbers.
@@ -86,14 +84,13 @@ def arguments_of_texts(arguments: dict[str, Any], numbers: Sequence[int], draws:
 
 
 def rows_by_text(arguments: dict[str, Any]) -> list[str]:
-    """Names of the arguments of generate(), and of the pipeline, that have a row for each text."""
-    starts = "decoder_start_token_id"
+    """Returns the names of the arguments of generate(), and of the pipeline, that have a row for each text."""
+    named = ("target_prefix", "decoder_start_token_id")
     return [
         name
         for name, value in arguments.items()
-        if (isinstance(value, Tensor) and value.dim() > 1)
-        or (name == "target_prefix" and isinstance(value, list | tuple))
-        or (name == starts and (isinstance(value, list | tuple) or (isinstance(value, Tensor) and value.dim() == 1)))
+        if (isinstance(value, Tensor) and value.dim() > (0 if name in named else 1))
+        or (name in named and isinstance(value, list | tuple))
     ]
 
 
@@ -111,12 +108,9 @@ class Generated(NamedTuple):
 def generate(
     parts: Parts, sequences: Sequence[Sequence[int]], arguments: dict[str, Any], skipped: int, scored: bool
 ) -> list[list[Generated]]:
-    """`num_return_sequences` translations of each sequence of ids, best first.
+    """Returns `num_return_sequences` translations of each sequence of ids, best first.
 
-    Args:
-        arguments: of the model's generate(); at least num_return_sequences.
-        skipped: how many first tokens are forced.
-        scored: whether log probabilities are needed.
+    `arguments` are generate()'s, of which `skipped` first tokens are forced; `scored`: log probabilities are needed.
     """
     model, count = parts.model, arguments["num_return_sequences"]
     pad_id = parts.source.pad_token_id
@@ -126,9 +120,9 @@ def generate(
     lengths = generated_lengths(output, model.generation_config.eos_token_id)
     sums = [0.0] * len(output)
     if scored:
-        forced = (bool(skipped), forced_last(model, arguments))
-        scales = {name: arguments[name] for name in ("alpha", "beta") if name in arguments}
-        sums = log_probabilities(model, input_ids, mask, output, lengths, *forced, **scales).tolist()
+        ends_forced = model.generation_config.forced_eos_token_id is not None
+        forced = (bool(skipped), longest_translation(model, arguments) if ends_forced else None)
+        sums = log_probabilities(model, input_ids, mask, output, lengths, *forced, **_scales(arguments)).tolist()
     rows = zip(output.tolist(), lengths.tolist(), sums, strict=True)
     translations = [Generated(row[1 : 1 + length], total) for row, length, total in rows]
     return [translations[i : i + count] for i in range(0, len(translations), count)]
@@ -142,35 +136,37 @@ def attention_over_source(
     rows: Sequence[Sequence[Generated]],
     arguments: dict[str, Any],
 ) -> list[list[Tensor]]:
-    """The attention (generated tokens, source) of each translation in `rows` of each sequence of ids, on the CPU.
+    """Returns the attention (generated tokens, source) of each translation in `rows` of each sequence, on the CPU.
 
     arguments: of the model's generate(), which say what the decoder started with.
     """
-    model = parts.model
-    prompts, starts = arguments.get("decoder_input_ids"), arguments.get("decoder_start_token_id")
-    start = model.generation_config.decoder_start_token_id if starts is None else starts
-    firsts = [start] * len(rows) if isinstance(start, int) else [int(one) for one in start]
-    if prompts is not None:
+    model, start = parts.model, arguments.get("decoder_start_token_id")
+    if start is None:
+        start = model.generation_config.decoder_start_token_id
+    firsts = [start] * len(rows) if isinstance(start, int) else [int(token) for token in start]
+    if (prompts := arguments.get("decoder_input_ids")) is not None:
         firsts = prompts[:, 0].tolist()
-    targets = [[first, *one.ids[:-1]] for first, row in zip(firsts, rows, strict=True) for one in row]
+    targets = [[first, *each.ids[:-1]] for first, row in zip(firsts, rows, strict=True) for each in row]
     of_target = [sequence for sequence, row in zip(sequences, rows, strict=True) for _ in row]
-    scales = {name: arguments[name] for name in ("alpha", "beta") if name in arguments}
     pad_id = parts.source.pad_token_id or 0
     weights: list[Tensor] = []
     longest = max(map(len, targets), default=0) * (_vocabulary(model) + 32 * max(map(len, sequences)))
     size = max(1, _ELEMENTS // max(longest, 1))
     for begin in range(0, len(targets), size):
-        part = range(begin, min(begin + size, len(targets)))
-        input_ids, mask = pad([of_target[i] for i in part], pad_id, model.device)
-        decoder_input_ids, _ = pad([targets[i] for i in part], pad_id, model.device)
-        batch = attention(input_ids, mask, decoder_input_ids, **scales).float().cpu()
-        weights += [one[: len(targets[i]), : len(of_target[i])] for one, i in zip(batch, part)]
+        sources, part = of_target[begin : begin + size], targets[begin : begin + size]
+        decoder_input_ids, _ = pad(part, pad_id, model.device)
+        batch = attention(*pad(sources, pad_id, model.device), decoder_input_ids, **_scales(arguments)).float().cpu()
+        weights += [each[: len(target), : len(source)] for each, target, source in zip(batch, part, sources)]
     each = iter(weights)
     return [[next(each) for _ in row] for row in rows]
 
 
+def _scales(arguments: dict[str, Any]) -> dict[str, float]:
+    return {name: arguments[name] for name in ("alpha", "beta") if name in arguments}
+
+
 def generated_lengths(sequences: Tensor, eos_token_id: int | list[int] | None) -> Tensor:
-    """Generated positions of each row, end-of-sentence counted; `sequences` (rows, 1 + T) start with <s>."""
+    """Counts the generated positions of each row, end-of-sentence too; `sequences` (rows, 1 + T) start with <s>."""
     ends = torch.as_tensor([] if eos_token_id is None else eos_token_id, device=sequences.device).reshape(-1)
     ended = torch.isin(sequences[:, 1:], ends)
     first = ended.int().argmax(dim=1) + 1
@@ -188,7 +184,7 @@ def log_probabilities(
     forced_last: int | None = None,
     **options: Any,
 ) -> Tensor:
-    """Sum of log P(token) over each translation, (batch * n,), natural logarithm, float32.
+    """Sums log P(token) over each translation: (batch * n,), natural logarithm, float32.
 
     For a model whose logits are what a search adds up (`logits_are_scores`) it is the sum of those.
 

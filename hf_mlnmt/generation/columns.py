@@ -21,7 +21,7 @@ COLUMN = "text"
 
 
 class Translate:
-    """Adds a column of translations to batches of columns: {name: list or numpy array}; the other columns stay.
+    """A function that adds a column of translations to batches of columns: {name: list or numpy array}.
 
     The model is loaded at the first batch, once a process. A pickled Translate holds no model, only its name, the
     options and a digest of the model's files, by which `datasets` knows whether it did this before.
@@ -57,7 +57,7 @@ class Translate:
         self.loading |= {"trust_remote_code": True} if trust_remote_code else {}
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The batch and its translations."""
+        """Returns the batch and its translations."""
         column = self._column(batch)
         if self.into in batch and self.into != column:
             raise UserError(f"into: the batch has a column {self.into!r} already. Give the translations another name.")
@@ -76,7 +76,6 @@ class Translate:
         return {**batch, self.into: translations}
 
     def _column(self, batch: Mapping[str, Any]) -> str:
-        """The column of the texts."""
         if self.column is not None and self.column not in batch:
             near = suggest(self.column, batch)
             raise UserError(f"column: the batch has no {self.column!r}{near}; it has {', '.join(batch)}.")
@@ -92,12 +91,11 @@ class Translate:
 
     @functools.cached_property
     def content(self) -> str:
-        """What the model is: a digest of a folder's files, or the commit of what a name on the Hub means."""
+        """Returns a digest of the model's files in a folder, or the commit of what a name on the Hub means."""
         folder = fetch_small_files(self.model, revision=self.loading.get("revision"))
         return digest(sha256_of_files(folder, MODEL_FILES)) if Path(self.model).is_dir() else folder.name
 
 
 @functools.lru_cache(maxsize=4)
 def _loaded(model: str, content: str, **loading: Any) -> TranslationPipeline:
-    """The model in this process."""
     return TranslationPipeline.from_pretrained(model, **loading)

@@ -1,12 +1,11 @@
 """The baseline as a CTranslate2 model: its weights under CTranslate2's names, its two vocabularies, a cache.
 
-Written for ctranslate2.specs.TransformerSpec revision 7. CTranslate2 runs a fixed set of architectures, written in C++;
-of this zoo the baseline is one of them, in both norm positions, tied or not, with one vocabulary or two.
+Written for ctranslate2.specs.TransformerSpec revision 7: of this zoo CTranslate2 has the baseline, in both norm
+positions, tied or not, with one vocabulary or two.
 
-Converted models are kept in the user's cache, made once for the same weights and vocabularies, by one process at a
-time. `<cache>/ctranslate2/<hash>-<dtype>/` holds the model and entry.json: the versions that made it, and size and
-CRC-32 of every file. What does not fit its entry.json, or was made by other versions, is made anew. `<cache>` is
-`$HF_MLNMT_CACHE`, else `$XDG_CACHE_HOME/hf_mlnmt`, else `~/.cache/hf_mlnmt`; it may be deleted at any time.
+Converted models are kept in the user's cache (`files.cache_folder`), made once for the same weights and vocabularies,
+by one process at a time. `ctranslate2/<hash>-<dtype>/` holds the model and entry.json: the versions that made it, and
+size and CRC-32 of every file. What does not fit its entry.json, or was made by other versions, is made anew.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ ACTIVATIONS = {
 
 
 def single_decoder(model: Any) -> Any:
-    """This model, or multi-level supervision without its auxiliary decoders: the main decoder computes the same."""
+    """Returns this model, or multi-level supervision without its auxiliary decoders, which computes the same."""
     config = model.config
     if getattr(config, "auxiliary_layers", None) and not config.information_fusion:
         return model.drop_auxiliaries()
@@ -41,7 +40,7 @@ def single_decoder(model: Any) -> Any:
 
 
 def lacks(model: Any) -> str | None:
-    """What CTranslate2 lacks for this model; None if it is one that can be written."""
+    """Returns what CTranslate2 lacks for this model; None if it is one that can be written."""
     config = model.config
     if config.model_type != "mlnmt-transformer":
         architecture = architecture_of(config)
@@ -54,14 +53,14 @@ def lacks(model: Any) -> str | None:
 
 
 def write(model: Any, tokenizers: Tokenizers, folder: Path, dtype: str) -> None:
-    """Save weights, vocabularies and CTranslate2's config.json into `folder`.
+    """Saves weights, vocabularies and CTranslate2's config.json into `folder`.
 
     dtype: how the weights are kept: float32, float16, bfloat16 or int8.
     """
     specification = _specification(model)
     config, target = specification.config, tokenizers.target
-    specification.register_source_vocabulary(vocabulary_of(tokenizers.source, model.config.vocab_size))
-    vocabulary = vocabulary_of(target, model.config.decoder_vocab_size, target=True)
+    pieces, vocabulary = vocabularies_of(model, tokenizers)
+    specification.register_source_vocabulary(pieces)
     specification.register_target_vocabulary(vocabulary)
     config.decoder_start_token = vocabulary[model.config.decoder_start_token_id]
     config.eos_token = vocabulary[model.config.eos_token_id]
@@ -73,15 +72,19 @@ def write(model: Any, tokenizers: Tokenizers, folder: Path, dtype: str) -> None:
     specification.save(str(folder))
 
 
-def vocabulary_of(tokenizer: Any, rows: int, target: bool = False) -> list[str]:
-    """A token for each row of the embeddings, in the order of the ids; others get a name of their own."""
-    tokens = [f"<unused_{row}>" for row in range(rows)]
+def vocabularies_of(model: Any, tokenizers: Tokenizers) -> list[list[str]]:
+    """Returns a token for each row of either side's embeddings, in the order of the ids; some are made up."""
+    source, target = tokenizers.source, tokenizers.target
     # Marian's tokenizer may hold two vocabularies, and get_vocab gives the source's; M2M100's leaves languages out.
-    separate = target and getattr(tokenizer, "separate_vocabs", False)
-    known = tokenizer.target_encoder if separate else tokenizer.get_vocab()
-    for token, index in {**known, **getattr(tokenizer, "lang_token_to_id", {})}.items():
-        tokens[index] = token
-    return tokens
+    written = target.target_encoder if getattr(target, "separate_vocabs", False) else target.get_vocab()
+    sides = []
+    for rows, known, tokenizer in (
+        (model.config.vocab_size, source.get_vocab(), source),
+        (model.config.decoder_vocab_size, written, target),
+    ):
+        tokens = {index: token for token, index in {**known, **getattr(tokenizer, "lang_token_to_id", {})}.items()}
+        sides.append([tokens.get(row, f"<unused_{row}>") for row in range(rows)])
+    return sides
 
 
 def _specification(model: Any) -> Any:
@@ -107,7 +110,7 @@ def _specification(model: Any) -> Any:
 
 
 def _stack(specification: Any, embeddings: Any, stack: Any) -> None:
-    """What encoder and decoder share. CTranslate2 knows one kind of positions, so the table itself goes along."""
+    """Fills what encoder and decoder share. CTranslate2 knows one kind of positions, so the table itself goes along."""
     embeddings.weight = _array(stack.embed_tokens.weight)
     specification.scale_embeddings = float(stack.embed_scale)
     specification.position_encodings.encodings = _array(stack.positions.table)
@@ -149,14 +152,14 @@ LAYOUT = 1  # to be raised when this file writes something else
 
 
 def content_hash(model: Any, vocabularies: Sequence[Sequence[str]]) -> str:
-    """Of everything that a converted model is made of: the config, every weight, the tokens of both sides."""
+    """Hashes what a converted model is made of: the config, every weight, the tokens of both sides."""
     settings = {name: value for name, value in model.config.to_dict().items() if not name.startswith(("_", "transf"))}
     return Digest().value([settings, *vocabularies]).weights(model.state_dict()).hex()
 
 
 @contextmanager
 def entry(name: str, build: Callable[[Path], None], tell: Callable[[str], None]) -> Iterator[Path]:
-    """The folder of this name in the cache, whole; `build` fills it if it is not there, damaged or of other versions.
+    """Yields the folder of this name in the cache; `build` fills it if it is not there, damaged or of other versions.
 
     Nobody else changes it while the context lasts. Raises: OSError or UserError where nothing can be written.
     """
@@ -166,20 +169,16 @@ def entry(name: str, build: Callable[[Path], None], tell: Callable[[str], None])
     locks = folder.parent / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
     with FileLock(locks / f"{name}.lock"):
-        if not is_whole(folder):
+        try:
+            whole = json.loads((folder / ENTRY).read_text(encoding="utf-8")) == _record(folder)
+        except (OSError, ValueError):
+            whole = False
+        if not whole:
             tell(f"{'making it again' if folder.exists() else 'made once'}, kept in {folder.parent}")
             with atomic_folder(folder) as new:
                 build(new)
                 write_json(new / ENTRY, _record(new))
         yield folder
-
-
-def is_whole(folder: Path) -> bool:
-    """Whether every file is as it was written, by these versions."""
-    try:
-        return json.loads((folder / ENTRY).read_text(encoding="utf-8")) == _record(folder)
-    except (OSError, ValueError):
-        return False
 
 
 def _record(folder: Path) -> dict[str, Any]:

@@ -11,10 +11,11 @@ sentence is forced. Any option that is not listed here and does not have its def
 from __future__ import annotations
 
 import copy
-import importlib.metadata
+import importlib.util
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ import torch
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import Generated
-from hf_mlnmt.generation.ctranslate2_model import content_hash, entry, lacks, single_decoder, vocabulary_of, write
+from hf_mlnmt.generation.ctranslate2_model import content_hash, entry, lacks, single_decoder, vocabularies_of, write
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.kept_weights import Fingerprint, fingerprint_of
 from hf_mlnmt.search import what_is_around
@@ -61,70 +62,57 @@ class Request(NamedTuple):
 
 
 def request_of(model: Any, arguments: dict[str, Any]) -> Request | str:
-    """The search that the model's generation config and generate()'s arguments ask for, or what CTranslate2 lacks.
+    """Returns the search that generation config and generate()'s arguments ask for, or what CTranslate2 lacks.
 
     Where `arguments` say nothing of `early_stopping`, the search ends as CTranslate2's do.
     """
     config = copy.deepcopy(model.generation_config)
     if others := config.update(**arguments):
         return f"what the argument {next(iter(others))} asks"
-    beams, count = config.num_beams or 1, config.num_return_sequences or 1
     limit = config.max_new_tokens or (config.max_length or 20) - 1
-    words = config.bad_words_ids or []
-    reason = (
-        _unknown_option(config)
-        or _why_not_tokens(model, config, words, beams)
-        or _why_not_beams(config, beams, count, "early_stopping" not in arguments)
-    )
-    if limit > model.config.max_position_embeddings:
-        reason = reason or f"max_new_tokens={limit}, more than the model's {model.config.max_position_embeddings}"
+    if lacking := next(_lacking(model, config, limit, "early_stopping" in arguments), None):
+        return lacking
     penalty = 1.0 if config.length_penalty is None else float(config.length_penalty)
-    forbidden = tuple(word[0] for word in words)
-    return reason or Request(beams, count, penalty, limit, forbidden, config.forced_bos_token_id)
+    forbidden = tuple(word[0] for word in config.bad_words_ids or [])
+    count = config.num_return_sequences or 1
+    return Request(config.num_beams or 1, count, penalty, limit, forbidden, config.forced_bos_token_id)
 
 
-def _unknown_option(config: Any) -> str | None:
+def _lacking(model: Any, config: Any, limit: int, stopping: bool) -> Iterator[str]:
+    """Yields what of a generation config CTranslate2 cannot do. `stopping`: the call itself says when searches end."""
     if config.do_sample:
-        return "do_sample"
+        yield "do_sample"
     for name, value in vars(config).items():
         known = name.startswith("_") or name in _EXPRESSED or name in _IDLE
         if not known and value is not None and value is not False and value != _NEUTRAL.get(name):
-            return f"{name}={value!r}"
-    return None
-
-
-def _why_not_tokens(model: Any, config: Any, words: list[list[int]], beams: int) -> str | None:
+            yield f"{name}={value!r}"
     for name in ("decoder_start_token_id", "eos_token_id"):
         if getattr(config, name) not in (None, getattr(model.config, name)):
-            return f"{name}={getattr(config, name)}, which is not the model's own"
-    end = model.config.eos_token_id
+            yield f"{name}={getattr(config, name)}, which is not the model's own"
+    end, words, beams = model.config.eos_token_id, config.bad_words_ids or [], config.num_beams or 1
     if any(len(word) != 1 or word[0] == end for word in words):
-        return "bad_words_ids of several tokens"
+        yield "bad_words_ids of several tokens"
     if config.forced_eos_token_id not in (None, end):
-        return f"forced_eos_token_id={config.forced_eos_token_id}"
-    if words and beams > 1 and not config.renormalize_logits:
-        return "bad_words_ids without renormalize_logits (CTranslate2 shares their probability out)"
-    return None
-
-
-def _why_not_beams(config: Any, beams: int, count: int, own_stopping: bool) -> str | None:
-    if beams == 1:
-        return None
-    if config.early_stopping is not True and not own_stopping:
-        return f"early_stopping={config.early_stopping or False} (CTranslate2's searches end as with True)"
-    formula = getattr(config.length_penalty, "normalization", "generate")
-    if formula != "generate" and (formula != "length" or config.forced_bos_token_id is not None):
-        return f"length_normalization={formula}"
-    if count > 1 and config.length_penalty == 0:
-        return "several translations with length_penalty=0 (CTranslate2 ends such searches early)"
-    return None
+        yield f"forced_eos_token_id={config.forced_eos_token_id}"
+    if beams > 1:
+        if words and not config.renormalize_logits:
+            yield "bad_words_ids without renormalize_logits (CTranslate2 shares their probability out)"
+        if stopping and config.early_stopping is not True:
+            yield f"early_stopping={config.early_stopping or False} (CTranslate2's searches end as with True)"
+        formula = getattr(config.length_penalty, "normalization", "generate")
+        if formula != "generate" and (formula != "length" or config.forced_bos_token_id is not None):
+            yield f"length_normalization={formula}"
+        if (config.num_return_sequences or 1) > 1 and config.length_penalty == 0:
+            yield "several translations with length_penalty=0 (CTranslate2 ends such searches early)"
+    if limit > model.config.max_position_embeddings:
+        yield f"max_new_tokens={limit}, more than the model's {model.config.max_position_embeddings}"
 
 
 Rows = list[list[int]]
 
 
 def why_not(model: Any, dtype: str) -> str | None:
-    """Why CTranslate2 cannot run this model with these numbers, or None."""
+    """Returns why CTranslate2 cannot run this model with these numbers, or None."""
     if model.device.type not in ("cpu", "cuda"):
         return f"device {model.device}"
     if model.device.type == "cpu" and dtype not in ("float32", "int8"):
@@ -139,7 +127,7 @@ def why_not(model: Any, dtype: str) -> str | None:
 
 
 class CTranslate2Search:
-    """Translates by CTranslate2. `parts` are in float32 if it shall round them to int8.
+    """Translation by CTranslate2. `parts` are in float32 if it shall round them to int8.
 
     Raises: UserError for a model that it cannot run.
     """
@@ -153,14 +141,14 @@ class CTranslate2Search:
         self.check()
 
     def check(self) -> None:
-        """Raises: UserError for a model that CTranslate2 cannot run, as it is now."""
+        """Raises UserError for a model that CTranslate2 cannot run, as it is now."""
         if reason := why_not(self.parts.model, self.dtype):
             raise UserError(f"engine 'ctranslate2' cannot run {self.name}: {reason}. Use the engine torch.")
 
     def __call__(
         self, sequences: list[list[int]], arguments: dict[str, Any], skipped: int, scored: bool
     ) -> list[list[Generated]]:
-        """As `generate` of batches.py. Raises: UserError for a search that CTranslate2 does not know."""
+        """Translates as `generate` of batches.py. Raises: UserError for a search that CTranslate2 does not know."""
         self.check()
         request = request_of(self.parts.model, arguments)
         if isinstance(request, str):
@@ -183,54 +171,46 @@ class CTranslate2Search:
 
     @property
     def translator(self) -> Translator:
-        """The converted model; converted, or taken from the user's cache, when the model's weights have changed."""
+        """Returns the converted model; it is made, or taken from the cache, when the model's weights have changed."""
+
+        def tell(line: str) -> None:
+            logger.warning("%s for CTranslate2, %s: %s", self.name, self.dtype, line)
+
         weights = [fingerprint_of(weight) for weight in self.parts.model.parameters()]
         with self.lock:
             if len(weights) != len(self.weights) or not all(map(Fingerprint.equals, weights, self.weights)):
-                tokenizers = Tokenizers(self.parts.source, self.parts.target)
+                model, tokenizers = single_decoder(self.parts.model), Tokenizers(self.parts.source, self.parts.target)
+                name = f"{content_hash(model, vocabularies_of(model, tokenizers))}-{self.dtype}"
                 try:
-                    self.converted = Translator(self.parts.model, tokenizers, self.dtype, self._tell)
+                    with entry(name, lambda folder: write(model, tokenizers, folder, self.dtype), tell) as folder:
+                        self.converted = Translator(folder, model, tokenizers, self.dtype)
                 except (OSError, RuntimeError, ValueError) as error:
                     raise UserError(f"engine 'ctranslate2' cannot load {self.name}: {error}") from error
                 self.weights = weights
             return self.converted
 
-    def _tell(self, line: str) -> None:
-        logger.warning("%s for CTranslate2, %s: %s", self.name, self.dtype, line)
-
 
 def installed() -> bool:
-    """Whether there is a CTranslate2 to call."""
-    try:
-        return bool(importlib.metadata.version("ctranslate2"))
-    except importlib.metadata.PackageNotFoundError:
-        return False
+    """Returns whether there is a CTranslate2 to call."""
+    return importlib.util.find_spec("ctranslate2") is not None
 
 
 class Translator:
-    """Searches and scores with a converted model; `dtype` is that of its weights and products."""
+    """A converted model that searches and scores; `dtype` is that of its weights and products."""
 
-    def __init__(self, model: Any, tokenizers: Tokenizers, dtype: str, tell: Callable[[str], None]):
-        """Takes the converted model from the cache, or converts it now; `tell` is told when.
-
-        Raises: OSError, UserError, RuntimeError from CTranslate2.
-        """
+    def __init__(self, folder: Path, model: Any, tokenizers: Tokenizers, dtype: str):
+        """Loads the folder that `model` was written to. Raises: RuntimeError from CTranslate2."""
         import ctranslate2
 
-        model = single_decoder(model)
-        config, device = model.config, model.device
-        self.pieces = vocabulary_of(tokenizers.source, config.vocab_size)
-        self.tokens = vocabulary_of(tokenizers.target, config.decoder_vocab_size, target=True)
+        self.pieces, self.tokens = vocabularies_of(model, tokenizers)
         self.ids = {token: index for index, token in enumerate(self.tokens)}
-        self.end = config.eos_token_id
+        self.end, device = model.config.eos_token_id, model.device
         # The number of threads is one of the whole process: CTranslate2 would choose its own for PyTorch too.
         where = {"device": device.type, "device_index": device.index or 0, "intra_threads": torch.get_num_threads()}
-        name = f"{content_hash(model, [self.pieces, self.tokens])}-{dtype}"
-        with entry(name, lambda folder: write(model, tokenizers, folder, dtype), tell) as folder:
-            self.engine: Any = ctranslate2.Translator(str(folder), compute_type=dtype, **where)
+        self.engine: Any = ctranslate2.Translator(str(folder), compute_type=dtype, **where)
 
     def search(self, sources: Sequence[Sequence[int]], request: Request) -> list[Rows]:
-        """`request.returned` translations of each source, best first: generated ids, the end of sentence included."""
+        """Returns `request.returned` translations of each source, best first: generated ids and the end of sentence."""
         prefix = None if request.first is None else [[self.tokens[request.first]]] * len(sources)
         results = self.engine.translate_batch(
             self._pieces_of(sources),
@@ -247,7 +227,7 @@ class Translator:
         return [[[self.ids[token] for token in tokens] for tokens in result.hypotheses] for result in results]
 
     def log_probabilities(self, sources: Sequence[Sequence[int]], targets: Rows) -> list[list[float]]:
-        """ln P of every token of the targets, given as `search` returns them."""
+        """Returns ln P of every token of the targets, given as `search` returns them."""
         tokens = [[self.tokens[index] for index in ids if index != self.end] for ids in targets]  # it adds the end
         results = self.engine.score_batch(self._pieces_of(sources), tokens, max_input_length=0)
         return [result.log_probs[: len(ids)] for ids, result in zip(targets, results, strict=True)]

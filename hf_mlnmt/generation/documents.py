@@ -1,7 +1,8 @@
 """Documents whose text is translated and whose form stays: HTML, subtitles (SubRip), plain text.
 
 `read` makes a Document: its `texts` are translated, `write` puts the translations into their places. Whatever is not
-translated comes out character for character as it came in.
+translated comes out character for character as it came in: so the markup is read here, since parsers (lxml, selectolax,
+srt) write tags, entities and ends of lines anew.
 
 HTML and subtitles are read as one list of tokens. Block elements (paragraphs, cells, items) part texts from one
 another. Inside a text, an inline element follows its words: each word of the translation is in the elements of the
@@ -17,10 +18,10 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape, unescape
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, chain, groupby, pairwise, takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -39,7 +40,7 @@ FORMATS: dict[str, Format] = {".html": "html", ".htm": "html", ".srt": "srt"}  #
 
 
 def _names(text: str) -> frozenset[str]:
-    return frozenset(re.findall(r"\S+", text))
+    return frozenset(text.split())
 
 
 _INLINE = _names(
@@ -48,48 +49,51 @@ _INLINE = _names(
 )
 _VOID = _names("area base br col embed hr img input link meta param source track wbr")
 _OPAQUE_INLINE = _names("code kbd samp var math svg rt rp object audio video canvas")
-_OPAQUE = _OPAQUE_INLINE | _names("pre script style textarea template iframe noembed noframes xmp")
 _RAW = _names("script style textarea title iframe noembed noframes xmp")  # hold no tags, whatever is there
+_OPAQUE = _OPAQUE_INLINE | _RAW - {"title"} | {"pre", "template"}
 _ENDED_BY_SIBLING = _names("p li dt dd td th tr option")
-# Possessive: a tag that does not end is given up after one look.
-_START = re.compile(r"""<([a-zA-Z][^\s/>]*+)((?:[^>"'=]|=\s*+(?:"[^"]*"|'[^']*')?|["'])*+)>""")
+# A comment or a tag that does not end takes the rest. Possessive: a start tag that does not end is given up after one
+# look.
+_TAG = re.compile(
+    r"""<!--.*?(?:-->|\Z)|</(?P<end>[a-zA-Z][^\s/>]*)[^>]*>?|<[!?/][^>]*>?"""
+    r"""|<(?P<start>[a-zA-Z][^\s/>]*+)(?P<attributes>(?:[^>"'=]|=\s*+(?:"[^"]*"|'[^']*')?|["'])*+)>|<[a-zA-Z].*\Z""",
+    re.DOTALL,
+)
 _ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+))?""")
+_ID = re.compile(r"""(?<!\s)\s+id\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+)""", re.IGNORECASE)
 _SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
+# White space as it is written, at the start of a text; or at its end, of the text turned round (a search for the end
+# would begin anew at each space).
+_LEADING = re.compile(r"(?:\s|&nbsp;|&#160;|&#xa0;)*+", re.IGNORECASE)
+_TRAILING = re.compile(r"(?:\s|;psbn&|;061#&|;0ax#&)*+", re.IGNORECASE)
 _ENDS_SENTENCE = re.compile(r"[.!?…。！？:։۔।][\"'”’“»›)\]}]*\s*$")
 _TIME = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+\s*-->\s*\d+:\d\d:\d\d[,.]\d+.*")
 _DASH = re.compile(r"\s*[-\u2010-\u2015\u2212]+(?!\d)\s*")
 _CUE = re.compile(r"(\r?\n)|(</?[a-zA-Z][^<>\n]*>|\{\\[^{}\n]*\})")
 
 
-@dataclass(eq=False)
+class Form(NamedTuple):
+    """The characters of a format: how they are read, and how text is written."""
+
+    read: Callable[[str], str] = str
+    quote: Callable[[str], str] = str
+
+
+HTML, PLAIN = Form(unescape, lambda text: escape(text, quote=False)), Form()
+
+
 class Element:
-    """An inline element around words, or the text itself, which has no parent."""
+    """An inline element around words; `path`: it and those around it, the outermost first. A text's own has none."""
 
-    parent: Element | None = None
-    start: str = ""
-    end: str = ""
-    depth: int = 0
+    def __init__(self, start: str = "", around: tuple[Element, ...] = ()) -> None:
+        self.start, self.end = start, ""
+        self.path = (*around, self) if start else ()
 
-    def path(self) -> list[Element]:
-        """From below the text down to this one."""
-        elements: list[Element] = []
-        element = self
-        while element.parent is not None:
-            elements.append(element)
-            element = element.parent
-        return elements[::-1]
 
-    def common(self, other: Element) -> Element:
-        """The innermost element that holds both."""
-        one = self
-        while one is not other:
-            if one.depth >= other.depth:
-                assert one.parent is not None
-                one = one.parent
-            else:
-                assert other.parent is not None
-                other = other.parent
-        return one
+def _shared(first: Element, second: Element) -> tuple[Element, ...]:
+    """Returns the path of the innermost element that holds both."""
+    pairs = takewhile(lambda pair: pair[0] is pair[1], zip(first.path, second.path))
+    return tuple(element for element, _ in pairs)
 
 
 class Token(NamedTuple):
@@ -118,21 +122,31 @@ class Word(NamedTuple):
     end: int
     core: tuple[int, int]
 
+    @property
+    def parts(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Returns the places before, in and behind the core."""
+        return (self.start, self.core[0]), self.core, (self.core[1], self.end)
+
+    @property
+    def middle(self) -> float:
+        """Returns the place of its middle."""
+        return (self.start + self.end) / 2
+
 
 @dataclass
 class Document:
-    """What is translated (`texts`, a sentence or a line each) and what stands between."""
+    """Parts that stay as they are, and passages, whose sentences or lines (`texts`) are translated."""
 
     parts: list[str | Passage]
     check: Check = lambda: None
 
     @property
     def texts(self) -> list[str]:
-        """In order; each is to be translated by itself."""
+        """Returns the texts in order; each is to be translated by itself."""
         return [text for part in self.parts if not isinstance(part, str) for text in part.sentences]
 
     def write(self, hypotheses: Sequence[Hypothesis]) -> str:
-        """The document with these in the places of its texts."""
+        """Returns the document with these in the places of its texts."""
         rest = iter(hypotheses)
         return "".join(
             part if isinstance(part, str) else part.write([next(rest) for _ in part.sentences], self.check)
@@ -148,15 +162,15 @@ class Passage:
     owners: list[Element]
     marks: list[Mark]
     quote: Callable[[str], str]
-    sentences: list[str] = field(default_factory=list)
-    spaces: list[str] = field(default_factory=list)
+    sentences: list[str] = field(init=False)
+    spaces: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
         pieces = split_sentences(self.text)
         self.sentences, self.spaces = [piece.text for piece in pieces], [piece.space for piece in pieces]
 
     def write(self, hypotheses: Sequence[Hypothesis], check: Check) -> str:
-        """The translated sentences, with elements and marks."""
+        """Returns the translated sentences, with elements and marks."""
         units: list[tuple[str, str, Element]] = []  # white space before, text, element
         placed: dict[int, list[Mark]] = {}  # before which unit
         offset, rest = 0, deque(self.marks)  # which stand in the order of their offsets
@@ -174,23 +188,16 @@ class Passage:
                 unit = first + match.place(mark.offset - offset, mark.line, mark.spaced[0])
                 placed.setdefault(unit, []).append(mark)
             offset = end + len(space)
-        return self._joined(units, placed, check)
-
-    def _joined(self, units: list[tuple[str, str, Element]], placed: dict[int, list[Mark]], check: Check) -> str:
         out: list[str] = []
         opened: set[Element] = set()
-        current = root = Element()
-        for number, (gap, text, owner) in enumerate([*units, ("", "", root)]):
+        current = Element()
+        for number, (gap, text, owner) in enumerate([*units, ("", "", Element())]):
             check()
-            owner = owner if owner.parent is not None else root
-            shared, own = current.path(), owner.path()
-            same = 0
-            while same < min(len(shared), len(own)) and shared[same] is own[same]:
-                same += 1
-            out += [element.end for element in reversed(shared[same:])]
+            same = len(_shared(current, owner))
+            out += [element.end for element in reversed(current.path[same:])]
             out.append(_between(gap, placed.get(number, []), number == len(units)))
-            for element in own[same:]:
-                out.append(_without_id(element.start) if element in opened else element.start)
+            for element in owner.path[same:]:
+                out.append(_ID.sub("", element.start) if element in opened else element.start)
                 opened.add(element)
             out.append(self.quote(text))
             current = owner
@@ -208,9 +215,13 @@ def read(text: str, format: Format, check: Check = lambda: None) -> Document:
     if text.startswith("\ufeff"):  # the mark of an encoding, which editors put there
         return Document(["\ufeff", *read(text[1:], format, check).parts], check)
     if format == "html":
-        tokens = _checked(_html_tokens(text), check)
-        return Document(list(_passages(tokens, unescape, lambda one: escape(one, quote=False))), check)
-    return Document(_subtitles(text, check) if format == "srt" else _lines(text, check), check)
+        parts = _passages(_html_tokens(text), HTML, check)
+    elif format == "srt":
+        parts = _subtitles(text, check)
+    else:
+        lines = text.splitlines(keepends=True)
+        parts = chain.from_iterable(_passages([Token("text", line)], PLAIN, check) for line in lines)
+    return Document(list(parts), check)
 
 
 def read_file(path: str | Path) -> Document:
@@ -224,102 +235,71 @@ def read_file(path: str | Path) -> Document:
             raise UserError(f"{path}: {error}") from error
 
 
-def _checked(tokens: Iterator[Token], check: Check) -> Iterator[Token]:
-    for token in tokens:
-        check()
-        yield token
-
-
-def _lines(text: str, check: Check) -> list[str | Passage]:
-    """Each line is a text."""
-    parts: list[str | Passage] = []
-    for line in text.splitlines(keepends=True):
-        check()
-        parts += _passages(iter([Token("text", line)]), str, str) if _has_letters(line) else [line]
-    return parts
-
-
-def _subtitles(text: str, check: Check) -> list[str | Passage]:
-    """Returns the cues of SubRip: numbers, times and the dashes of speakers stay; a text is all lines of a cue up to
+def _subtitles(text: str, check: Check) -> Iterator[str | Passage]:
+    """Yields the cues of SubRip: numbers, times and the dashes of speakers stay; a text is all lines of a cue up to
     the end of a sentence, or to the next speaker."""
     lines = text.splitlines(keepends=True)
     times = [number for number, line in enumerate(lines) if _TIME.fullmatch(line.rstrip("\r\n"))]
     if not times:
         raise UserError("no line gives the times of a subtitle, as in 00:00:01,000 --> 00:00:02,500: not SubRip (srt).")
-    parts: list[str | Passage] = ["".join(lines[: times[0]])]
+    yield "".join(lines[: times[0]])
     for start, following in pairwise([*times, len(lines)]):
         end = start + 1
         while end < following and lines[end].strip():
             end += 1
-        tokens: list[Token] = []
-        done, line, begins = 0, None, True  # the last line break; whether the line has no text, yet
-        cue = "".join(lines[start + 1 : end])
-        for match in [*_CUE.finditer(cue), None]:
-            check()
-            text = cue[done : match.start() if match else None]
-            if begins and (dash := _DASH.match(text)):
-                tokens.append(Token("mark", dash[0]))
-                text = text[dash.end() :]
-                if line is not None:
-                    tokens[line] = tokens[line]._replace(kind="break")
-            tokens.append(Token("text", text))
-            if match is None:
-                break
-            begins = bool(match[1]) or (begins and not text.strip())
-            line = len(tokens) if match[1] else line
+        yield lines[start]
+        yield from _passages(_cue_tokens("".join(lines[start + 1 : end])), PLAIN, check)
+        yield "".join(lines[end:following])
+
+
+def _cue_tokens(cue: str) -> list[Token]:
+    tokens: list[Token] = []
+    done, line, begins = 0, None, True  # the last line break; whether the line has no text, yet
+    for match in [*_CUE.finditer(cue), None]:
+        text = cue[done : match.start() if match else None]
+        if begins and (dash := _DASH.match(text)):
+            tokens.append(Token("mark", dash[0]))
+            text = text[dash.end() :]
+            if line is not None:
+                tokens[line] = tokens[line]._replace(kind="break")
+        tokens.append(Token("text", text))
+        if match is None:
+            break
+        begins = bool(match[1]) or (begins and not text.strip())
+        done = match.end()
+        if match[1]:
+            line = len(tokens)
+            tokens.append(Token("line", match[0]))
+        elif match[0].startswith("{"):
+            tokens.append(Token("mark", match[0]))
+        else:
             name = re.sub(r"\W.*", "", match[0].lstrip("</"), flags=re.DOTALL).lower()
-            kind = "line" if match[1] else "mark" if match[0].startswith("{") else "start"
-            tokens.append(Token("end" if match[0].startswith("</") else kind, match[0], name))  # type: ignore[arg-type]
-            done = match.end()
-        parts.append(lines[start])
-        parts += _passages(iter(tokens), str, str)
-        parts.append("".join(lines[end:following]))
-    return parts
+            tokens.append(Token("end" if match[0].startswith("</") else "start", match[0], name))
+    return tokens
 
 
 def _html_tokens(html: str) -> Iterator[Token]:
-    """The tokens of HTML, by the rules of its standard: a comment or tag that does not end takes the rest."""
     at = 0
-    while at < len(html):
-        start = html.find("<", at)
-        while start >= 0 and not re.match(r"[a-zA-Z/!?]", html[start + 1 : start + 2]):
-            start = html.find("<", start + 1)
-        if start < 0:
-            yield Token("text", html[at:])
-            return
-        if start > at:
-            yield Token("text", html[at:start])
-        name, end, attributes = _tag(html, start)
-        raw = html[start:end]
+    while match := _TAG.search(html, at):
+        if match.start() > at:
+            yield Token("text", html[at : match.start()])
+        at, raw, name = match.end(), match[0], (match["start"] or match["end"] or "").lower()
+        inline = name in _INLINE or "-" in name
         if not name:
             yield Token("mark", raw)
-        elif raw.startswith("</"):
-            yield Token("end" if name in _INLINE or "-" in name else "break", raw, name)
+        elif match["end"]:
+            yield Token("end" if inline else "break", raw, name)
         elif name == "br":
             yield Token("line", raw, name)
         elif name in _VOID:
             yield Token("mark" if name in ("img", "wbr", "input") else "break", raw, name)
-        elif name in _OPAQUE or _untranslated(attributes):
-            end = _end_of_element(html, end, name)
-            inline = name in _OPAQUE_INLINE or name in _INLINE or "-" in name
-            yield Token("mark" if inline else "break", html[start:end], "opaque")
+        elif name in _OPAQUE or _untranslated(match["attributes"]):
+            at = _end_of_element(html, at, name)
+            yield Token("mark" if inline or name in _OPAQUE_INLINE else "break", html[match.start() : at])
         else:
-            yield Token("start" if name in _INLINE or "-" in name else "break", raw, name)
-        at = end
-
-
-def _tag(html: str, start: int) -> tuple[str, int, str]:
-    """(name, end, attributes) of what begins with < here; no name: a comment or the like, or a tag without an end."""
-    if html.startswith("<!--", start):
-        end = html.find("-->", start + 4)
-        return "", len(html) if end < 0 else end + 3, ""
-    if html[start + 1] in "!?" or not html[start + 1].isalpha():
-        end = html.find(">", start)
-        end = len(html) if end < 0 else end + 1
-        match = re.match(r"</([a-zA-Z][^\s/>]*)", html[start : min(end, start + 100)])
-        return match[1].lower() if match else "", end, ""
-    tag = _START.match(html, start)
-    return (tag[1].lower(), tag.end(), tag[2]) if tag else ("", len(html), "")
+            yield Token("start" if inline else "break", raw, name)
+    if at < len(html):
+        yield Token("text", html[at:])
 
 
 def _untranslated(attributes: str) -> bool:
@@ -329,12 +309,9 @@ def _untranslated(attributes: str) -> bool:
     return named.get("translate", "").lower() == "no" or "notranslate" in named.get("class", "").split()
 
 
-def _without_id(start: str) -> str:
-    return re.sub(r"""(?<!\s)\s+id\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+)""", "", start, flags=re.IGNORECASE)
-
-
 def _end_of_element(html: str, at: int, name: str) -> int:
-    """Where an element ends whose start tag ends here: behind its end tag, or where a sibling or the document ends."""
+    """Returns the end of an element whose start tag ends here: behind its end tag, or where a sibling or the document
+    ends."""
     if name in _RAW:
         match = re.compile(rf"</{name}(?=[\s/>])[^>]*>?", re.IGNORECASE).search(html, at)
         return match.end() if match else len(html)
@@ -342,57 +319,50 @@ def _end_of_element(html: str, at: int, name: str) -> int:
     for match in re.compile(rf"<(/?)({re.escape(name)})(?=[\s/>])", re.IGNORECASE).finditer(html, at):
         if not match[1] and depth == 1 and name in _ENDED_BY_SIBLING:
             return match.start()
-        end = _tag(html, match.start())[1]
-        depth += -1 if match[1] else not html[match.start() : end].endswith("/>")
+        tag = _TAG.match(html, match.start())
+        assert tag is not None
+        depth += -1 if match[1] else not tag[0].endswith("/>")
         if not depth:
-            return end
+            return tag.end()
     return len(html)
 
 
-def _passages(
-    tokens: Iterator[Token], understood: Callable[[str], str], quote: Callable[[str], str]
-) -> Iterator[str | Passage]:
-    """What is translated, and what stands between as it is."""
+def _passages(tokens: Iterable[Token], form: Form, check: Check) -> Iterator[str | Passage]:
+    """Yields the texts between breaks, and what stands between them as it is."""
     segment: list[Token] = []
     for token in tokens:
+        check()
         if token.kind != "break":
             segment.append(token)
             continue
-        yield from _of_segment(segment, understood, quote)
+        yield from _of_segment(segment, form)
         yield token.raw
         segment = []
-    yield from _of_segment(segment, understood, quote)
+    yield from _of_segment(segment, form)
 
 
-def _of_segment(
-    segment: list[Token], understood: Callable[[str], str], quote: Callable[[str], str]
-) -> Iterator[str | Passage]:
-    """Texts of a segment without block elements: they are parted where a sentence ends with a line, and where a tag has
-    no counterpart in the segment."""
+def _of_segment(segment: list[Token], form: Form) -> Iterator[str | Passage]:
+    """Yields the texts of a segment without block elements: they are parted where a sentence ends with a line, and
+    where a tag has no counterpart in the segment."""
     parting = _partings(segment)
     for parted, group in groupby(range(len(segment)), parting.__contains__):
         part = [segment[number] for number in group]
-        if parted or not any(token.kind == "text" and _has_letters(understood(token.raw)) for token in part):
+        if parted or not any(token.kind == "text" and any(map(str.isalpha, form.read(token.raw))) for token in part):
             yield "".join(token.raw for token in part)
             continue
-        inner = [number for number, token in enumerate(part) if not _is_edge(token)]
+        inner = [
+            number
+            for number, token in enumerate(part)
+            if token.kind not in ("mark", "line") and (token.kind != "text" or token.raw.strip())
+        ]
         first, last = inner[0], inner[-1] + 1
         yield "".join(token.raw for token in part[:first])
-        yield from _passage(part[first:last], understood, quote)
+        yield from _passage(part[first:last], form)
         yield "".join(token.raw for token in part[last:])
 
 
-def _is_edge(token: Token) -> bool:
-    """Whether it stays where it is, before or behind a text."""
-    return token.kind in ("mark", "line") or (token.kind == "text" and not token.raw.strip())
-
-
-def _has_letters(text: str) -> bool:
-    return any(map(str.isalpha, text))
-
-
 def _partings(segment: list[Token]) -> set[int]:
-    """The numbers of tokens that part texts. What is left is nested well."""
+    """Returns the numbers of tokens that part texts. What is left is nested well."""
     parting: set[int] = set()
     opened: list[list[Any]] = []  # number, name, whether something inside parts
     names: Counter[str] = Counter()
@@ -403,11 +373,12 @@ def _partings(segment: list[Token]) -> set[int]:
         if opened:
             opened[-1][2] = True
 
-    def close() -> None:
-        number, name, broken = opened.pop()
+    def close(broken: bool) -> bool:
+        number, name, inside = opened.pop()
         names[name] -= 1
-        if broken:
+        if broken or inside:
             part(number)
+        return broken or inside
 
     for number, token in enumerate(segment):
         if token.kind == "text":
@@ -421,29 +392,23 @@ def _partings(segment: list[Token]) -> set[int]:
             names[token.name] += 1
         elif token.kind == "end" and names[token.name]:
             while opened[-1][1] != token.name:
-                opened[-1][2] = True
-                close()
-            broken = opened[-1][2]
-            close()
-            if broken:
+                close(True)
+            if close(False):
                 part(number)
         elif token.kind == "end":
             part(number)
     while opened:
-        opened[-1][2] = True
-        close()
+        close(True)
     return parting
 
 
-def _passage(
-    tokens: list[Token], understood: Callable[[str], str], quote: Callable[[str], str]
-) -> Iterator[str | Passage]:
-    """One text of well nested tokens, and the white space around it."""
+def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
+    """Yields one text of well nested tokens, and the white space around it."""
     text: list[str] = []
     owners: list[Element] = []
     marks: list[Mark] = []
     element = Element()
-    starts: list[tuple[int, int]] = []  # of the open elements: characters and marks before them
+    outer: list[tuple[Element, int, int]] = []  # around the open elements, with the characters and marks before them
 
     def add_mark(raw: str, line: bool) -> None:
         spaced = not owners or text[-1] == " "
@@ -454,38 +419,42 @@ def _passage(
 
     for token in tokens:
         if token.kind == "text":
-            for character in _SPACE.sub(" ", understood(token.raw)):
+            for character in _SPACE.sub(" ", form.read(token.raw)):
                 if character == " " and marks and marks[-1].offset == len(owners):
                     marks[-1] = marks[-1]._replace(spaced=(marks[-1].spaced[0], not marks[-1].line))
                 if character != " " or (owners and text[-1] != " "):
                     text.append(character)
                     owners.append(element)
         elif token.kind == "start":
-            if element.depth == DEEPEST:
+            if len(element.path) == DEEPEST:
                 raise UserError(f"a text of the document has more than {DEEPEST} elements inside one another.")
-            element = Element(element, token.raw, "", element.depth + 1)
-            starts.append((len(owners), len(marks)))
+            outer.append((element, len(owners), len(marks)))
+            element = Element(token.raw, element.path)
         elif token.kind == "end":
-            characters, before = starts.pop()
-            element.end = token.raw
-            inner, outer = element, element.parent
-            assert outer is not None
-            element = outer
+            inner, (element, characters, before) = element, outer.pop()
+            inner.end = token.raw
             if all(character == " " for character in text[characters:]):  # an element without words is a mark
                 raw = inner.start + "".join(mark.raw for mark in marks[before:]) + inner.end
                 del marks[before:]
-                owners[characters:] = [outer] * (len(owners) - characters)
+                owners[characters:] = [element] * (len(owners) - characters)
                 add_mark(raw, False)
         else:
             add_mark(token.raw, token.kind == "line")
     whole = "".join(text).rstrip(" ")
     yield _edges(tokens[0].raw)[0] if tokens[0].kind == "text" else ""
-    yield Passage(whole, owners[: len(whole)], marks, quote)
+    yield Passage(whole, owners[: len(whole)], marks, form.quote)
     yield _edges(tokens[-1].raw)[1] if tokens[-1].kind == "text" else ""
 
 
+def _edges(raw: str) -> tuple[str, str]:
+    """Returns the white space before and behind a text, as it is written."""
+    start = len(raw) - len(_LEADING.sub("", raw, count=1))
+    end = len(_TRAILING.sub("", raw[::-1], count=1))
+    return raw[:start], raw[max(start, end) :]
+
+
 def _between(gap: str, marks: list[Mark], end: bool) -> str:
-    """White space with marks in it."""
+    """Returns white space with marks in it."""
     if not marks:
         return gap
     out, spaced = [], False
@@ -500,18 +469,17 @@ def _between(gap: str, marks: list[Mark], end: bool) -> str:
 def _filled(
     units: list[tuple[str, str, Element | None]], first: Element, last: Element
 ) -> list[tuple[str, str, Element]]:
-    """Units of no element get the one that holds both their neighbours; `first` and `last` are those of the ends."""
+    """Gives units of no element the one that holds both their neighbours; `first` and `last` are those of the ends."""
     before = list(accumulate((owner for *_, owner in units), lambda left, owner: owner or left, initial=first))
     filled: list[tuple[str, str, Element]] = []
     after = last
     for (gap, text, owner), left in zip(reversed(units), reversed(before[:-1])):
         after = owner or after
-        filled.append((gap, text, owner or left.common(after)))
+        filled.append((gap, text, owner or (_shared(left, after) or (Element(),))[-1]))
     return filled[::-1]
 
 
 def _words(text: str) -> list[Word]:
-    """The words of a text, in their places."""
     spaced, at, result = not is_unspaced(text), 0, []
     for word in words(text) if is_visible(text) else []:
         start = text.index(word, at)
@@ -526,46 +494,46 @@ def _words(text: str) -> list[Word]:
 
 
 class _Match:
-    """Which word of a translation stands for which word of its source."""
+    """The words of a translation, each with the words of its source that it stands for."""
 
     def __init__(self, source: str, owners: list[Element], hypothesis: Hypothesis) -> None:
         self.source, self.owners, self.target = source, owners, hypothesis.text
         self.words, self.translated = _words(source), _words(hypothesis.text)
-        alignment = getattr(hypothesis, "alignment", None)
-        self.sources: list[list[int]] = [[] for _ in self.translated]  # words of the source, of each word
-        if alignment is None or is_unspaced(source) or is_unspaced(hypothesis.text):  # whose words have no spaces
-            alignment = [(one, number) for number, one in enumerate(self._by_position())]
-        self.targets: dict[int, tuple[int, int]] = {}  # of each word of the source its first and its last one
-        for one, other in alignment:
-            if one < len(self.words) and other < len(self.translated):
-                self.sources[other].append(one)
-                first, last = self.targets.get(one, (other, other))
-                self.targets[one] = min(first, other), max(last, other)
         self.starts = [word.start for word in self.words]
         self.places = [word.start for word in self.translated], [word.end for word in self.translated]
+        self.sources: list[list[int]] = [[] for _ in self.translated]  # words of the source, of each word
+        links = hypothesis.alignment
+        if links is None or is_unspaced(source) or is_unspaced(hypothesis.text):  # whose words have no spaces
+            links = tuple((read, number) for number, read in enumerate(self._by_position()))
+        self.targets: dict[int, tuple[int, int]] = {}  # of each word of the source its first and its last one
+        for read, written in links:
+            if read < len(self.words) and written < len(self.translated):
+                self.sources[written].append(read)
+                first, last = self.targets.get(read, (written, written))
+                self.targets[read] = min(first, written), max(last, written)
 
     def _by_position(self) -> list[int]:
-        """A word of the source for each of the translation: words that are the same, and relative positions between."""
+        """Returns a word of the source for each of the translation: words that are the same, and relative positions
+        between."""
         if not self.words:
             return []
-        counts = [
-            Counter(text[slice(*word.core)].casefold() for word in of_text)
+        keys = [
+            [text[slice(*word.core)].casefold() for word in of_text]
             for text, of_text in ((self.source, self.words), (self.target, self.translated))
         ]
-        places = {self.target[slice(*word.core)].casefold(): word for word in self.translated}
+        counts = list(map(Counter, keys))
+        places = dict(zip(keys[1], self.translated))
         fixed = [(0.0, 0.0)]
-        for word in self.words:
-            key = self.source[slice(*word.core)].casefold()
+        for key, word in zip(keys[0], self.words):
             if counts[0][key] == counts[1][key] == 1 and places[key].start > fixed[-1][1]:
-                fixed.append(((word.start + word.end) / 2, (places[key].start + places[key].end) / 2))
+                fixed.append((word.middle, places[key].middle))
         fixed.append((float(len(self.source)), float(max(len(self.target), fixed[-1][1] + 1))))
-        middles = [(word.start + word.end) / 2 for word in self.translated]
-        at = np.interp(middles, [other for _, other in fixed], [one for one, _ in fixed])
-        starts = [word.start for word in self.words]
-        return [max(0, bisect_right(starts, place) - 1) for place in at]
+        read, written = zip(*fixed)
+        at = np.interp([word.middle for word in self.translated], written, read)
+        return [max(0, bisect_right(self.starts, place) - 1) for place in at]
 
     def units(self) -> list[tuple[str, str, Element]]:
-        """(white space before, text, element) of words and parts of words of the translation, in order."""
+        """Returns (white space before, text, element) of words and parts of words of the translation, in order."""
         result: list[tuple[str, str, Element | None]] = []
         self.ends: list[tuple[int, int, int]] = []  # units before each word, its end mark, the next
         at = 0
@@ -573,7 +541,7 @@ class _Match:
         for number, (word, owner) in enumerate(zip(self.translated, owners)):
             gap, at, before = self.target[at : word.start], word.end, len(result)
             core = before
-            for side, (start, end) in enumerate(_parts(word)):
+            for side, (start, end) in enumerate(word.parts):
                 for text, element in self._part(number, side, self.target[start:end], owner) if start < end else ():
                     result.append((gap, text, element))
                     gap = ""
@@ -583,14 +551,13 @@ class _Match:
         if not self.translated:
             result.append(("", self.target, self.owners[0]))
         self.count = len(result) + len(lost)
-        filled = _filled(result, self.owners[0], self.owners[-1])
-        return filled + [("", "", element) for element in lost]
+        return _filled(result, self.owners[0], self.owners[-1]) + [("", "", element) for element in lost]
 
     def _part(self, number: int, side: int, text: str, owner: Element | None) -> Iterator[tuple[str, Element | None]]:
-        """What is before (0), in (1) or behind (2) the core of a word. What is the same in the source is divided as it
-        is there."""
-        for one in self.sources[number]:
-            start, end = _parts(self.words[one])[side]
+        """Yields the part before (0), in (1) or behind (2) the core of a word. If the source has the same part, it is
+        divided as it is there."""
+        for read in self.sources[number]:
+            start, end = self.words[read].parts[side]
             if self.source[start:end] == text and (side != 1 or owner in self.owners[start:end]):
                 at = 0
                 for element, run in groupby(self.owners[start:end]):
@@ -601,35 +568,35 @@ class _Match:
         yield text, owner if side == 1 else None
 
     def _elements(self) -> tuple[list[Element | None], list[Element]]:
-        """The element of each word of the translation, and those for which no word is left."""
-        of_source = [max(self.owners[slice(*word.core)], key=lambda one: one.depth) for word in self.words]
-        owners = [
-            max((of_source[one] for one in of_word), key=lambda one: one.depth, default=None)
-            for of_word in self.sources
-        ]
-        taken, lost = {element for owner in set(owners) if owner for element in owner.path()}, []
+        """Returns the element of each word of the translation, and those for which no word is left."""
+
+        def depth(element: Element) -> int:
+            return len(element.path)
+
+        of_source = [max(self.owners[slice(*word.core)], key=depth) for word in self.words]
+        owners = [max((of_source[read] for read in of_word), key=depth, default=None) for of_word in self.sources]
+        taken, lost = {element for owner in set(owners) if owner for element in owner.path}, []
         middles: dict[Element, int] = {}  # word of the source, of each innermost element
         for number, word in enumerate(self.words):
             for element in dict.fromkeys(self.owners[slice(*word.core)]):
                 middles.setdefault(element, number)
-        for element in sorted(middles, key=lambda one: -one.depth):
-            if element.parent is None or element in taken:
+        for element in sorted(middles, key=depth, reverse=True):
+            if not element.path or element in taken:
                 continue
             place = int((middles[element] + 0.5) / len(self.words) * len(owners))
-            above = set(element.path()[:-1])
-            near = sorted(range(max(0, place - 10), min(len(owners), place + 10)), key=lambda one: abs(one - place))
-            for number in near:
+            near = range(max(0, place - 10), min(len(owners), place + 10))
+            for number in sorted(near, key=lambda number: abs(number - place)):
                 owner = owners[number]
-                if owner is None or owner.parent is None or owner in above:
+                if owner is None or not owner.path or owner in element.path:
                     owners[number] = element
                     break
             else:
                 lost.append(element)
-            taken.update(element.path())
+            taken.update(element.path)
         return owners, lost
 
     def place(self, offset: int, line: bool, spaced: bool) -> int:
-        """Before which unit of the translation something stands that is at this offset of the source."""
+        """Returns before which unit of the translation something stands that is at this offset of the source."""
         if not self.ends or offset >= len(self.source):
             return self.count
         share = offset / len(self.source) * len(self.target)
@@ -645,26 +612,6 @@ class _Match:
 
 
 def _nearest(places: list[int], wanted: float) -> int:
-    """The number of the nearest of ascending places, of two the first."""
+    """Returns the number of the nearest of ascending places, of two the first."""
     behind = bisect_left(places, wanted)
-    return min(range(max(0, behind - 1), min(len(places), behind + 1)), key=lambda one: abs(places[one] - wanted))
-
-
-def _parts(word: Word) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """Before, in and behind its core."""
-    return (word.start, word.core[0]), word.core, (word.core[1], word.end)
-
-
-def _edges(raw: str) -> tuple[str, str]:
-    """The white space before and behind a text, as it is written."""
-    spaces = ("&nbsp;", "&#160;", "&#xa0;")
-    start, end = 0, len(raw)
-    while start < end and (size := _space_at(raw[start : start + 6].lower(), str.startswith, 0, spaces)):
-        start += size
-    while end > start and (size := _space_at(raw[max(start, end - 6) : end].lower(), str.endswith, -1, spaces)):
-        end -= size
-    return raw[:start], raw[end:]
-
-
-def _space_at(text: str, has: Callable[[str, str], bool], side: int, spaces: tuple[str, ...]) -> int:
-    return 1 if text[side].isspace() else next((len(one) for one in spaces if has(text, one)), 0)
+    return min(range(max(0, behind - 1), min(len(places), behind + 1)), key=lambda i: abs(places[i] - wanted))

@@ -58,7 +58,7 @@ def fuse(
     language_weights: Sequence[float] | None = None,
     **options: Any,
 ) -> FusionForConditionalGeneration:
-    """One model whose probabilities are p_TM^alpha p_LM^beta (thesis on monolingual data, section 4.1).
+    """Makes one model whose probabilities are p_TM^alpha p_LM^beta (thesis on monolingual data, section 4.1).
 
     Args:
         translation: a seq2seq model, or several (an ensemble): folders, Hub names or loaded models. A fused model
@@ -84,14 +84,12 @@ def fuse(
     languages = [_member(given, AutoModelForCausalLM, options) for given in _several(language_model)]
     if not members:
         raise UserError("fuse: no translation model was given; a fused model needs at least one.")
-    _check_languages(
-        *([g for g in _several(given) if isinstance(g, str | Path)] for given in (translation, language_model))
-    )
+    _check_languages(_several(translation), _several(language_model))
     for member in (*members[1:], *languages):
         check_same_vocabulary(members[0], member)
     settings: dict[str, Any] = {"alpha": alpha, "beta": beta, "normalization": normalization}
-    for name, weights in (("translation_weights", translation_weights), ("language_weights", language_weights)):
-        settings[name] = None if weights is None else list(weights)
+    settings["translation_weights"] = None if translation_weights is None else list(translation_weights)
+    settings["language_weights"] = None if language_weights is None else list(language_weights)
     fused = _assemble(_config(members, languages, settings), members, languages)
     try:
         fused.factors()
@@ -103,52 +101,47 @@ def fuse(
 def fuse_folders(
     models: Sequence[str | Path], output: str | Path, tell: Callable[[str], None], **settings: Any
 ) -> Path:
-    """Fuse models of either kind, recognised by their configs, into a model folder with the first's tokenizers.
+    """Fuses models of either kind (folders or Hub names, in any order) into a model folder with the first's tokenizers.
 
-    Args:
-        models: folders or Hub names; translation models and language models in any order.
-        output: the folder to make.
-        settings: those of `fuse`; `weights`: one number for each of `models`.
-
-    Raises: UserError as `fuse`.
+    `settings`: those of `fuse`, and `weights`, one number for each of `models`. Raises: UserError as `fuse`.
     """
     weights = settings.pop("weights", None)
     if weights is not None and len(weights) != len(models):
         raise UserError(f"{len(weights)} weights for {len(models)} models: give one for each model, or none.")
-    kinds: dict[bool, list[str]] = {True: [], False: []}
+    names: dict[bool, list[str]] = {True: [], False: []}
     of_kind: dict[bool, list[float]] = {True: [], False: []}
-    for number, name in enumerate(models):
+    for name, weight in zip(models, weights or [1.0] * len(models)):
         folder = fetch_small_files(name)
         if not (folder / CONFIG).is_file():
             raise UserError(f"{name}: no {CONFIG} there. Give a model folder, such as a run's average/, or a Hub name.")
         seq2seq = bool(getattr(read_config(folder), "is_encoder_decoder", False))
-        kinds[seq2seq].append(str(name))
-        of_kind[seq2seq] += [weights[number]] if weights is not None else []
+        names[seq2seq].append(str(name))
+        of_kind[seq2seq].append(weight)
         tell(f"{name}: a {'translation' if seq2seq else 'language'} model")
     if weights is not None:
         settings |= {"translation_weights": of_kind[True], "language_weights": of_kind[False]}
-    fused = fuse(kinds[True], kinds[False], **settings)
+    fused = fuse(names[True], names[False], **settings)
     with atomic_folder(output) as new:
         try:
             fused.save_pretrained(new)
         except ValueError as error:  # Transformers refuses to write some settings that it reads
-            raise UserError(f"{kinds[True][0]}: {GENERATION_CONFIG} cannot be taken over: {error}") from error
-        copy_text_files(fetch_small_files(kinds[True][0]), new)
+            raise UserError(f"{names[True][0]}: {GENERATION_CONFIG} cannot be taken over: {error}") from error
+        copy_text_files(fetch_small_files(names[True][0]), new)
     return Path(output)
 
 
-def _check_languages(translation: Sequence[str | Path], language: Sequence[str | Path]) -> None:
-    """UserError for folders whose results say other directions, or text in another language than is written."""
-    check_same_direction(translation, "Only models of one direction can be fused.")
-    pairs = filter(None, map(direction_of, translation))
-    for target in [pair[1] for pair in pairs][:1]:
-        for name in language:
-            if (own := direction_of(name)) and not same_language(own[1], target):
-                raise UserError(f"{name}: a language model of {own[1]}, and {translation[0]} writes {target}.")
+def _check_languages(translation: Sequence[Given], language: Sequence[Given]) -> None:
+    """Raises UserError for folders of other directions, or a language model of another language than is written."""
+    folders = [name for name in translation if isinstance(name, str | Path)]
+    check_same_direction(folders, "Only models of one direction can be fused.")
+    target = next((pair[1] for pair in map(direction_of, folders) if pair), None)
+    for name in (name for name in language if isinstance(name, str | Path)):
+        if (own := direction_of(name)) and not same_language(own[1], target):
+            raise UserError(f"{name}: a language model of {own[1]}, and {folders[0]} writes {target}.")
 
 
 def check_same_vocabulary(first: Member, other: Member) -> None:
-    """Raises: UserError where a member's target tokens, or a translation model's source tokens, are not those of the
+    """Raises UserError where a member's target tokens, or a translation model's source tokens, are not those of the
     first; it names the first entries that differ."""
     sources = other.model.config.is_encoder_decoder
     if first.tokenizers is not None and other.tokenizers is not None:
@@ -168,7 +161,7 @@ def check_same_vocabulary(first: Member, other: Member) -> None:
 
 
 def _entries(tokenizer: Any) -> list[str | None]:
-    """The token of every id; of a tokenizer with two vocabularies (Marian) the target's."""
+    """Returns the token of every id; of a tokenizer with two vocabularies (Marian) the target's."""
     encoder = tokenizer.target_encoder if getattr(tokenizer, "separate_vocabs", False) else tokenizer.get_vocab()
     entries: list[str | None] = [None] * (max(encoder.values(), default=-1) + 1)
     for token, number in encoder.items():
@@ -207,7 +200,7 @@ def _refuse_masked(name: str, auto_class: str) -> None:
 
 
 def _translation_members(given: Given, options: dict[str, Any]) -> list[Member]:
-    """A translation model, or those of a fused one, which decode as it does."""
+    """Returns a translation model, or those of a fused one, which decode as it does."""
     member = _member(given, AutoModelForSeq2SeqLM, options)
     if hasattr(member.model.config, "source_languages"):
         raise UserError(f"{member.name}: has modules of single languages, and a fused model has none.")
@@ -218,15 +211,14 @@ def _translation_members(given: Given, options: dict[str, Any]) -> list[Member]:
 
 
 def _config(members: list[Member], languages: list[Member], settings: dict[str, Any]) -> FusionConfig:
-    """`settings`: scales, normalization and weights."""
     first = members[0].model
     configs = [member.model.config for member in (*members, *languages)]
     positions = [getattr(config, "max_position_embeddings", None) for config in configs]
     names = ("pad_token_id", "eos_token_id", "bos_token_id")
     ids: dict[str, Any] = {name: getattr(first.config, name, None) for name in names}
     starts = [getattr(kept, "decoder_start_token_id", None) for kept in (first.generation_config, first.config)]
-    starts = [start for start in (*starts, ids["bos_token_id"]) if start is not None]
-    ids["decoder_start_token_id"] = starts[0] if starts else None
+    starts.append(ids["bos_token_id"])
+    ids["decoder_start_token_id"] = next((start for start in starts if start is not None), None)
     try:
         config = FusionConfig(
             translation_models=configs[: len(members)],
@@ -244,7 +236,7 @@ def _config(members: list[Member], languages: list[Member], settings: dict[str, 
 
 
 def _assemble(config: FusionConfig, members: list[Member], languages: list[Member]) -> FusionForConditionalGeneration:
-    """The model around the members; generation settings, precision and device are the first's."""
+    """Builds the model around the members; generation settings, precision and device are the first's."""
     first = members[0].model
     with torch.device("meta"):  # no memory for what is replaced
         fused = FusionForConditionalGeneration(config)

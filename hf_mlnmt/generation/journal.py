@@ -42,7 +42,7 @@ def identity_of_text(path: str | Path, lines: Iterable[str]) -> dict[str, Any]:
 
 def check_same(before: Mapping[str, Any], now: Mapping[str, Any], what: str, remedy: str) -> None:
     """Compares two identities. Raises: UserError naming what differs; `what` begins its message, `remedy` ends it."""
-    if changed := [*_what_changed(before, now)]:
+    if changed := list(_what_changed(before, now)):
         raise UserError(f"{what} of something else:\n  " + "\n  ".join(changed) + f"\n{remedy}, or go back to that.")
 
 
@@ -79,28 +79,32 @@ class Journal:
 
     def __init__(self, folder: Path, files: Mapping[str, Path], about: Mapping[str, Any], form: Form) -> None:
         self.folder, self.files, self.about, self.form = folder, files, about, form
-        self.progress: dict[str, Any] = {"lines": 0, "bytes": dict.fromkeys(files, 0)}
         self._open: dict[str, BinaryIO] = {}
         self._hashes = {side: hashlib.sha256() for side in files}  # of what is written
+        hashes = {side: digest.hexdigest() for side, digest in self._hashes.items()}
+        self.progress: dict[str, Any] = {"lines": 0, "bytes": dict.fromkeys(files, 0), "sha256": hashes}
 
     def kept(self) -> dict[str, Any] | None:
         """Returns the state that an earlier start left; None without one.
 
         Raises: UserError for a file that is no state.
         """
-        path, sides = self.folder / STATE, dict.fromkeys(self.files, str)
+        path = self.folder / STATE
         if not path.is_file():
             return None
-        progress = {"lines": int, "bytes": dict.fromkeys(self.files, int), "sha256?": sides}
+        progress: Form = {
+            "lines": int,
+            "bytes": dict.fromkeys(self.files, int),
+            "sha256": dict.fromkeys(self.files, str),
+        }
+        progress |= {"counts?": COUNTS, "warnings?": [str]}
         try:
-            return read_json(
-                path, {"about": self.form, "progress": {**progress, "counts?": COUNTS, "warnings?": [str]}}
-            )
+            return read_json(path, {"about": self.form, "progress": progress})
         except UserError as error:
             raise UserError(f"{error} Or delete the folder {self.folder} and begin again.") from error
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Open the files where that state left them; without one, empty."""
+        """Opens the files where that state left them; without one, empty."""
         for leftover in self.folder.glob(".*.part"):  # of a process that was killed as it wrote the state
             leftover.unlink()
         if state is None:
@@ -118,8 +122,7 @@ class Journal:
                 again = f"delete the folder {self.folder} and begin again."
                 if file.tell() < size:
                     raise UserError(f"{there}: shorter than it was. {again.capitalize()}")
-            # A state of an earlier version has no hashes.
-            if self.progress.get("sha256", {}).get(side, digest.hexdigest()) != digest.hexdigest():
+            if self.progress["sha256"][side] != digest.hexdigest():
                 raise UserError(f"{there}: changed since it was written. Put back what was there, or {again}")
             if there != part:
                 os.replace(whole, part)
@@ -128,7 +131,7 @@ class Journal:
             self._open[side].seek(size)
 
     def append(self, parts: Mapping[str, bytes], lines: int, **progress: Any) -> None:
-        """Add to the files; `lines` of the text are done now. The state is written when that is on the disk."""
+        """Adds to the files; `lines` of the text are done now. The state is written when that is on the disk."""
         for side, part in parts.items():
             with explained(self.part(side)):
                 self._open[side].write(part)
@@ -143,13 +146,13 @@ class Journal:
         self._save()
 
     def copy(self, side: str, path: Path, lines: int) -> None:
-        """Add all of a file."""
+        """Adds all of a file."""
         with path.open("rb") as file:
             while block := file.read(_BLOCK):
                 self.append({side: block}, lines)
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        """Give the files their names; returns {side: its file's name, bytes and SHA-256}. The state is still there."""
+        """Gives the files their names; returns {side: its file's name, bytes and SHA-256}. The state is still there."""
         self.close()
         about = {}
         for side, whole in self.files.items():
@@ -159,14 +162,14 @@ class Journal:
         return about
 
     def close(self) -> None:
-        """Close the files."""
+        """Closes the files."""
         for side, file in self._open.items():
             with explained(self.part(side)):  # what is still to be written is written now
                 file.close()
         self._open = {}
 
     def part(self, side: str) -> Path:
-        """The file that a side is in as long as not all is done."""
+        """Returns the file that a side is in as long as not all is done."""
         return self.folder / f"{self.files[side].name}.part"
 
     def _save(self) -> None:

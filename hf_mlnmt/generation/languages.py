@@ -1,4 +1,4 @@
-"""How each family of models is told its languages: by a token before the source, a forced first token, or a phrase.
+"""Languages as each family of models is told them: a token before the source, a forced first token, or a phrase.
 
 family                  | source                       | target
 ours, multilingual      | -                            | `<2de>` before the source
@@ -28,7 +28,7 @@ _MARIAN_CODE = re.compile(r">>(.+)<<")
 
 @dataclass(frozen=True)
 class Direction:
-    """What to put before each source and what to tell generate(); `source` is the src_lang of the tokenizer's copy."""
+    """A prefix of each source and arguments of generate(); `source` is the src_lang of the tokenizer's copy."""
 
     prefix_ids: tuple[int, ...] = ()
     prefix_text: str = ""
@@ -37,24 +37,21 @@ class Direction:
 
 
 def direction(model: Any, tokenizer: Any, source: str | None, target: str | None, name: str = "") -> Direction:
-    """The direction for these languages; raises UserError with the available codes when one is lacking."""
+    """Returns the direction for these languages. Raises: UserError with the available codes when one is lacking."""
     if has_modules(model) and source is target is None:
         return Direction()
     if hasattr(tokenizer, "src_lang"):
         return _coded(model, tokenizer, source, target, name)
     if model.config.model_type in ("t5", "mt5", "umt5", "switch_transformers", "longt5"):
         return Direction(prefix_text=_phrase(model, source, target, name))
-    known = languages_of(tokenizer) or _marian_codes(tokenizer)
+    known = _prefix_tokens(tokenizer)
     if source is not None and known and source not in known:
         _say_once(
             f"source_language {source!r} changes nothing: {name or 'the model'} is told the target language alone, and "
             f"knows of {', '.join(known)}"
         )
-    if languages := languages_of(tokenizer):
-        token = language_code(_choose("target_language", target, languages, name))
-        return Direction(prefix_ids=(tokenizer.convert_tokens_to_ids(token),))
-    if codes := _marian_codes(tokenizer):
-        token = codes[_choose("target_language", target, codes, name)]
+    if known:
+        token = known[_choose("target_language", target, known, name)]
         return Direction(prefix_ids=(tokenizer.convert_tokens_to_ids(token),))
     for option, value in (("source_language", source), ("target_language", target)):
         if value is not None:
@@ -68,29 +65,29 @@ def _say_once(message: str) -> None:
 
 
 def has_modules(model: Any) -> bool:
-    """Whether the model has an encoder or decoder for each of its languages, as the attention bridge has."""
+    """Returns whether the model has an encoder or decoder for each language, as the attention bridge has."""
     return hasattr(model, "pair") and hasattr(model.config, "source_languages")
 
 
 def pair_of(model: Any, source: str | None, target: str | None, name: str = "") -> Any:
-    """The model of these two languages. Raises: UserError with the available codes when one is lacking."""
+    """Returns the model of these two languages. Raises: UserError with the available codes when one is lacking."""
     config = model.config
     source = _choose("source_language", source, config.source_languages, name)
     return model.pair(source, _choose("target_language", target, config.target_languages, name))
 
 
 def language_codes(tokenizer: Any) -> list[str]:
-    """The codes that a tokenizer knows, as source_language and target_language take them; empty for one pair."""
+    """Returns the codes that source_language and target_language may be; none for one pair."""
     if hasattr(tokenizer, "src_lang"):
         return list(_code_ids(tokenizer))
-    return languages_of(tokenizer) or list(_marian_codes(tokenizer))
+    return list(_prefix_tokens(tokenizer))
 
 
 def code_tokens(tokenizer: Any) -> list[str]:
-    """The codes as they would be typed into a text: "<2de>", ">>deu<<", "__de__", "deu_Latn"."""
+    """Returns the codes as they would be typed into a text: "<2de>", ">>deu<<", "__de__", "deu_Latn"."""
     if hasattr(tokenizer, "src_lang"):
         return list(tokenizer.convert_ids_to_tokens(list(_code_ids(tokenizer).values())))
-    return [language_code(language) for language in languages_of(tokenizer)] or list(_marian_codes(tokenizer).values())
+    return list(_prefix_tokens(tokenizer).values())
 
 
 def _coded(model: Any, tokenizer: Any, source: str | None, target: str | None, name: str) -> Direction:
@@ -116,7 +113,10 @@ def _code_ids(tokenizer: Any) -> dict[str, int]:
     return dict(zip(codes, tokenizer.convert_tokens_to_ids(codes), strict=True))
 
 
-def _marian_codes(tokenizer: Any) -> dict[str, str]:
+def _prefix_tokens(tokenizer: Any) -> dict[str, str]:
+    """Returns {code: the token that is put before the source} of ours, or Marian's."""
+    if languages := languages_of(tokenizer):
+        return {language: language_code(language) for language in languages}
     tokens = getattr(tokenizer, "supported_language_codes", ())
     return {match[1]: token for token in sorted(tokens) if (match := _MARIAN_CODE.fullmatch(token))}
 
@@ -135,7 +135,7 @@ def _choose(option: str, code: str | None, codes: Iterable[str], name: str) -> s
 
 
 def _phrase(model: Any, source: str | None, target: str | None, name: str) -> str:
-    """T5's instruction, from the model's own list of tasks where it has one."""
+    """Returns T5's instruction, from the model's own list of tasks where it has one."""
     if source is None and target is None:
         return ""
     if source is None or target is None:

@@ -26,7 +26,7 @@ from hf_mlnmt.made_from import digest
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.documents import Document
-    from hf_mlnmt.generation.pipeline import Hypothesis, TranslationPipeline, TranslationRun
+    from hf_mlnmt.generation.pipeline import Hypothesis, TranslationCall, TranslationPipeline
 
 STANDARD_INPUT = "-"
 FIRST_WINDOW = 64  # lines that are translated first, so that translations are seen soon
@@ -40,7 +40,7 @@ _REMEDY = "Convert the text to UTF-8, for example with iconv."
 
 @dataclass(frozen=True)
 class Shard:
-    """One of `count` parts of a text, for jobs that run apart; `number` counts from 1, as in `split -n l/1/4`.
+    """A part of a text, one of `count`, for jobs that run apart; `number` counts from 1, as in `split -n l/1/4`.
 
     A shard is made of whole windows, the groups of lines that are translated together: then the batches are those of
     the whole text, and so is every bit of the translations.
@@ -51,17 +51,17 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """From "2/10". Raises: UserError for anything else, and for shards counted from 0."""
+        """Reads "2/10". Raises: UserError for anything else, and for shards counted from 0."""
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         number, count = map(int, match.groups()) if match else (0, 0)
-        if match and number == 0 < count:
-            raise UserError(f"--shard {text}: shards count from 1, so these are 1/{count} to {count}/{count}.")
         if not 1 <= number <= count:
-            raise UserError(f"--shard {text}: expected I/N with I from 1 to N, such as 2/10.")
+            counted = f"shards count from 1, so these are 1/{count} to {count}/{count}"
+            wanted = counted if number == 0 < count else "expected I/N with I from 1 to N, such as 2/10"
+            raise UserError(f"--shard {text}: {wanted}.")
         return cls(number, count)
 
     def windows(self, lines: int, sizes: Sequence[int]) -> tuple[range, range]:
-        """Its part of a text: the numbers of its windows and of its lines, both from 0.
+        """Returns its part of a text: the numbers of its windows and of its lines, both from 0.
 
         Args:
             lines: of the whole text; sizes: the lines of each window of the whole text.
@@ -82,10 +82,7 @@ class Shard:
 
 
 def identities(inputs: Sequence[str]) -> list[dict[str, Any]] | None:
-    """Returns each file's name, number of lines and hash; None where standard input is among them.
-
-    Raises: UserError naming file and line.
-    """
+    """Returns each file's name, number of lines and hash; None where standard input is among them."""
     return None if STANDARD_INPUT in inputs else [identity_of_text(name, _lines(name)) for name in inputs]
 
 
@@ -129,14 +126,14 @@ def _begun_small(groups: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def file_groups(path: str | Path, size: int) -> Iterator[list[str]]:
-    """Lines of a plain or packed file, `size` at a time."""
+    """Yields the lines of a plain or packed file, `size` at a time."""
     lines = _lines(path)
     while group := list(islice(lines, size)):
         yield group
 
 
 def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
-    """Lines of standard input, each time all that have arrived: one from a person, hundreds from a program."""
+    """Yields the lines of standard input that have arrived: one from a person, hundreds from a program."""
     if stream is None and sys.stdin is None:
         raise UserError("standard input is closed: give the names of files, or text by a pipe.")
     source: Any = stream or sys.stdin.buffer
@@ -151,7 +148,7 @@ def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
 
 
 def _lines(path: str | Path) -> Iterator[str]:
-    """A file's lines, as strict as a pipe's: any length (long ones are split), control characters as they are."""
+    """Yields a file's lines, as strict as a pipe's: of any length, control characters as they are."""
     lines = read_lines(path, max_characters=10**9, keep_controls=True, remedy=_REMEDY)
     for number, line in enumerate(lines, start=1):
         if "\0" in line:
@@ -171,7 +168,7 @@ def _text(line: bytes, number: int, name: str) -> str:
 
 
 def translate_groups(
-    run: TranslationRun,
+    call: TranslationCall,
     groups: Iterable[list[str]],
     write: Callable[[str, int], Any],
     *,
@@ -181,31 +178,29 @@ def translate_groups(
     done: int = 0,
     update: Callable[[int], Any] = lambda texts: None,
 ) -> int:
-    """Translate group by group; returns the number of the last line.
+    """Translates group by group; returns the number of the last line.
 
     Args:
-        write: takes the text of each group's translations, a line (or an n-best list) for each, and how many lines
-            are done.
-        jsonl, scores: see `format_result`.
+        write: takes the lines of a group's translations, and how many lines of the text are done.
+        jsonl, scores: as of `format_result`.
         first: number of the first text, from 0, where the groups begin within something longer.
         done: so many lines were done before, and are passed over.
         update: called with the number of texts of each batch that is done.
     """
-    if run.options.seed is not None:
+    if call.options.seed is not None:
         import torch
 
-        torch.manual_seed(run.options.seed)
-    plain = not run.options.num_return_sequences  # no n-best list: the translation alone
+        torch.manual_seed(call.options.seed)
+    plain = not call.options.num_return_sequences  # no n-best list: the translation alone
     number = first
     for group in groups:
         start, number = number, number + len(group)
         if number - first <= done:
             continue
-        results = run.translate(group, start + 1, update)
-        shown: Iterable[Any] = results if run.options.in_lists else (best[0].text for best in results)
-        lines = (format_result(i, *pair, jsonl, scores, plain) for i, pair in enumerate(zip(group, shown), start))
+        results = zip(group, call.translate(group, start + 1, update))
+        lines = (format_result(i, *pair, jsonl, scores, plain) for i, pair in enumerate(results, start))
         write("".join(f"{line}\n" for line in lines), number - first)
-    run.report()
+    call.report()
     return number
 
 
@@ -213,15 +208,15 @@ def translate_document(
     pipeline: TranslationPipeline, document: Document, options: DecodingOptions, update: Callable[[int], Any]
 ) -> str:
     """Returns a document translated; its elements follow the alignments, where the model and the engine have them."""
-    from hf_mlnmt.generation.pipeline import TranslationRun
+    from hf_mlnmt.generation.pipeline import TranslationCall
 
     try:
-        run = TranslationRun(pipeline, replace(options, alignments=True))
-        results = run.translate(document.texts, 1, update)
+        call = TranslationCall(pipeline, replace(options, alignments=True))
+        results = call.translate(document.texts, 1, update)
     except UserError:
-        run = TranslationRun(pipeline, options)
-        results = run.translate(document.texts, 1, update)
-    run.report()
+        call = TranslationCall(pipeline, options)
+        results = call.translate(document.texts, 1, update)
+    call.report()
     return document.write([best[0] for best in results])
 
 
@@ -232,10 +227,8 @@ def opened(
     """Yields how many lines are done already, and what writes the text of more: it takes the text and the lines done.
 
     Standard output, a device or a pipe get the text at once. A file is made in the folder NAME.part, packed as its
-    name says, and has its name when all is written. Stopped, it goes on from there at the next start.
-
-    Args:
-        about: what a file is made from, {"model", "text", "settings"}; without it nothing is kept when it is stopped.
+    name says, and goes on from there when it was stopped; `about` is what it is made from, {"model", "text",
+    "settings"}, without which nothing is kept.
 
     Raises: UserError where something else was begun, naming what differs.
     """
@@ -291,35 +284,28 @@ def made_from(
 
 
 def format_result(
-    number: int, source: str, result: str | list[Hypothesis], jsonl: bool, scores: bool, plain: bool = False
+    number: int, source: str, result: list[Hypothesis], jsonl: bool, scores: bool, plain: bool = False
 ) -> str:
-    """One text's result as it is written.
+    """Returns a text's result as it is written.
 
-    Plain: the translation, or 'number ||| translation ||| score' for each of an n-best list (numbers from 0, as in
-    Moses); where there are alignments, ' ||| 0-0 1-2' behind it, as Marian and Moses write them. jsonl: an object with
-    source, translation and alignment, with `scores` also score, log_probability and length, and n_best when there is
-    more than one.
+    Plain: the translation, or 'number ||| translation ||| score' for each of an n-best list (from 0, as in Moses), with
+    alignments as ' ||| 0-0 1-2' behind it. jsonl: an object with source, translation and alignment, with `scores` also
+    score, log_probability and length, and n_best when there is more than one.
     """
-    if isinstance(result, str):
-        return json.dumps({"source": source, "translation": result}, ensure_ascii=False) if jsonl else result
     from hf_mlnmt.generation.alignments import to_pharaoh  # which imports torch, as results have
 
     links = [None if best.alignment is None else to_pharaoh(best.alignment) for best in result]
     if not jsonl:
         shown = [best.text if plain else f"{number} ||| {best.text} ||| {best.score:.6f}" for best in result]
         return "\n".join(line if link is None else f"{line} ||| {link}" for line, link in zip(shown, links))
-    names = ("score", "log_probability", "length")
-    records = [
-        {
-            "translation": best.text,
-            **({} if link is None else {"alignment": link}),
-            **{name: getattr(best, name) for name in names if scores or len(result) > 1},
-        }
-        for best, link in zip(result, links)
-    ]
+    records, numbers = [], ("score", "log_probability", "length")
+    for best, link in zip(result, links):
+        records.append({"translation": best.text} | ({} if link is None else {"alignment": link}))
+        if scores or len(result) > 1:
+            records[-1] |= {name: getattr(best, name) for name in numbers}
     record = {"source": source, **records[0]}
     if not scores:
-        record = {name: value for name, value in record.items() if name not in names}
+        record = {name: value for name, value in record.items() if name not in numbers}
     if len(records) > 1:
         record["n_best"] = records
     return json.dumps(record, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Load what translation needs from a folder or a Hub name: model, tokenizers, and text processing."""
+"""Loading of what translation needs from a folder or a Hub name: model, tokenizers, and text processing."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ class Parts(NamedTuple):
     each: Mapping[str, Any] = {}
 
     def of(self, source: str | None, target: str | None = None) -> Parts:
-        """With the tokenizers of these languages (None: the source's), where every language has its own."""
+        """Chooses the tokenizers of these languages (None: the source's), where every language has its own."""
         if not self.each or source is None:
             return self
         return self._replace(source=self.each[source], target=self.each[target or source])
 
 
 def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: bool = False, **options: Any) -> Parts:
-    """Load a system from a folder or a Hub name; `options` go to from_pretrained (revision, trust_remote_code...).
+    """Loads a system from a folder or a Hub name; `options` go to from_pretrained (revision, trust_remote_code...).
 
     Args:
         fast: take a model of Transformers' own that the baseline can compute (Marian, M2M100, NLLB, BART, mBART) as the
@@ -110,7 +110,7 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
 
 
 def parts_in_memory(model: Any, tokenizer: Any) -> Parts:
-    """Returns a model and its tokenizer as a system; one of ours (TranslationTokenizer) is that of both sides.
+    """Makes a system of a model and its tokenizer; one of ours (TranslationTokenizer) is that of both sides.
 
     The model is put into evaluation mode. Raises: UserError where one is missing, or their vocabularies do not fit.
     """
@@ -126,19 +126,18 @@ def parts_in_memory(model: Any, tokenizer: Any) -> Parts:
     sides = {
         side: build(TextProcessing, settings, "text_processing", (side,)) for side, settings in (said or {}).items()
     }
-    whole = _without_adapter(model.eval())
-    return Parts(whole, source, target or source, sides.get("source"), sides.get("target"))
+    return _parts(_without_adapter(model.eval()), Tokenizers(source, target or source, sides))
 
 
 def _without_adapter(model: Any) -> Any:
-    """Returns the base model, which has adapters in its layers; what puts prompts before the input stays around it."""
+    """Unwraps the base model, which has adapters in its layers; what puts prompts before the input stays around it."""
     if not hasattr(model, "active_peft_config") or model.active_peft_config.is_prompt_learning:
         return model
     return model.get_base_model()
 
 
 def check_search(where: str, settings: Mapping[str, Any]) -> None:
-    """Raises: UserError for a generation config that says of the search what DecodingOptions refuses."""
+    """Raises UserError for a generation config that says of the search what DecodingOptions refuses."""
     names = ["num_beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens", "recombine"]
     names.append("max_source_tokens")
     said = {name: settings[name] for name in (*names, "alpha", "beta") if settings.get(name) is not None}
@@ -159,12 +158,11 @@ def check_search(where: str, settings: Mapping[str, Any]) -> None:
 
 
 def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
-    adapter = Path(name) / ADAPTER
-    if adapter.is_file() and not (Path(name) / CONFIG).is_file():
-        return _adapted(adapter.parent, dtype, options)
+    if (Path(name) / ADAPTER).is_file() and not (Path(name) / CONFIG).is_file():
+        return _adapted(Path(name), dtype, options)
     model = load_model(name, dtype=dtype, **options)
     folder = fetch_small_files(name, **options)
-    loaded, processing = _tokenizers(folder, options)
+    loaded = load_tokenizers(folder, bool(options.get("trust_remote_code")))
     if loaded.each:
         check_languages(name, model.config, loaded.each)
     elif getattr(model.config, "vocab_sizes", None) is not None and not model.config.is_pair:
@@ -174,12 +172,11 @@ def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
         )
     else:
         check_vocabulary(name, model.config, loaded.source, loaded.target)
-    sides = processing.get("source"), processing.get("target")
-    return Parts(model, loaded.source, loaded.target, *sides, loaded.each)
+    return _parts(model, loaded)
 
 
 def _adapted(folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
-    """The base model that a folder of PEFT names, with the adapter, and the folder's tokenizers if it has any."""
+    """Loads the base model that a folder of PEFT names, with the adapter, and the folder's tokenizers if any."""
     base = read_part(folder, ADAPTER)["base_model_name_or_path"]
     with ExitStack() as stack:
         check_weights(folder / "adapter_model.safetensors", stack)
@@ -195,13 +192,13 @@ def _adapted(folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
     model = _without_adapter(adapted)
     if not any(folder.glob("*token*")):
         return parts._replace(model=model)
-    loaded, processing = _tokenizers(folder, options)
+    loaded = load_tokenizers(folder, bool(options.get("trust_remote_code")))
     check_vocabulary(str(folder), model.config, loaded.source, loaded.target)
-    return Parts(model, loaded.source, loaded.target, processing.get("source"), processing.get("target"))
+    return _parts(model, loaded)
 
 
 def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
-    """As the baseline; None for a model that has another architecture, or cannot be imported."""
+    """Loads a model as the baseline; None for one that has another architecture, or cannot be imported."""
     if not options.keys() <= _OF_THE_HUB:
         return None
     if read_part(fetch_small_files(name, **options), CONFIG).get("model_type") not in KNOWN:
@@ -214,12 +211,11 @@ def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
     if dtype != "auto":
         model.to(getattr(torch, dtype))
     logger.warning("%s: imported as this package's baseline, the same outputs (fast=False leaves it as it is)", name)
-    sides = {side: each for side, each in tokenizers.processing.items() if not each.identity}
-    return Parts(model, tokenizers.source, tokenizers.target, sides.get("source"), sides.get("target"))
+    return _parts(model, tokenizers)
 
 
 def in_int8(parts: Parts) -> Parts:
-    """A copy of the model with its linear layers in int8. Raises: UserError where that cannot be."""
+    """Returns a copy of the model with its linear layers in int8. Raises: UserError where that cannot be."""
     if parts.model.device.type != "cpu":
         raise UserError(f"dtype int8 is for a CPU, not for device {parts.model.device}: use bfloat16 or float16 there.")
     model: Any = int8.in_int8(parts.model)
@@ -238,7 +234,7 @@ def in_int8(parts: Parts) -> Parts:
 
 
 def choose_device(device: str | None) -> torch.device:
-    """The device asked for, or a GPU where there is one."""
+    """Returns the device asked for, or a GPU where there is one."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu")
     try:
@@ -250,6 +246,6 @@ def choose_device(device: str | None) -> torch.device:
     return chosen
 
 
-def _tokenizers(folder: Path, options: dict[str, Any]) -> tuple[Tokenizers, dict[str, TextProcessing]]:
-    loaded = load_tokenizers(folder, bool(options.get("trust_remote_code")))
-    return loaded, {side: p for side, p in loaded.processing.items() if not p.identity}
+def _parts(model: Any, loaded: Tokenizers) -> Parts:
+    sides = {side: each for side, each in loaded.processing.items() if not each.identity}
+    return Parts(model, loaded.source, loaded.target, sides.get("source"), sides.get("target"), loaded.each)

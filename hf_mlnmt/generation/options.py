@@ -3,10 +3,8 @@
 The command line takes its options from the same fields (`cli/options.py`): their names, help and ranges stand here, and
 this file imports neither torch nor Transformers.
 
-Length normalisation: the thesis's three formulas are real search scores inside generate().
-
-Reference: thesis, section 2.5. A finished translation of Z target subwords (end-of-sentence counted) scores
-log P(y|x) / divisor(Z):
+Length normalisation (thesis, section 2.5): a finished translation of Z target subwords (end-of-sentence counted) scores
+log P(y|x) / divisor(Z), inside generate() too:
 
 name        | divisor       | note
 "generate"  | L^a           | Transformers' own; L counts everything generated, a forced language code included
@@ -20,7 +18,7 @@ docs/decoding.md maps other toolkits' options to these.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from pathlib import Path
@@ -40,31 +38,23 @@ LARGEST_SEED = 2**64 - 1
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
 
 
-def check_normalization(name: str) -> None:
-    """UserError unless this is a formula's name."""
-    if name not in LENGTH_NORMALIZATIONS:
-        raise UserError(
-            f"length_normalization: unknown value {name!r}{suggest(name, LENGTH_NORMALIZATIONS)}."
-            f" Choose one of {', '.join(LENGTH_NORMALIZATIONS)}."
-        )
-
-
 class LengthPenalty(float):
     """A `length_penalty` for generate() that carries its formula: the float is the exponent a.
 
     Beam search uses `length_penalty` in two places, the score of a finished hypothesis and the bound that stops the
     search, both times as `length ** length_penalty`. Python gives this class the last word on that power, so both
-    follow the chosen formula, with no copy of the search loop; a plain float keeps Transformers' meaning.
-
-    It is written to JSON as the plain exponent: save the formula beside it, as `length_normalization`.
+    follow the chosen formula. JSON holds the exponent alone, and `length_normalization` beside it the formula.
     """
 
     normalization: str
     uncounted: int
 
     def __new__(cls, exponent: float, normalization: str = "generate", uncounted: int = 0) -> LengthPenalty:
-        """`uncounted`: how many generated positions Z leaves out (1 when the language code is forced)."""
-        check_normalization(normalization)
+        """Checks both; `uncounted`: how many generated positions Z leaves out (1: a forced language code)."""
+        if normalization not in LENGTH_NORMALIZATIONS:
+            near = suggest(normalization, LENGTH_NORMALIZATIONS)
+            known = ", ".join(LENGTH_NORMALIZATIONS)
+            raise UserError(f"length_normalization: unknown value {normalization!r}{near}. Choose one of {known}.")
         if not abs(exponent) <= LARGEST_EXPONENT:
             raise UserError(
                 f"length_penalty: {exponent!r} is not a number from {-LARGEST_EXPONENT:g} to {LARGEST_EXPONENT:g}; "
@@ -76,7 +66,7 @@ class LengthPenalty(float):
         return penalty
 
     def divisor(self, length: Any) -> Any:
-        """What the log probability is divided by; `length` counts all generated positions (number or tensor)."""
+        """Returns what divides the log probability; `length` counts all generated positions (number or tensor)."""
         exponent = float(self)
         if self.normalization == "generate":
             return length**exponent
@@ -100,7 +90,7 @@ EARLY_STOPPING: dict[str, bool | str] = {"true": True, "false": False, "never": 
 
 
 def early_stopping_of(word: str) -> bool | str:
-    """The value of `early_stopping` that a word of the command line means. Raises: UserError for another word."""
+    """Returns the `early_stopping` that a word of the command line means. Raises: UserError for another word."""
     if word.lower() not in EARLY_STOPPING:
         near = suggest(word.lower(), EARLY_STOPPING)
         raise UserError(f"--early-stopping {word}: choose true, false or never{near}.")
@@ -108,19 +98,13 @@ def early_stopping_of(word: str) -> bool | str:
 
 
 def option(help: str, *names: str, panel: str = SEARCH, default: Any = None, **more: Any) -> Any:
-    """A field of DecodingOptions that the command line shows too.
-
-    Args:
-        help: its sentence there.
-        names: its names there, such as "--beams", "-b"; default: the field's own, with dashes.
-        panel: the heading that it stands under.
-        more: min and max (of a whole number; checked everywhere), metavar, parser, choices (for completion).
-    """
+    """Makes a field of DecodingOptions that the command line shows too: under the heading `panel`, by the field's name
+    with dashes unless `names` are given. `more`: min and max of a whole number, metavar, parser, choices."""
     return field(default=default, metadata={"help": help, "names": names, "panel": panel, **more})
 
 
 def checked_terms(terms: Any) -> dict[str, list[str]]:
-    """Source term -> its translations, of a dict or a tsv file. Raises: UserError for what is no such thing."""
+    """Returns {source term: its translations} of a dict or a tsv file. Raises: UserError for anything else."""
     if isinstance(terms, str | Path):
         return _read_terms(Path(terms))
     if not isinstance(terms, Mapping):
@@ -248,95 +232,96 @@ class DecodingOptions:
 
     @classmethod
     def of(cls, keywords: dict[str, Any]) -> DecodingOptions:
-        """From keyword arguments; names that are not fields go to generate(), which refuses those it does not know."""
-        known = {one.name for one in fields(cls)}
-        own = {key: value for key, value in keywords.items() if key in known}
-        rest = {key: value for key, value in keywords.items() if key not in known}
+        """Takes keyword arguments; names that are not fields go to generate(), which refuses those it does not know."""
+        own = {item.name: keywords[item.name] for item in fields(cls) if item.name in keywords}
+        rest = {name: value for name, value in keywords.items() if name not in own}
         return cls(**{**own, "generate": {**own.get("generate", {}), **rest}})
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value, least = getattr(self, one.name), one.metadata.get("min")
-            if value is None or least is None:
-                continue
-            if not isinstance(value, Integral) or value < least:
-                raise UserError(f"{one.name}: {value!r} is not a whole number of at least {least}.")
-            if value > one.metadata.get("max", math.inf):
-                raise UserError(f"{one.name}: {value} is too large: at most {one.metadata['max']}.")
-            object.__setattr__(self, one.name, int(value))  # which may be one of numpy's
-        for name in ("length_penalty", "temperature", "top_p", "alpha", "beta", "repetition_penalty"):
-            value, least = getattr(self, name), 0 if name in ("alpha", "beta") else -math.inf
-            if value is not None and not (isinstance(value, Real) and math.isfinite(value) and float(value) >= least):
-                raise UserError(f"{name}: {value!r} is not a number{' of at least 0' if least == 0 else ''}.")
         if self.terms is not None:
             object.__setattr__(self, "terms", checked_terms(self.terms))
-        if self.terms and (self.do_sample or self.recombine is not None):
-            raise UserError("terms: need a beam search without sampling and without recombine; leave these out.")
-        prefixes = [self.target_prefix] if isinstance(self.target_prefix, str) else self.target_prefix
-        if prefixes is not None and not (
-            isinstance(prefixes, list | tuple) and all(isinstance(one, str) for one in prefixes)
-        ):
-            raise UserError(f"target_prefix: {prefixes!r} is neither a text for all nor a list of texts, one for each.")
-        if self.min_new_tokens and self.max_new_tokens and self.min_new_tokens > self.max_new_tokens:
-            raise UserError(
-                f"min_new_tokens: {self.min_new_tokens} is more than max_new_tokens, {self.max_new_tokens}; lower it."
-            )
-        if self.repetition_penalty is not None and self.repetition_penalty <= 0:
-            raise UserError(f"repetition_penalty: {self.repetition_penalty!r} must be above 0; 1 changes nothing.")
+        if problem := next(self._problems(), None):
+            raise UserError(problem)
+        LengthPenalty(self.length_penalty or 0.0, self.length_normalization or "generate")
+        for name in (item.name for item in fields(self) if "min" in item.metadata):
+            if (number := getattr(self, name)) is not None:
+                object.__setattr__(self, name, int(number))  # which may be one of numpy's
         if self.repetition_penalty is not None:
             object.__setattr__(self, "repetition_penalty", float(self.repetition_penalty))  # generate() takes no int
+
+    def _problems(self) -> Iterator[str]:
+        yield from self._problems_of_numbers()
+        if self.terms and (self.do_sample or self.recombine is not None):
+            yield "terms: need a beam search without sampling and without recombine; leave these out."
+        prefixes = [self.target_prefix] if isinstance(self.target_prefix, str) else self.target_prefix
+        texts = isinstance(prefixes, list | tuple) and all(isinstance(prefix, str) for prefix in prefixes)
+        if prefixes is not None and not texts:
+            yield f"target_prefix: {prefixes!r} is neither a text for all nor a list of texts, one for each."
         if self.early_stopping not in (None, True, False, "never"):
-            raise UserError(f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'.")
-        if self.length_penalty is not None:
-            LengthPenalty(self.length_penalty)
-        if self.length_normalization is not None:
-            check_normalization(self.length_normalization)
+            yield f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'."
         for name, choices in (("split", ("long", "sentences")), ("draws", ("batch", "text"))):
             if (value := getattr(self, name)) not in choices:
-                raise UserError(f"{name}: {value!r} is neither {choices[0]!r} nor {choices[1]!r}.")
+                yield f"{name}: {value!r} is neither {choices[0]!r} nor {choices[1]!r}."
         sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
         sampling += ["draws"] * (self.draws != "batch")
         if sampling and not self.do_sample:
-            raise UserError(f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out.")
-        if self.temperature is not None and self.temperature < SMALLEST_TEMPERATURE:
-            raise UserError(
-                f"temperature: {self.temperature!r} must be above 0, at least {SMALLEST_TEMPERATURE:g}. For the "
-                "likeliest tokens leave sampling out."
-            )
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UserError(f"top_p: {self.top_p!r} is no probability above 0 and at most 1.")
+            yield f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out."
         if self.draws == "text" and (self.num_return_sequences or 1) * (self.num_beams or 1) > 1:
-            raise UserError("draws by text are of one translation: leave num_return_sequences and num_beams out.")
+            yield "draws by text are of one translation: leave num_return_sequences and num_beams out."
+
+    def _problems_of_numbers(self) -> Iterator[str]:
+        for item in fields(self):
+            value, least = getattr(self, item.name), item.metadata.get("min")
+            if value is None or least is None:
+                continue
+            if not isinstance(value, Integral) or value < least:
+                yield f"{item.name}: {value!r} is not a whole number of at least {least}."
+            if value > item.metadata.get("max", math.inf):
+                yield f"{item.name}: {value} is too large: at most {item.metadata['max']}."
+        for name in ("length_penalty", "temperature", "top_p", "alpha", "beta", "repetition_penalty"):
+            value, least = getattr(self, name), 0 if name in ("alpha", "beta") else -math.inf
+            if value is not None and not (isinstance(value, Real) and math.isfinite(value) and float(value) >= least):
+                yield f"{name}: {value!r} is not a number{' of at least 0' if least == 0 else ''}."
+        if self.min_new_tokens and self.max_new_tokens and self.min_new_tokens > self.max_new_tokens:
+            yield f"min_new_tokens: {self.min_new_tokens} is more than max_new_tokens, {self.max_new_tokens}; lower it."
+        if self.repetition_penalty is not None and self.repetition_penalty <= 0:
+            yield f"repetition_penalty: {self.repetition_penalty!r} must be above 0; 1 changes nothing."
+        if self.temperature is not None and self.temperature < SMALLEST_TEMPERATURE:
+            least = f"above 0, at least {SMALLEST_TEMPERATURE:g}"
+            yield f"temperature: {self.temperature!r} must be {least}. For the likeliest tokens leave sampling out."
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            yield f"top_p: {self.top_p!r} is no probability above 0 and at most 1."
 
     @property
     def in_lists(self) -> bool:
-        """Whether the result of a text is a list of Hypothesis."""
+        """Returns whether the result of a text is a list of Hypothesis."""
         return bool(self.num_return_sequences) or self.alignments
 
     @property
     def draws_by_text(self) -> bool:
-        """Whether tokens are drawn, by pipeline.py."""
+        """Returns whether tokens are drawn by pipeline.py."""
         return self.do_sample and self.draws == "text"
 
     def beams(self, model: Any) -> int:
-        """Beam size: as asked, else the model's own; 1 when sampling."""
-        default = 1 if self.do_sample else model.generation_config.num_beams or 1
-        return self.num_beams or max(default, 1 if self.do_sample else self.num_return_sequences or 1)
+        """Returns the beam size: as asked, else the model's own; 1 when sampling."""
+        if self.num_beams or self.do_sample:
+            return self.num_beams or 1
+        return max(model.generation_config.num_beams or 1, self.num_return_sequences or 1)
 
     def ignores_penalty(self, model: Any) -> bool:
-        """Whether a length normalisation is asked for that changes neither a search nor a score that is shown."""
+        """Returns whether a length normalisation is asked for that changes neither search nor a score that is shown."""
         asked = self.length_penalty is not None or self.length_normalization is not None
         return asked and self.beams(model) == 1 and not self.in_lists
 
     def penalty(self, model: Any, direction: Direction) -> LengthPenalty:
-        """The length penalty with its formula."""
+        """Returns the length penalty with its formula."""
         config = model.generation_config
         exponent = self.length_penalty if self.length_penalty is not None else config.length_penalty
         formula = self.length_normalization or getattr(config, "length_normalization", None) or "generate"
         return LengthPenalty(1.0 if exponent is None else exponent, formula, int(forced_first(model, direction)))
 
     def generation_arguments(self, model: Any, direction: Direction) -> dict[str, Any]:
-        """Keyword arguments for model.generate()."""
+        """Returns the keyword arguments for model.generate()."""
         beams = self.beams(model)
         n = self.num_return_sequences or 1
         if n > beams and not self.do_sample:
@@ -363,7 +348,7 @@ class DecodingOptions:
         return {**arguments, **self._length_limit(model), **direction.generate, **self.generate}
 
     def scales(self, model: Any) -> dict[str, float]:
-        """alpha and beta of a fused model: as asked, else as its generation config says; of any other model nothing."""
+        """Returns a fused model's alpha and beta: as asked, else as its generation config says; of others nothing."""
         asked = {name: getattr(self, name) for name in ("alpha", "beta") if getattr(self, name) is not None}
         if not hasattr(model, "factors"):
             if asked:
@@ -380,12 +365,8 @@ class DecodingOptions:
         return scales
 
     def _length_limit(self, model: Any) -> dict[str, int]:
-        """The longest translation: as asked, else as the generation config says within the model's positions.
-
-        Transformers stops at 20 tokens unless told otherwise: never rely on that default.
-
-        Raises: UserError where more is asked for than there are positions.
-        """
+        """Returns the longest translation: as asked, else as the generation config says within the model's positions,
+        for Transformers stops at 20 tokens unless told. Raises: UserError for more than there are positions."""
         config, positions, asked = model.generation_config, positions_of(model.config), self.max_new_tokens
         if asked is not None:
             if positions is not None and asked > positions:
@@ -398,18 +379,13 @@ class DecodingOptions:
 
 
 def longest_translation(model: Any, arguments: dict[str, Any]) -> int:
-    """Tokens that are generated at most, forced ones included."""
+    """Returns how many tokens are generated at most, forced ones included."""
     config = model.generation_config
     limit = arguments.get("max_new_tokens") or config.max_new_tokens
     return limit or arguments.get("max_length", config.max_length) - 1
 
 
-def forced_last(model: Any, arguments: dict[str, Any]) -> int | None:
-    """The generated length at which the model forces the end of sentence, if it does."""
-    return None if model.generation_config.forced_eos_token_id is None else longest_translation(model, arguments)
-
-
 def forced_first(model: Any, direction: Direction) -> bool:
-    """Whether the first generated token is a forced one (a language code), which is no part of the translation."""
+    """Returns whether the first generated token is forced (a language code): it is no part of the translation."""
     forced = direction.generate.get("forced_bos_token_id", model.generation_config.forced_bos_token_id)
     return forced is not None

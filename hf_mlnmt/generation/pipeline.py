@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.progress import Progress
 from torch import Tensor
-from tqdm import tqdm
 from transformers import LogitsProcessorList
 from transformers.generation.logits_process import (
     LogitsProcessor,
@@ -58,10 +59,10 @@ NAMES = ("source_language", "target_language")
 
 
 class TextDraws(LogitsProcessor):
-    """Chooses the next token of each row by that row's own number in [0, 1), and leaves the search nothing to choose.
+    """Draws of the next tokens, each by its row's own number in [0, 1); greedy search then has nothing to choose.
 
     The token is the first one at which the cumulated probabilities pass the number (inversion): one number is drawn a
-    token, not one for each entry of the vocabulary. Give it to greedy search: the chosen token's score is infinite.
+    token, not one for each entry of the vocabulary. The chosen token's score is infinite.
 
     Args:
         seed: of all draws.
@@ -88,7 +89,7 @@ class TextDraws(LogitsProcessor):
             self.warpers.append(TopPLogitsWarper(top_p))
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """input_ids (rows, length), scores (rows, vocabulary) -> the same, the drawn tokens' scores infinite."""
+        """Returns scores (rows, vocabulary), those of the drawn tokens infinite; input_ids: (rows, length)."""
         warped = scores
         for warper in self.warpers:
             warped = warper(input_ids, warped)
@@ -98,17 +99,17 @@ class TextDraws(LogitsProcessor):
         return scores.scatter(1, tokens.clamp(max=scores.shape[1] - 1), torch.inf)
 
     def keep_rows(self, rows: Tensor) -> None:
-        """Only these rows stay: sentences that have ended leave the search."""
+        """Keeps these rows alone: sentences that have ended leave the search."""
         self.keys = self.keys[rows.cpu().numpy()]
 
 
 def unit_interval(keys: np.ndarray, position: int) -> np.ndarray:
-    """A number in [0, 1) for each key at a position of its text: float64 (keys,), of 53 bits."""
+    """Returns a number in [0, 1) for each key at a position of its text: float64 (keys,), of 53 bits."""
     return (mixed(keys + np.uint64(position)) >> np.uint64(11)) * 2.0**-53
 
 
 def mixed(values: np.ndarray | np.uint64) -> np.ndarray:
-    """64 bits each that look random and are the same in every process: splitmix64 (Steele, Lea and Flood 2014)."""
+    """Returns 64 bits each that look random: splitmix64 (Steele, Lea and Flood 2014)."""
     with np.errstate(over="ignore"):
         state = np.atleast_1d(values) + np.uint64(0x9E3779B97F4A7C15)
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -118,7 +119,7 @@ def mixed(values: np.ndarray | np.uint64) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One translation of an n-best list.
+    """A translation of an n-best list.
 
     `log_probability`: natural logarithm, summed over `length` subwords (end-of-sentence counted); for a fused model
     with sequence-level normalization the sum of its scores. `score`: that, divided by the length normalisation.
@@ -134,11 +135,8 @@ class Hypothesis:
     alignment: tuple[Link, ...] | None = None
 
 
-EMPTY = Hypothesis("", 0.0, 0.0, 0)
-
-
 def check_engine(engine: str) -> None:
-    """Raises: UserError for one that is unknown or not installed."""
+    """Raises UserError for an engine that is unknown or not installed."""
     if engine not in ENGINES:
         raise UserError(f"engine {engine!r}: unknown{suggest(engine, ENGINES)}; known: {', '.join(ENGINES)}.")
     if engine == "ctranslate2" and not installed():
@@ -146,7 +144,7 @@ def check_engine(engine: str) -> None:
 
 
 class TranslationPipeline:
-    """Translates texts with one loaded model.
+    """A loaded model that translates texts.
 
     `engine`: "torch" (generate()) or "ctranslate2" (by its own rules; see ctranslate2_search.py).
 
@@ -158,7 +156,7 @@ class TranslationPipeline:
     def __init__(
         self, model: Any, tokenizer: Any = None, name: str = "", engine: str = "torch", rounded: bool = False
     ) -> None:
-        """From a model (with an adapter, quantised) and its tokenizer in memory, or from the `Parts` of a system.
+        """Takes a model (with an adapter, quantised) and its tokenizer in memory, or the `Parts` of a system.
 
         `rounded`: CTranslate2 shall round weights to int8, which are in float32.
 
@@ -169,7 +167,7 @@ class TranslationPipeline:
         self.take(model if isinstance(model, Parts) else parts_in_memory(model, tokenizer))
 
     def take(self, parts: Parts) -> None:
-        """Translate with these from now on."""
+        """Takes these to translate with from now on."""
         self.parts = parts
         self.search: Callable[..., list[list[Generated]]] = partial(generate, parts)
         if self.engine == "ctranslate2":
@@ -177,7 +175,7 @@ class TranslationPipeline:
 
     @property
     def model(self) -> Any:
-        """What translates; another one may be put in its place."""
+        """Returns the model that translates; another one may be put in its place."""
         return self.parts.model
 
     @model.setter
@@ -195,7 +193,7 @@ class TranslationPipeline:
         fast: bool = True,
         **options: Any,
     ) -> TranslationPipeline:
-        """From a local folder or a Hub name; `options` go to Transformers (revision, trust_remote_code...).
+        """Loads a local folder or a Hub name; `options` go to Transformers (revision, trust_remote_code...).
 
         Args:
             device: default: a GPU where there is one, but a CPU for int8.
@@ -213,11 +211,11 @@ class TranslationPipeline:
 
     @property
     def languages(self) -> list[str]:
-        """Language codes that the model takes as source_language and target_language; empty for one pair."""
+        """Returns the codes that source_language and target_language may be; none for a model of one pair."""
         return list(self.model.config.languages) if has_modules(self.model) else language_codes(self.parts.source)
 
     def __call__(self, texts: str | Iterable[str], **options: Any) -> Any:
-        """Translate one text or many; the options are the fields of DecodingOptions, others go to generate().
+        """Translates one text or many; the options are the fields of DecodingOptions, others go to generate().
 
         Returns a string for each text (one string for one string). With `num_return_sequences=n`, a list of n
         Hypothesis for each text instead, best first; with `alignments=True` too (of one, unless n is given). Empty
@@ -229,36 +227,43 @@ class TranslationPipeline:
         """
         if isinstance(texts, str):
             return self([texts], **options)[0]
-        texts = list(_checked(texts))
-        if any(isinstance(options.get(name), list | tuple) for name in NAMES):
-            return self._by_pairs(texts, options)
-        decoding = DecodingOptions.of(options)
+        texts, decoding = list(_checked(texts)), DecodingOptions.of(options)
+        if any(isinstance(getattr(decoding, name), list | tuple) for name in NAMES):
+            return self._by_pairs(texts, decoding)
         given = {**decoding.generate, "target_prefix": decoding.target_prefix}
         for name in rows_by_text(given):
             if (rows := len(given[name])) != len(texts):
                 raise UserError(f"{name}: {rows} rows for {len(texts)} texts: give one row for each text.")
         return list(self._groups([texts], decoding, len(texts)))
 
-    def _by_pairs(self, texts: list[str], options: dict[str, Any]) -> list[Any]:
-        """Each text between its own two languages, in order."""
-        sides = [options.pop(name, None) for name in NAMES]
-        codes = [side if isinstance(side, list | tuple) else [side] * len(texts) for side in sides]
-        for name, side in zip(NAMES, codes):
-            if len(side) != len(texts):
+    def _by_pairs(self, texts: list[str], decoding: DecodingOptions) -> list[Any]:
+        """Translates each text between its own two languages, in order."""
+        codes: list[Any] = []
+        for name in NAMES:
+            side = getattr(decoding, name)
+            codes.append(side if isinstance(side, list | tuple) else [side] * len(texts))
+            if len(codes[-1]) != len(texts):
                 raise UserError(f"{name}: {len(side)} codes for {len(texts)} texts: give one for each, or one for all.")
         groups: dict[tuple[Any, ...], list[int]] = {}
         for number, pair in enumerate(zip(*codes)):
             groups.setdefault(pair, []).append(number)
         results: list[Any] = [None] * len(texts)
-        for pair, numbers in groups.items():
-            named = dict(zip(NAMES, pair))
-            asked = arguments_of_texts(options, numbers)
-            for number, result in zip(numbers, self([texts[i] for i in numbers], **asked, **named), strict=True):
+        for (source, target), numbers in groups.items():
+            rows = arguments_of_texts({**decoding.generate, "target_prefix": decoding.target_prefix}, numbers)
+            of_pair = replace(
+                decoding,
+                source_language=source,
+                target_language=target,
+                target_prefix=rows.pop("target_prefix"),
+                generate=rows,
+            )
+            translated = self._groups([[texts[number] for number in numbers]], of_pair, len(numbers))
+            for number, result in zip(numbers, translated, strict=True):
                 results[number] = result
         return results
 
     def stream(self, texts: Iterable[str], window: int = 2048, **options: Any) -> Iterator[Any]:
-        """Translate without holding everything in memory: results come in order, after every `window` texts.
+        """Translates without holding everything in memory: results come in order, after every `window` texts.
 
         `window=1` gives each translation before the next text is read; larger windows fill batches better.
         """
@@ -266,51 +271,48 @@ class TranslationPipeline:
         groups = iter(lambda: list(islice(iterator, window)), [])
         return self._groups(groups, DecodingOptions.of(options))
 
-    def stream_groups(
-        self, groups: Iterable[Sequence[str]], total: int | None = None, first_line: int = 1, **options: Any
-    ) -> Iterator[Any]:
-        """As `stream`, but the caller says which texts to translate together; `total` is only for the progress bar.
-
-        The texts are lines `first_line` and so on of something longer, for draws by text and in messages.
-        """
-        return self._groups(groups, DecodingOptions.of(options), total, first_line)
-
     def translate_lines(
         self, texts: Sequence[str], first_line: int = 1, update: Callable[[int], Any] | None = None, **options: Any
     ) -> list[Hypothesis]:
-        """The best hypothesis of each of these texts, which are lines `first_line` and so on of something longer.
+        """Returns the best hypothesis of each text; they are lines `first_line` and so on of something longer.
 
         With `draws="text"` and a seed a line's draws are the same however the lines are cut up into calls. `update` is
         called with the number of texts done. Scores and log probabilities are 0 unless num_return_sequences=1 is
         given: they cost a pass through the model.
         """
-        run = TranslationRun(self, DecodingOptions.of(options), first_line)
-        return [best[0] for best in run.translate(texts, first_line, update or (lambda done: None))]
+        call = TranslationCall(self, DecodingOptions.of(options), first_line)
+        return [best[0] for best in call.translate(texts, first_line, update or (lambda done: None))]
 
     def _groups(
-        self, groups: Iterable[Sequence[str]], options: DecodingOptions, total: int | None = None, line: int = 1
+        self, groups: Iterable[Sequence[str]], options: DecodingOptions, total: int | None = None
     ) -> Iterator[Any]:
         if options.seed is not None:
             torch.manual_seed(options.seed)
-        run = TranslationRun(self, options, line)
-        # disable=None: no bar where stderr is not a terminal.
-        hidden = None if options.progress else True
-        with tqdm(total=total, unit=" texts", file=sys.stderr, disable=hidden, leave=False) as bar:
+        call, line = TranslationCall(self, options), 1
+        with progress_bar(total, options.progress) as update:
             for texts in groups:
-                results = run.translate(texts, line, bar.update)
+                results = call.translate(texts, line, update)
                 line += len(texts)
                 yield from results if options.in_lists else (best[0].text for best in results)
         prefixes = options.target_prefix
         if isinstance(prefixes, list | tuple) and len(prefixes) != line - 1:
             raise UserError(f"target_prefix: {len(prefixes)} prefixes for {line - 1} texts: give one for each text.")
-        run.report()
+        call.report()
 
 
 def _checked(texts: Any) -> Iterable[str]:
-    """The texts. Raises: UserError for what is neither a text nor several."""
+    """Returns the texts. Raises: UserError for what is neither a text nor several."""
     if isinstance(texts, Mapping | bytes) or not isinstance(texts, Iterable):
         raise UserError(f"texts: give a string or several, not an object of type {type(texts).__name__}.")
     return [texts] if isinstance(texts, str) else texts
+
+
+@contextmanager
+def progress_bar(total: int | None, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """Shows a bar on standard error, where that is a terminal; yields a function that moves it by a number."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
+        yield partial(bar.advance, bar.add_task("", total=total))
 
 
 class Input(NamedTuple):
@@ -330,45 +332,47 @@ class CutText(NamedTuple):
     inputs: list[Input]
 
     def on_line(self, line: int) -> CutText:
-        """The same as line `line`."""
-        return CutText(line, self.pieces, [one._replace(line=line) for one in self.inputs])
+        """Returns the same text as line `line`."""
+        return CutText(line, self.pieces, [piece._replace(line=line) for piece in self.inputs])
 
 
-class TranslationRun:
-    """One call's settings, worked out once: direction, encoder, arguments of generate().
+class TranslationCall:
+    """The settings of a call, worked out once: direction, encoder, arguments of generate().
 
     `translate` does all of it. Who makes batches of its own calls the parts: `cut` texts, `search` some of their pieces
     together, put each text `together`. `most` is how many pieces fit into a batch.
     """
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
-        self.pipeline, self.first_line = pipeline, first_line
-        parts, search, name = pipeline.parts, pipeline.search, pipeline.name
+        self.pipeline, self.first_line, self.options, self.name = pipeline, first_line, options, pipeline.name
+        parts, self.engine = pipeline.parts, pipeline.search
         # A prefix of the caller's own stands in for the languages.
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)
         if has_modules(parts.model):
-            pair = pair_of(parts.model, *languages, name)
+            pair = pair_of(parts.model, *languages, self.name)
             named = pair.config.source_languages[0], pair.config.target_languages[0]
             parts, languages = parts.of(*named)._replace(model=pair), (None, None)
-            search = partial(generate, parts)
-        self.parts, self.engine, self.options, self.name = parts, search, options, name
-        way = direction(parts.model, parts.source, *languages, name)
-        trained = getattr(parts.model.generation_config, "max_source_tokens", None) if options.split_long else None
+            self.engine = partial(generate, parts)
+        self.parts = parts
+        way = direction(parts.model, parts.source, *languages, self.name)
+        settings = parts.model.generation_config
+        trained = getattr(settings, "max_source_tokens", None) if options.split_long else None
         limit = source_limit(parts.model, parts.source, options.max_source_tokens or trained)
         self.encoder = TextEncoder(parts.source, parts.source_processing, way, options.prefix, limit)
         self.arguments = options.generation_arguments(parts.model, way)
+        self.longest = longest_translation(parts.model, self.arguments)
         self.count = self.arguments["num_return_sequences"]
         self.most = sentences_that_fit(max(self.arguments["num_beams"], self.count), parts.model)
         self.penalty = options.penalty(parts.model, way)
         self.skipped = int(forced_first(parts.model, way))
-        ends = parts.model.generation_config.eos_token_id
+        ends = settings.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [ends])
-        self.empty = replace(EMPTY, alignment=()) if options.alignments else EMPTY
+        self.empty = Hypothesis("", 0.0, 0.0, 0, alignment=() if options.alignments else None)
         self.codes = tuple(code_tokens(parts.source))
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines
         self.of_several: list[int] = []  # numbers of lines
-        if parts.model.generation_config.do_sample and not options.do_sample:
+        if settings.do_sample and not options.do_sample:
             logger.warning(
                 "the model's generation_config.json says do_sample, which is not done unless a call says so too: "
                 "do_sample=True (--sample)"
@@ -377,80 +381,82 @@ class TranslationRun:
             logger.warning("length_penalty and length_normalization do nothing with one beam: say num_beams too")
 
     def translate(self, texts: Sequence[str], first_line: int, update: Callable[[int], Any]) -> list[list[Hypothesis]]:
-        """n hypotheses for each text, best first; `update` is called with the number of texts done."""
+        """Returns n hypotheses for each text, best first; `update` is called with the number of texts done."""
         cut = self.cut(texts, first_line)
-        inputs = [one for text in cut for one in text.inputs]
+        inputs = [piece for text in cut for piece in text.inputs]
         results: dict[tuple[int, int], list[Hypothesis]] = {}  # by line and number of the piece
-        for batch in batches_by_tokens([len(one.ids) for one in inputs], self.options.batch_tokens, self.most):
+        for batch in batches_by_tokens([len(piece.ids) for piece in inputs], self.options.batch_tokens, self.most):
             chosen = [inputs[i] for i in batch]
-            for one, hypotheses in zip(chosen, self.search(chosen), strict=True):
-                results[one.line, one.number] = hypotheses
-            update(sum(one.number == 0 for one in chosen))  # texts are counted at their first piece
+            for piece, hypotheses in zip(chosen, self.search(chosen), strict=True):
+                results[piece.line, piece.number] = hypotheses
+            update(sum(piece.number == 0 for piece in chosen))  # texts are counted at their first piece
         return [
-            self.together(text, {one.number: results[text.line, one.number] for one in text.inputs}) for text in cut
+            self.together(text, {piece.number: results[text.line, piece.number] for piece in text.inputs})
+            for text in cut
         ]
 
     def cut(self, texts: Sequence[str], first_line: int) -> list[CutText]:
-        """Cut and encode texts. Raises: UserError for what is no text."""
+        """Cuts and encodes texts. Raises: UserError for what is no text."""
         sentences = self.options.split == "sentences"
         pieces, ids = self.encoder.segments(texts, self.options.split_long, first_line, sentences)
-        if not sentences:
-            whole = [any(len(sentences_of(piece)) > 1 for piece in of_text) for of_text in pieces]
-            self.of_several += [i for i, several in enumerate(whole, first_line) if several]
-        self.typed_codes += [i for i, text in enumerate(texts, first_line) if text.lstrip().startswith(self.codes)]
-        self._check_prefixes(pieces, first_line)
+        for line, (text, of_text) in enumerate(zip(texts, pieces), first_line):
+            if not sentences and any(len(sentences_of(piece)) > 1 for piece in of_text):
+                self.of_several.append(line)
+            if text.lstrip().startswith(self.codes):
+                self.typed_codes.append(line)
+            self._check_prefix(line, len(of_text))
         cut, encoded = [], iter(ids)
         for line, of_text in enumerate(pieces, first_line):
             inputs = [Input(next(encoded), line, number, piece.text) for number, piece in enumerate(of_text)]
             # A piece without a token of its own (stray control characters), or that shows nothing, has no translation.
-            searched = [one for one in inputs if len(one.ids) > self.encoder.overhead and is_visible(one.text)]
+            searched = [piece for piece in inputs if len(piece.ids) > self.encoder.overhead and is_visible(piece.text)]
             cut.append(CutText(line, of_text, searched))
         return cut
 
     def forget_lines(self) -> None:
-        """What `report` would say of the lines so far is not kept."""
+        """Drops what `report` would say of the lines so far."""
         self.typed_codes.clear()
         self.of_several.clear()
         self.encoder.in_parts.clear()
 
     def report(self) -> None:
-        """Warn once about language codes in the text, lines of several sentences, and the length limit."""
-        if self.typed_codes:
-            message = (
-                "source lines that begin with a language code: %d, the first is line %d; a code in the text does not "
-                "choose the language, target_language does"
-            )
-            logger.warning(message, len(self.typed_codes), self.typed_codes[0])
-        if self.of_several:
-            message = (
-                "lines that hold several sentences: %d, the first is line %d; a model of single sentences may "
-                "leave all but one out; split='sentences' (--split sentences) translates each"
-            )
-            logger.warning(message, len(self.of_several), self.of_several[0])
-        if in_parts := self.encoder.in_parts:
-            message = (
-                "lines with a sentence that is longer than the %d tokens the model reads at once: %d, the first is "
-                "line %d; it is translated in parts, cut at commas, between words or characters"
-            )
-            logger.warning(message, self.encoder.limit, len(in_parts), in_parts[0])
+        """Warns once about language codes in the text, lines of several sentences, and the length limit."""
+        for lines, what, hint in (
+            (
+                self.typed_codes,
+                "source lines that begin with a language code",
+                "a code in the text does not choose the language, target_language does",
+            ),
+            (
+                self.of_several,
+                "lines that hold several sentences",
+                "a model of single sentences may leave all but one out; split='sentences' (--split sentences) "
+                "translates each",
+            ),
+            (
+                self.encoder.in_parts,
+                f"lines with a sentence that is longer than the {self.encoder.limit} tokens the model reads at once",
+                "it is translated in parts, cut at commas, between words or characters",
+            ),
+        ):
+            if lines:
+                logger.warning("%s: %d, the first is line %d; %s", what, len(lines), lines[0], hint)
         if self.unfinished:
-            most, positions = (
-                longest_translation(self.parts.model, self.arguments),
-                positions_of(self.parts.model.config),
+            more = self.longest < (positions_of(self.parts.model.config) or math.inf) - 1
+            remedy = "raise max_new_tokens" if more else "the model has no more positions"
+            logger.warning(
+                "translations that reached the length limit and are cut there: %d; %s", self.unfinished, remedy
             )
-            remedy = "raise max_new_tokens" if most < (positions or math.inf) - 1 else "the model has no more positions"
-            message = "translations that reached the length limit and are cut there: %d; %s"
-            logger.warning(message, self.unfinished, remedy)
 
     def search(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None = None) -> list[list[Hypothesis]]:
-        """Hypotheses of each piece, best first, in one batch; it is halved where memory does not suffice.
+        """Returns the hypotheses of each piece, best first, of one batch; it is halved where memory does not suffice.
 
         Args:
             abandoned: whether nobody waits for them any more; asked at every step of generate() (on a GPU, before each
                 batch), whose search ends with Abandoned then. CTranslate2's does not ask.
         """
         try:
-            return self._search(inputs, abandoned)
+            return self._with_terms(inputs, abandoned)
         except torch.OutOfMemoryError as error:
             if len(inputs) == 1:
                 raise UserError(
@@ -461,9 +467,9 @@ class TranslationRun:
         half = len(inputs) // 2
         return self.search(inputs[:half], abandoned) + self.search(inputs[half:], abandoned)
 
-    def _search(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None) -> list[list[Hypothesis]]:
-        """Hypotheses of one batch; with the terms of each input where these can be met, else without."""
-        asked = [self.terms.of(one.text) if self.terms else {} for one in inputs]
+    def _with_terms(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None) -> list[list[Hypothesis]]:
+        """Searches with the terms of each input where these can be met, else without."""
+        asked = [self.terms.of(piece.text) if self.terms else {} for piece in inputs]
         if not any(asked):
             return self._searched(inputs, None, abandoned)
         hypotheses = self._searched(inputs, asked, abandoned)
@@ -481,7 +487,7 @@ class TranslationRun:
 
     @cached_property
     def terms(self) -> Terms | None:
-        """The glossary."""
+        """Returns the glossary, if there is one."""
         options, parts = self.options, self.parts
         if not options.terms:
             return None
@@ -495,29 +501,32 @@ class TranslationRun:
         terms: list[dict[str, list[list[int]]]] | None,
         abandoned: Callable[[], bool] | None,
     ) -> list[list[Hypothesis]]:
-        """Hypotheses of one batch, all of which have the terms of their input; none where there is no such one."""
-        options, numbers = self.options, [one.line - self.first_line for one in inputs]
+        """Searches one batch for hypotheses that have all terms of their input; one without any gets []."""
+        options, numbers = self.options, [piece.line - self.first_line for piece in inputs]
         draws = self.count if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
         arguments = arguments_of_texts(self.arguments, numbers, draws)
         rules: list[Any] = self._prefixes(inputs)
         if terms is not None:
             rules.append(Constraints([list(filter(None, each.values())) for each in terms]))
         if options.draws_by_text:
-            places = [(one.line, one.number) for one in inputs]
+            places = [(piece.line, piece.number) for piece in inputs]
             rules.append(TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p))
         if rules:
             others = options.generate.get("logits_processor", [])
             arguments["logits_processor"] = LogitsProcessorList([*others, *rules])
         if abandoned is not None and not isinstance(self.engine, CTranslate2Search):
             arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), Abandon(abandoned)]
-        rows = self.engine([one.ids for one in inputs], arguments, self.skipped, options.in_lists)
-        if terms is not None:
-            rows = [_with_terms(row, each) for row, each in zip(rows, terms, strict=True)]
+        rows = self.engine([piece.ids for piece in inputs], arguments, self.skipped, options.in_lists)
+        for row, asked in zip(rows, terms or [], strict=terms is not None):
+            met = [each for each in row if all(have(each.ids, phrases) for phrases in asked.values())]
+            row[:] = met + met[-1:] * (
+                len(row) - len(met)
+            )  # n again, the last one repeated; none if none has all terms
         hypotheses = [[self._decode(generated) for generated in row] for row in rows]
         return self._aligned(inputs, rows, hypotheses, arguments) if options.alignments else hypotheses
 
     def _prefix(self, line: int) -> str:
-        """How the translation of a line begins. Raises: UserError where there are fewer prefixes than lines."""
+        """Returns how the translation of a line begins. Raises: UserError where prefixes are fewer than lines."""
         given, number = self.options.target_prefix, line - self.first_line
         if given is None or isinstance(given, str):
             return given or ""
@@ -527,40 +536,35 @@ class TranslationRun:
             )
         return given[number]
 
-    def _check_prefixes(self, pieces: list[list[Piece]], first_line: int) -> None:
-        """UserError for a prefix of several sentences where these are translated one by one."""
-        if self.options.target_prefix is None:
-            return
-        for line, of_text in enumerate(pieces, first_line):
-            prefix = self._prefix(line)
-            if len(of_text) > 1 and sum(len(sentences_of(piece)) for piece in split_lines(prefix)) > 1:
-                raise UserError(
-                    f"target_prefix of line {line}: holds several sentences, and the line's {len(of_text)} sentences "
-                    "or parts are translated one by one: give what the first one's translation begins with."
-                )
+    def _check_prefix(self, line: int, pieces: int) -> None:
+        """Raises UserError for a prefix of several sentences where these are translated one by one."""
+        prefix = self._prefix(line)
+        if prefix and pieces > 1 and sum(len(sentences_of(piece)) for piece in split_lines(prefix)) > 1:
+            raise UserError(
+                f"target_prefix of line {line}: holds several sentences, and the line's {pieces} sentences "
+                "or parts are translated one by one: give what the first one's translation begins with."
+            )
 
     def _prefixes(self, inputs: Sequence[Input]) -> list[PrefixProcessor]:
-        """What makes translations begin as they shall; a prefix belongs to the first piece of a text."""
+        """Returns what makes translations begin as they shall; a prefix belongs to the first piece of a text."""
         if self.options.target_prefix is None:
             return []
         spelling, asked = spelling_of(self.parts.target), []
-        for one in inputs:
-            where = f"target_prefix of line {one.line}"
-            text = self._prefix(one.line) if one.number == 0 else ""
+        for piece in inputs:
+            where = f"target_prefix of line {piece.line}"
+            text = self._prefix(piece.line) if piece.number == 0 else ""
             asked.append(spelling.prefix(text, self.parts.target_processing, where))
-            needed, limit = (
-                len(asked[-1].ids) + bool(asked[-1].rest),
-                longest_translation(self.parts.model, self.arguments),
-            )
-            if needed + self.skipped >= limit:
+            needed = len(asked[-1].ids) + bool(asked[-1].rest)
+            if needed + self.skipped >= self.longest:
                 raise UserError(
-                    f"{where}: takes {needed} tokens and more, a translation has at most {limit}: raise max_new_tokens."
+                    f"{where}: takes {needed} tokens and more, a translation has at most {self.longest}: raise "
+                    "max_new_tokens."
                 )
         return [PrefixProcessor(spelling, asked, self.skipped)] if any(map(any, asked)) else []
 
     @cached_property
     def attention(self) -> SourceAttention:
-        """What alignments are read off."""
+        """Returns the attention that alignments are read off."""
         return SourceAttention(self.parts.model, self.name)
 
     def _aligned(
@@ -570,13 +574,13 @@ class TranslationRun:
         hypotheses: list[list[Hypothesis]],
         arguments: dict[str, Any],
     ) -> list[list[Hypothesis]]:
-        """The hypotheses with their alignments, for which the model reads each translation once more."""
+        """Adds alignments to the hypotheses, for which the model reads each translation once more."""
         parts, processing = self.parts, self.parts.source_processing
-        all_weights = attention_over_source(self.attention, parts, [one.ids for one in inputs], rows, arguments)
+        all_weights = attention_over_source(self.attention, parts, [piece.ids for piece in inputs], rows, arguments)
         aligned = []
-        for one, generated, ranked, of_input in zip(inputs, rows, hypotheses, all_weights, strict=True):
-            processed = processing.apply(one.text) if processing else one.text
-            source = words_of_source(self.encoder.tokenizer, one.ids, self.encoder.prefix, processed, one.text)
+        for piece, generated, ranked, of_input in zip(inputs, rows, hypotheses, all_weights, strict=True):
+            processed = processing.apply(piece.text) if processing else piece.text
+            source = words_of_source(self.encoder.tokenizer, piece.ids, self.encoder.prefix, processed, piece.text)
             new = []
             for each, hypothesis, weights in zip(generated, ranked, of_input, strict=True):
                 ids = [i for i in each.ids[self.skipped :] if i not in self.ends]
@@ -598,7 +602,7 @@ class TranslationRun:
         return Hypothesis(text, score, log_probability, length, finished)
 
     def together(self, text: CutText, of_pieces: Mapping[int, list[Hypothesis]]) -> list[Hypothesis]:
-        """n-best of a text from its pieces': the first ones together, the second ones together, and so on."""
+        """Returns the n-best of a text from its pieces': the first ones together, the second ones, and so on."""
         ranks = [of_pieces.get(number, [self.empty] * self.count) for number in range(len(text.pieces))]
         whole = self._whole(text, ranks) if len(ranks) > 1 else (ranks or [[self.empty] * self.count])[0]
         self.unfinished += sum(not hypothesis.finished for hypothesis in whole)
@@ -607,22 +611,16 @@ class TranslationRun:
     def _whole(self, text: CutText, ranks: list[list[Hypothesis]]) -> list[Hypothesis]:
         whole = []
         for ranked in zip(*ranks, strict=True):
-            joined = join([hypothesis.text for hypothesis in ranked], text.pieces)
+            joined_text = join([hypothesis.text for hypothesis in ranked], text.pieces)
             length = sum(hypothesis.length for hypothesis in ranked)
             total = sum(hypothesis.log_probability for hypothesis in ranked)
-            one = self._hypothesis(joined, total, length, all(hypothesis.finished for hypothesis in ranked))
-            whole.append(replace(one, alignment=_joined(ranked, text.pieces)) if self.options.alignments else one)
+            new = self._hypothesis(joined_text, total, length, all(hypothesis.finished for hypothesis in ranked))
+            whole.append(replace(new, alignment=_joined(ranked, text.pieces)) if self.options.alignments else new)
         return sorted(whole, key=lambda hypothesis: -hypothesis.score)
 
 
-def _with_terms(row: list[Generated], terms: dict[str, list[list[int]]]) -> list[Generated]:
-    """Those of n translations that have all terms, the last one repeated so that there are n; [] if there is none."""
-    met = [one for one in row if all(have(one.ids, phrases) for phrases in terms.values())]
-    return met + met[-1:] * (len(row) - len(met)) if met else []
-
-
 def _joined(ranked: Sequence[Hypothesis], pieces: Sequence[Piece]) -> tuple[Link, ...]:
-    """The alignment of a text from those of its pieces: words are numbered on."""
+    """Returns the alignment of a text from those of its pieces: words are numbered on."""
     sources = ["".join(piece.text + piece.space for piece in pieces[:i]) for i in range(len(pieces))]
     texts = [hypothesis.text for hypothesis in ranked]
     targets = [join([*texts[:i], ""], pieces[: i + 1]) for i in range(len(pieces))]

@@ -1,4 +1,4 @@
-"""From texts to token sequences the model can take, and from their translations back to texts.
+"""Texts in pieces that the model can take, as token ids, and the pieces' translations as texts again.
 
 A text that is too long is cut into sentences, and a sentence that is too long into clauses or words; translations are
 put together again. The cuts keep the whitespace between the pieces: all `piece.text + piece.space` joined are the
@@ -18,6 +18,8 @@ from hf_mlnmt.data.words import between_characters, without_invisible
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.languages import Direction
 
+logger = logging.getLogger(__name__)
+
 
 class Piece(NamedTuple):
     """A part of a text, the whitespace that follows it, and whether a sentence was cut to get it."""
@@ -34,35 +36,33 @@ _END = re.compile(rf"(?<![.!?…؟۔։።])[.!?…؟۔։።]++{_CLOSING}(\s+)|[�
 _LINE = re.compile(r"(?<!\s)\s*\n\s*")
 _CLAUSE = re.compile(rf"[,;:،؛]{_CLOSING}(\s+)|[，；：、]+(\s*)")
 _WORD = re.compile(r"()(\s+)")
-_ABBREVIATIONS = frozenset(
-    re.findall(
-        r"\S+",
-        "mr mrs ms dr prof st sr jr gen col sgt capt rev hon no nos vol pp fig figs eq sec vs cf eg ie etc al dept "
-        "approx est hr fr frl nr bzw ca usw vgl evtl ggf inkl abs art bd mio mrd str tel u.a z.b d.h "
-        "e.g i.e u.s a.m p.m m mme mlle mm av sig dott ing avv sra srta ud uds",
-    )
+_ABBREVIATIONS = (
+    " mr mrs ms dr prof st sr jr gen col sgt capt rev hon no nos vol pp fig figs eq sec vs cf eg ie etc al dept approx "
+    "est hr fr frl nr bzw ca usw vgl evtl ggf inkl abs art bd mio mrd str tel u.a z.b d.h e.g i.e u.s a.m p.m m mme "
+    "mlle mm av sig dott ing avv sra srta ud uds "
 )
 
 
 def split_lines(text: str) -> list[Piece]:
-    """Non-empty lines of a text; empty lines and indentation are part of the whitespace between them."""
+    """Splits a text into its non-empty lines; empty lines and indentation are part of the whitespace between them."""
     return _pieces(text.strip(), ((match.start(), match.end()) for match in _LINE.finditer(text.strip())))
 
 
 def split_sentences(text: str) -> list[Piece]:
-    """Sentences by their end marks, in most scripts; an abbreviation, an initial or a lower-case word joins instead."""
-    return _pieces(text, _sentence_ends(text))
+    """Splits at end marks, in most scripts; an abbreviation, an initial or a lower-case word joins instead."""
+    ends = (match for match in _END.finditer(text) if match[1] is None or not _continues(text, *match.span()))
+    return _pieces(text, ((match.start(match.lastindex or 0), match.end()) for match in ends))
 
 
 def sentences_of(piece: Piece) -> list[Piece]:
-    """The sentences of a piece; the white space behind it is behind the last one."""
+    """Splits a piece into sentences; the white space behind it is behind the last one."""
     *others, last = split_sentences(piece.text)
     return [*others, Piece(last.text, piece.space)]
 
 
 def split_to_fit(text: str, limit: int, lengths: Callable[[list[str]], list[int]]) -> list[Piece]:
-    """Pieces whose `lengths` (tokens) are at most `limit`: sentences, else clauses, else words, else characters of a
-    script without spaces, as large as fit.
+    """Splits into pieces whose `lengths` (tokens) are at most `limit`: sentences, else clauses, else words, else
+    characters of a script without spaces, as large as fit.
 
     A single word of another script that is longer than the limit comes back as it is.
     """
@@ -74,7 +74,7 @@ def split_to_fit(text: str, limit: int, lengths: Callable[[list[str]], list[int]
 
 
 def join(translations: Sequence[str], pieces: Sequence[Piece]) -> str:
-    """One text again; sentences that no space separated (Chinese) get one where the translation's script wants it."""
+    """Joins to one text; sentences that no space separated (Chinese) get one where the other script wants it."""
     parts = []
     for translation, piece in zip(translations, pieces, strict=True):
         wide = bool(translation) and unicodedata.east_asian_width(translation[-1]) in "WF"
@@ -83,7 +83,7 @@ def join(translations: Sequence[str], pieces: Sequence[Piece]) -> str:
 
 
 def _cut(piece: Piece, limit: int, lengths: Callable, levels: tuple[re.Pattern, ...]) -> list[Piece]:
-    marks = ((match.end() - len(match[match.lastindex or 0]), match.end()) for match in levels[0].finditer(piece.text))
+    marks = ((match.start(match.lastindex or 0), match.end()) for match in levels[0].finditer(piece.text))
     packed: list[Piece] = []
     room = 0
     for part, length in _measured(_pieces(piece.text, marks), lengths):
@@ -106,7 +106,7 @@ def _measured(pieces: list[Piece], lengths: Callable[[list[str]], list[int]]) ->
 
 
 def _pieces(text: str, cuts: Iterator[tuple[int, int]]) -> list[Piece]:
-    """Cut `text` at (end of a piece, start of the next)."""
+    """Cuts `text` at (end of a piece, start of the next)."""
     pieces = []
     start = 0
     for end, following in cuts:
@@ -116,24 +116,15 @@ def _pieces(text: str, cuts: Iterator[tuple[int, int]]) -> list[Piece]:
     return [*pieces, Piece(text[start:], "")] if text[start:] else pieces
 
 
-def _sentence_ends(text: str) -> Iterator[tuple[int, int]]:
-    for match in _END.finditer(text):
-        if match[1] is None or not _continues(text, match.start(), match.end()):
-            yield match.start(match.lastindex or 0), match.end()
-
-
 def _continues(text: str, mark: int, following: int) -> bool:
-    """Whether the sentence goes on after the full stop at `mark`."""
+    """Returns whether the sentence goes on after the full stop at `mark`."""
     rest = text[following : following + 8].lstrip(_OPENING)
     if rest[:1].islower():
         return True
     if text[mark] != "." or text[mark : mark + 2] == "..":
         return False
     word = re.split(r"[\s(\[\"'“„«]", text[max(0, mark - 20) : mark])[-1]
-    return (len(word) == 1 and word.isupper()) or word.lower() in _ABBREVIATIONS
-
-
-logger = logging.getLogger(__name__)
+    return (len(word) == 1 and word.isupper()) or f" {word.lower()} " in _ABBREVIATIONS
 
 
 class TextEncoder:
@@ -157,20 +148,20 @@ class TextEncoder:
             )
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text with all special tokens, never cut off."""
+        """Returns the token ids of each text with all special tokens, never cut off."""
         if not texts:
             return []
         processed = [self.prefix + (self.processing.apply(text) if self.processing else text) for text in texts]
         return [self.prefix_ids + ids.tolist() for ids in encode(self.tokenizer, processed)]
 
     def lengths(self, texts: list[str]) -> list[int]:
-        """Tokens of each text with all special tokens."""
+        """Counts the tokens of each text, all special tokens included."""
         return [len(ids) for ids in self(texts)]
 
     def segments(
         self, texts: Sequence[str], split_long: bool, first_line: int = 1, sentences: bool = False
     ) -> tuple[list[list[Piece]], list[list[int]]]:
-        """Cut and encode texts: the pieces of each, and the tokens of all pieces in that order.
+        """Cuts and encodes texts: returns the pieces of each, and the tokens of all pieces in that order.
 
         Lines are always separate, with `sentences` their sentences too; what is longer than the limit is split, or cut
         off.
@@ -202,11 +193,13 @@ class TextEncoder:
         assert self.limit is not None
         for i, sequence in enumerate(ids):
             if len(sequence) > self.limit:
-                message = (
+                logger.warning(
                     "line %d: %d tokens, the model takes %d; the rest is not translated (split_long divides it where "
-                    "there are spaces)"
+                    "there are spaces)",
+                    lines[i],
+                    len(sequence),
+                    self.limit,
                 )
-                logger.warning(message, lines[i], len(sequence), self.limit)
                 # The last token closes the sentence (or names the language, after the closing one, in mBART).
                 closing = [t for t in sequence[-2:] if t in self.tokenizer.all_special_ids]
                 ids[i] = sequence[: self.limit - len(closing)] + closing
@@ -214,8 +207,7 @@ class TextEncoder:
 
 
 def check_characters(text: Any, where: str) -> None:
-    """UserError for what is no text, and for a lone surrogate: Python's text may hold one (from JSON, a command line),
-    UTF-8 cannot."""
+    """Raises UserError for what is no text, and for a lone surrogate, which UTF-8 cannot hold."""
     if not isinstance(text, str):
         raise UserError(f"{where}: {text!r} is no text but of type {type(text).__name__}: give a string.")
     try:
@@ -229,7 +221,7 @@ def check_characters(text: Any, where: str) -> None:
 
 
 def source_limit(model: Any, tokenizer: Any, asked: int | None) -> int | None:
-    """The longest input in tokens: what is asked for, within what model and tokenizer allow (None: no limit)."""
+    """Returns the longest input in tokens: as asked, within what model and tokenizer allow (None: no limit)."""
     limits = [getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length, asked]
     # Tokenizers without a limit say 10^30.
     known = [limit for limit in limits if limit is not None and limit < 10**9]

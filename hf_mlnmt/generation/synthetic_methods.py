@@ -1,4 +1,4 @@
-"""How the synthetic side is made: beam, greedy, sampling, top-k, noised, copied; and the options of each method.
+"""Methods of making the synthetic side, their options, and the reasons for which a pair is dropped.
 
 | method | the other side of a sentence | reference |
 | --- | --- | --- |
@@ -9,10 +9,8 @@
 | noised | beam, then words dropped, replaced and swapped | Edunov et al. 2018 |
 | copied | the sentence itself | Currey, Miceli Barone and Heafield 2017 |
 
-Draws follow from (seed, line): neither batches nor interruptions change them.
-
-What is wrong with an output (empty, copied, repeated, long) is always counted, and its pair is dropped where that is
-asked for. What a model makes of a text also shows whether the text is in the language that the model reads.
+Draws follow from (seed, line): neither batches nor interruptions change them. What is wrong with an output (empty,
+copied, repeated, long) is always counted, and its pair is dropped where that is asked for.
 """
 
 from __future__ import annotations
@@ -33,8 +31,6 @@ from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.options import LARGEST_SEED
 from hf_mlnmt.keys import key
 
-METHODS = ("beam", "greedy", "sampling", "top-k", "noised", "copied")
-BEAMS, TOP_K = 5, 10  # unless told
 # Which options a method knows, beside `name`.
 _KNOWN: dict[str, tuple[str, ...]] = {
     "beam": ("beams", "length_penalty"),
@@ -44,16 +40,15 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     "noised": ("beams", "length_penalty", "drop", "replace", "swap", "filler", "seed"),
     "copied": (),
 }
-_DEFAULTS: dict[str, Any] = {"beams": BEAMS, "temperature": 1.0, "top_k": TOP_K, "seed": 1}
+METHODS = tuple(_KNOWN)
+_DEFAULTS: dict[str, Any] = {"beams": 5, "temperature": 1.0, "top_k": 10, "seed": 1}
 _DEFAULTS |= {"drop": 0.1, "replace": 0.1, "swap": 3, "filler": "_"}
 _NOISE = 5  # beside the seed, so that the noise is drawn apart from what else is drawn by it
 
 
 @dataclass(frozen=True)
 class Method:
-    """How the synthetic side is made: a method and its options.
-
-    None is the method's default, or for an option that it does not know, nothing.
+    """A method of making the synthetic side, and its options; None is the method's default.
 
     Raises: UserError for an option that the method does not know, or a value that cannot be.
     """
@@ -73,14 +68,12 @@ class Method:
     def __post_init__(self) -> None:
         if self.name not in METHODS:
             raise UserError(f"method '{self.name}': choose one of {', '.join(METHODS)}{suggest(self.name, METHODS)}.")
-        known = _KNOWN[self.name]
-        for option, value in asdict(self).items():
-            if option == "name" or (option not in known and value is None):
-                continue
-            if option not in known:
+        for option in self.to_dict():
+            if option not in ("name", *_KNOWN[self.name]):
                 those = [name for name in METHODS if option in _KNOWN[name]]
                 raise UserError(f"{option} is no option of the method {self.name}, but of {', '.join(those)}.")
-            if value is None:
+        for option in _KNOWN[self.name]:
+            if getattr(self, option) is None:
                 object.__setattr__(self, option, _DEFAULTS.get(option))
         for option, least in (("beams", 1), ("top_k", 1), ("seed", 0)):
             if (value := getattr(self, option)) is not None and value < least:
@@ -96,21 +89,20 @@ class Method:
             raise UserError(f"filler must be one word, not {self.filler!r}.")
 
     def to_dict(self) -> dict[str, Any]:
-        """The name and every option that it has."""
+        """Returns the name and every option that it has."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def decoding(self) -> dict[str, Any]:
-        """The pipeline's options."""
+        """Returns the pipeline's options."""
         if self.name in ("beam", "noised"):
-            options = {"num_beams": self.beams}
-            return options if self.length_penalty is None else options | {"length_penalty": self.length_penalty}
+            return {"num_beams": self.beams, "length_penalty": self.length_penalty}
         if self.name == "greedy":
             return {"num_beams": 1}
         warped = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
         return {"do_sample": True, "draws": "text", "seed": self.seed, **warped}
 
     def change(self, text: str, line: int) -> str:
-        """An output with the method's noise, drawn for this line; at least one word stays."""
+        """Adds the method's noise to an output, drawn for this line; at least one word stays."""
         if self.name != "noised" or not (words := text.split()):
             return text
         drop, replace, swap = self.drop or 0.0, self.replace or 0.0, self.swap or 0
@@ -149,7 +141,7 @@ class Counts:
     dropped: dict[str, int] = field(default_factory=dict)
 
     def add(self, later: Counts) -> None:
-        """Count what was counted in a later part of the same text too."""
+        """Adds what was counted in a later part of the same text."""
         self.read += later.read
         self.kept += later.kept
         for mine, theirs in ((self.found, later.found), (self.dropped, later.dropped)):
@@ -158,7 +150,7 @@ class Counts:
 
 
 class Judge:
-    """Counts what is wrong with outputs and says which pairs are dropped; `spoilt` outputs are long or repeated.
+    """A count of what is wrong with outputs, which says what pairs are dropped; `spoilt` ones are long or repeated.
 
     Args:
         drop: reasons for which a pair is dropped, of `REASONS`.
@@ -171,7 +163,7 @@ class Judge:
         self.spoilt = 0
 
     def keeps(self, text: str, output: str, finished: bool, changed: str) -> bool:
-        """Whether the pair of a text and its output, which is `changed` by noise before it is written, stays."""
+        """Returns whether the pair of a text and its output, `changed` by noise before it is written, stays."""
         counts = self.counts
         counts.read += 1
         reasons = self._reasons(text, output, finished)
@@ -182,19 +174,16 @@ class Judge:
             reasons.append(dropped)
         for reason in reasons:
             counts.found[reason] = counts.found.get(reason, 0) + 1
-        if dropped is None:
-            counts.kept += 1
-        else:
+        if dropped is not None:
             counts.dropped[dropped] = counts.dropped.get(dropped, 0) + 1
+        counts.kept += dropped is None
         return dropped is None
 
     def is_new(self, text: str, output: str) -> bool:
-        """Whether this pair was not there before; it is known from now on, by some 100 bytes of memory."""
-        key = blake2b(f"{len(text)} {text}{output}".encode(), digest_size=8).digest()
-        if key in self.seen:
-            return False
-        self.seen.add(key)
-        return True
+        """Returns whether this pair was not there before; it is known from now on, by some 100 bytes of memory."""
+        before = len(self.seen)
+        self.seen.add(blake2b(f"{len(text)} {text}{output}".encode(), digest_size=8).digest())
+        return len(self.seen) > before
 
     def _reasons(self, text: str, output: str, finished: bool) -> list[str]:
         read, written = words(text), words(output)
@@ -213,7 +202,7 @@ class Judge:
 
 
 def check_reasons(drop: Collection[str]) -> None:
-    """Raises: UserError for a reason that there is not."""
+    """Raises UserError for a reason that there is not."""
     for reason in drop:
         if reason not in REASONS:
             raise UserError(f"drop: no reason {reason!r}{suggest(reason, REASONS)}; choose of {', '.join(REASONS)}.")
@@ -227,12 +216,9 @@ MANY = 0.2  # of the outputs: a model that is fit for its text spoils one in a h
 
 
 def doubts_about_language(texts: Sequence[str], outputs: Sequence[str], spoilt: int, tokenizer: Any) -> Iterator[str]:
-    """Warnings that the text may be in another language than the model reads, with their evidence.
+    """Yields warnings that the text may be in another language than the model, and its tokenizer, reads.
 
-    Args:
-        texts, outputs: what was given to the model, and what it made of each.
-        spoilt: how many of the outputs are long or repeated.
-        tokenizer: of the text.
+    `outputs` are what it made of the texts, of which `spoilt` are long or repeated.
     """
     pairs = [pair for pair in zip(texts, outputs, strict=True) if all(side.split() for side in pair)][:LINES]
     if len(pairs) < FEWEST:
@@ -255,6 +241,6 @@ def doubts_about_language(texts: Sequence[str], outputs: Sequence[str], spoilt: 
 
 
 def bytes_per_piece(tokenizer: Any, texts: Sequence[str]) -> float:
-    """How long the pieces are that a tokenizer cuts texts into, spaces apart."""
+    """Returns how long the pieces are that a tokenizer cuts texts into, spaces apart."""
     pieces = sum(len(ids) - 1 for ids in encode(tokenizer, texts))
     return sum(len("".join(text.split()).encode()) for text in texts) / max(1, pieces)

@@ -2,11 +2,9 @@
 
 A token adds bytes to a text: those of its piece, where the mark of a word's beginning (U+2581) is a space; of
 byte-level BPE those that its characters stand for; of byte fallback one. A prefix is followed token by token up to its
-last word. That word may be half of another, so any tokens may spell it, also those that go on behind it: "Ein Ma" is
-continued by "Mann" though "Ma" is no token of "Mann".
-
-A term's translation is the tokens that it has in the middle of a sentence, so it is at a word's beginning; the word may
-go on behind it ("Kern", "Kerns").
+last word, which any tokens may spell, also those that go on behind it: "Ein Ma" is continued by "Mann" though "Ma" is
+no token of "Mann". A term's translation is the tokens that it has in the middle of a sentence, so it is at a word's
+beginning; the word may go on behind it ("Kern", "Kerns").
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from hf_mlnmt.generation.languages import code_tokens
 
 
 class Asked(NamedTuple):
-    """How a translation begins: the tokens that it has, then bytes that its next tokens spell, or go beyond."""
+    """The beginning of a translation: the tokens that it has, then bytes that its next tokens spell, or go beyond."""
 
     ids: list[int]
     rest: bytes
@@ -49,29 +47,29 @@ class Spelling:
         beginnings = [sum(str(token).startswith(mark) for token in tokens) for mark in "\u2581\u0120"]
         if beginnings[1] > beginnings[0]:
             values = {character: number for number, character in bytes_to_unicode().items()}
-            spelt = [bytes(values.get(one, 63) for one in token or "") for token in tokens]
+            spelt = [bytes(values.get(letter, 63) for letter in token or "") for token in tokens]
         else:
             spelt = [single.get(token) or (token or "").replace("\u2581", " ").encode() for token in tokens]
-        self.bytes = [b"" if number in self.special else one for number, one in enumerate(spelt)]
-        self.ordered = sorted((one, number) for number, one in enumerate(self.bytes) if one)
+        self.bytes = [b"" if number in self.special else of_token for number, of_token in enumerate(spelt)]
+        self.ordered = sorted((of_token, number) for number, of_token in enumerate(self.bytes) if of_token)
         self.known: dict[bytes, list[int]] = {b"": []}
 
     def ids(self, text: str) -> list[int]:
-        """The tokens of a text as the target's side has them, without special ones, unknown ones left."""
+        """Returns the tokens of a text as the target's side has them, without special ones but the unknown one."""
         if not text:
             return []
         if getattr(self.tokenizer, "tgt_lang", "") is None:  # a language's code is put there, any will do
             self.tokenizer.tgt_lang = self.tokenizer.src_lang
         (ids,) = encode(self.tokenizer, [text], target=True)
-        return [one for one in ids.tolist() if one not in self.special or one == self.tokenizer.unk_token_id]
+        return [token for token in ids.tolist() if token not in self.special or token == self.tokenizer.unk_token_id]
 
     def spelt(self, ids: Sequence[int]) -> bytes:
-        """The bytes that tokens add; a model may have more of them than its tokenizer."""
-        return b"".join(self.bytes[one] for one in ids if one < len(self.bytes))
+        """Returns the bytes that tokens add; a model may have more tokens than its tokenizer."""
+        return b"".join(self.bytes[token] for token in ids if token < len(self.bytes))
 
     def continuing(self, rest: bytes) -> list[int]:
-        """The tokens that can come next where a text goes on with `rest`, which is not empty: those that begin with it,
-        and those that it begins with and behind which others can spell what is left."""
+        """Returns the tokens that can come next where a text goes on with `rest`, which is not empty: those that begin
+        with it, and those that it begins with and behind which others can spell what is left."""
         if rest not in self.known:
             first = bisect.bisect_left(self.ordered, (rest,))
             beyond = first
@@ -85,12 +83,12 @@ class Spelling:
         return self.known[rest]
 
     def exactly(self, spelt: bytes) -> list[int]:
-        """The tokens that add these bytes."""
+        """Returns the tokens that add these bytes: a piece, perhaps a byte."""
         first = bisect.bisect_left(self.ordered, (spelt,))
-        return [number for one, number in self.ordered[first : first + 3] if one == spelt]  # a piece, perhaps a byte
+        return [number for of_token, number in self.ordered[first : first + 3] if of_token == spelt]
 
     def prefix(self, text: str, processing: Any, where: str) -> Asked:
-        """A translation that begins with `text`; white space at its end ends its last word.
+        """Returns the beginning of a translation that is `text`; white space at its end ends its last word.
 
         Raises: UserError where the vocabulary cannot spell it.
         """
@@ -110,8 +108,8 @@ class Spelling:
         return Asked(before, rest) if self.continuing(rest) else Asked(whole, b"")
 
     def inside(self, text: str, processing: Any) -> list[list[int]]:
-        """The tokens of a text in the middle of a sentence; in scripts without spaces also without one before it. []
-        where the vocabulary cannot spell it."""
+        """Returns the tokens of a text in the middle of a sentence; in scripts without spaces also without one before
+        it. [] where the vocabulary cannot spell it."""
         shown = " ".join((processing.apply(text) if processing else text).split())
         ids = self.ids(shown)
         if ids and not self.spelt(ids).startswith(b" ") and self.spelt(self.ids(f" {shown}")).startswith(b" "):
@@ -120,15 +118,15 @@ class Spelling:
             return []
         ways, first = [ids], self.bytes[ids[0]]
         if is_unspaced(text) and first.startswith(b" "):
-            ways += [[*joined, *ids[1:]] for joined in ([[one] for one in self.exactly(first[1:])] or [[]])]
-        return [one for one in ways if one]
+            ways += [[*joined, *ids[1:]] for joined in ([[token] for token in self.exactly(first[1:])] or [[]])]
+        return list(filter(None, ways))
 
 
 _SPELLINGS: WeakKeyDictionary[Any, Spelling] = WeakKeyDictionary()
 
 
 def spelling_of(tokenizer: Any) -> Spelling:
-    """That of a tokenizer, made once."""
+    """Returns the spelling of a tokenizer, made once."""
     if tokenizer not in _SPELLINGS:
         _SPELLINGS[tokenizer] = Spelling(tokenizer)
     return _SPELLINGS[tokenizer]
@@ -145,7 +143,7 @@ class Terms:
             self.targets.setdefault(self.fold(" ".join(source.split())), []).extend(targets)
 
     def of(self, text: str) -> dict[str, list[list[int]]]:
-        """The terms in a text, each with the tokens of its translations. Of terms at one place the longest counts."""
+        """Returns the terms in a text, each with its translations' tokens. Of terms at one place the longest counts."""
         text = self.fold(" ".join(text.split()))
         there = sorted((term for term in self.targets if term in text), key=lambda term: (-len(term), term))
         if not there:
@@ -159,25 +157,23 @@ class Terms:
 
 
 def _as_word(term: str) -> str:
-    """A pattern of a term that stands as words, or anywhere, in a script without spaces."""
-    before, behind = ("(?<!\\w)", "(?!\\w)") if not is_unspaced(term) else ("", "")
-    return f"{before if is_letter(term[0]) else ''}{re.escape(term)}{behind if is_letter(term[-1]) else ''}"
-
-
-def is_letter(character: str) -> bool:
-    """Whether it is part of a word: a letter, a digit, _."""
-    return character.isalnum() or character == "_"
+    """Returns a pattern of a term that stands as words, or anywhere, in a script without spaces."""
+    if is_unspaced(term):
+        return re.escape(term)
+    before = r"(?<!\w)" if re.match(r"\w", term[0]) else ""
+    behind = r"(?!\w)" if re.match(r"\w", term[-1]) else ""
+    return before + re.escape(term) + behind
 
 
 def have(ids: Sequence[int], phrases: Iterable[Sequence[int]]) -> bool:
-    """Whether one of the phrases is in the tokens."""
+    """Returns whether one of the phrases is in the tokens."""
     return any(
         list(phrase) == list(ids[at : at + len(phrase)]) for phrase in phrases for at in range(len(ids)) if phrase
     )
 
 
 class PrefixProcessor(LogitsProcessor):
-    """Leaves each row the tokens with which its translation begins as it was asked to, with their own scores.
+    """A rule that leaves each row the tokens with which its translation begins as asked, with their own scores.
 
     A token that an earlier rule forbade, and that has no other beside it, is allowed all the same.
     """
@@ -186,15 +182,15 @@ class PrefixProcessor(LogitsProcessor):
         """prefixes: one for each sentence. forced: how many tokens are generated before a translation begins."""
         self.spelling, self.rows, self.forced = spelling, list(prefixes), forced
         self.start: int | None = None  # the length behind which the translation begins
-        self.most = max(len(one.ids) + len(one.rest) for one in prefixes)
+        self.most = max(len(asked.ids) + len(asked.rest) for asked in prefixes)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """input_ids (rows, length), scores (rows, vocabulary) -> the same, minus infinity for what may not follow."""
+        """Returns scores (rows, vocabulary), minus infinity for what may not follow; input_ids: (rows, length)."""
         length = input_ids.shape[1]
         if self.start is None:
             self.start = length + (self.forced if length == 1 else 0)
             width = len(input_ids) // len(self.rows)
-            self.rows = [one for one in self.rows for _ in range(width)]
+            self.rows = [asked for asked in self.rows for _ in range(width)]
         if not self.start <= length < self.start + self.most:
             return scores
         scores = scores.clone()
@@ -207,7 +203,7 @@ class PrefixProcessor(LogitsProcessor):
         return scores
 
     def allowed(self, asked: Asked, tokens: list[int]) -> list[int] | None:
-        """What may follow these tokens; None: anything."""
+        """Returns what may follow these tokens; None: anything."""
         if len(tokens) < len(asked.ids):
             return [asked.ids[len(tokens)]]
         spelt = self.spelling.spelt(tokens[len(asked.ids) :])
@@ -216,5 +212,5 @@ class PrefixProcessor(LogitsProcessor):
         return self.spelling.continuing(asked.rest[len(spelt) :])
 
     def keep_rows(self, rows: Tensor) -> None:
-        """Only these rows stay: sentences that have ended leave the search."""
+        """Keeps these rows alone: sentences that have ended leave the search."""
         self.rows = [self.rows[row] for row in rows.tolist()]

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.options import DecodingOptions
-from hf_mlnmt.generation.pipeline import CutText, Hypothesis, Input, TranslationRun
+from hf_mlnmt.generation.pipeline import CutText, Hypothesis, Input, TranslationCall
 from hf_mlnmt.generation.segments import check_characters
 from hf_mlnmt.search.rules import Abandoned
 from hf_mlnmt.serving.limits import check_settings
@@ -91,7 +91,7 @@ class Statistics:
 class _Request:
     """Texts for one run; `future` has the result, and says when nobody waits for it any more."""
 
-    run: TranslationRun
+    run: TranslationCall
     texts: list[str]
     turn: float = 0.0  # tokens
     came: float = field(default_factory=time.monotonic)
@@ -173,8 +173,8 @@ class Batcher:
         check_settings(batch_tokens, max_wait, max_queue)
         self.models, self.statistics = models, Statistics()
         self.batch_tokens, self.max_wait, self.max_queue = batch_tokens, max_wait, max_queue
-        self._runs: OrderedDict[Any, TranslationRun] = OrderedDict()
-        self._lines: dict[TranslationRun, _Line] = {}
+        self._runs: OrderedDict[Any, TranslationCall] = OrderedDict()
+        self._lines: dict[TranslationCall, _Line] = {}
         self._numbers = count()
         self._changed = threading.Condition()
         self._together = 1  # requests that the last batch served
@@ -287,7 +287,7 @@ class Batcher:
 
     # From texts to pieces
 
-    def _run(self, leg: Leg, options: dict[str, Any], last: bool) -> TranslationRun:
+    def _run(self, leg: Leg, options: dict[str, Any], last: bool) -> TranslationCall:
         """What translates a leg with these options. Raises: UserError for options that do not exist or fit together."""
         key = (*leg, last, repr(sorted(options.items())))
         with self._changed:
@@ -297,14 +297,14 @@ class Batcher:
         for name in ("target_prefix", "terms"):
             for text in texts_in(options.get(name)):
                 check_characters(text, name)
-        run = TranslationRun(leg.pipeline, _options_of_leg(leg, options, last))
+        run = TranslationCall(leg.pipeline, _options_of_leg(leg, options, last))
         with self._changed:
             run = self._runs.setdefault(key, run)
             while len(self._runs) > _RUNS:
                 self._runs.popitem(last=False)
         return run
 
-    def _enter(self, run: TranslationRun, texts: list[str]) -> _Request:
+    def _enter(self, run: TranslationCall, texts: list[str]) -> _Request:
         """A request for these texts, in its line. Raises: UserError, Overloaded."""
         for number, text in enumerate(texts, 1):
             check_characters(text, f"text {number}")
@@ -337,7 +337,7 @@ class Batcher:
                 max(1.0, tokens / self._tokens_a_second if self._tokens_a_second else 1.0),
             )
 
-    def _cut(self, run: TranslationRun, requests: list[_Request]) -> None:
+    def _cut(self, run: TranslationCall, requests: list[_Request]) -> None:
         """Cut the texts of requests and put the pieces into their line."""
         try:
             if len(requests) > 1 and not isinstance(run.options.target_prefix, str | None):
@@ -440,7 +440,7 @@ class Batcher:
                 for request in held:
                     request.fail(error)
 
-    def _next_run(self) -> TranslationRun | None:
+    def _next_run(self) -> TranslationCall | None:
         """Wait for work: the run whose turn it is; None: closed, and nothing is left."""
         with self._changed:
             while True:
@@ -459,7 +459,7 @@ class Batcher:
                     return run
                 self._changed.wait(left)  # until someone comes or leaves, or the time is over
 
-    def _take(self, run: TranslationRun) -> list[_Piece]:
+    def _take(self, run: TranslationCall) -> list[_Piece]:
         """The first piece of a line, and those of similar length that fit beside it. Called with the lock."""
         line = self._lines.get(run)
         if line is None or not line.pieces:
@@ -492,7 +492,7 @@ class Batcher:
         self.statistics.waiting -= len(batch)
         return batch
 
-    def _search(self, run: TranslationRun, pieces: list[_Piece]) -> None:
+    def _search(self, run: TranslationCall, pieces: list[_Piece]) -> None:
         pieces = [piece for piece in pieces if not piece.request.future.done()]
         if not pieces:
             return

@@ -28,7 +28,7 @@ from hf_mlnmt.data.tokenizer import save_tokenizers
 from hf_mlnmt.generation import Hypothesis, TranslationPipeline
 from hf_mlnmt.generation.journal import Journal
 from hf_mlnmt.generation.lines import file_groups, pipe_groups, text_groups
-from hf_mlnmt.generation.pipeline import TranslationRun
+from hf_mlnmt.generation.pipeline import TranslationCall
 
 app = typer.Typer()
 app.command()(translate)
@@ -107,7 +107,7 @@ def test_search_and_sampling_options_reach_generate(ours, monkeypatch):
         seen.update(vars(self.options))
         return [[Hypothesis(text, 0.0, 0.0, 1)] for text in texts]
 
-    monkeypatch.setattr(TranslationRun, "translate", translated)
+    monkeypatch.setattr(TranslationCall, "translate", translated)
     arguments = ["-b", 7, "--length-penalty", 0.6, "--length-normalization", "gnmt", "--early-stopping", "never"]
     run(ours, *arguments, "--sample", "--top-k", 5, "--temperature", 0.5, "--seed", 3, "--no-split-long", input="A.")
     wanted = {
@@ -273,14 +273,14 @@ def test_stopped_it_goes_on_to_the_same_bytes(ours, pipeline, many, tmp_path, mo
     whole = tmp_path / f"whole.{name}"
     run(*command, whole)
     output, texts = tmp_path / name, []
-    translated = TranslationRun.translate
+    translated = TranslationCall.translate
     stopped([*command, output])
     assert not output.exists()
     (part,) = [path for path in tmp_path.iterdir() if path.is_dir()]
     with (part / f"{name}.part").open("ab") as file:
         file.write(b"half a line")
     monkeypatch.setattr(
-        TranslationRun, "translate", lambda self, lines, *more: texts.extend(lines) or translated(self, lines, *more)
+        TranslationCall, "translate", lambda self, lines, *more: texts.extend(lines) or translated(self, lines, *more)
     )
     result = run(*command, output)
     assert len(texts) == (50 if "--shard" in options else 150)

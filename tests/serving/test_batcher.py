@@ -15,7 +15,7 @@ from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import Hypothesis
-from hf_mlnmt.generation.pipeline import TranslationRun
+from hf_mlnmt.generation.pipeline import TranslationCall
 from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
 from hf_mlnmt.serving.models import ServedModels
@@ -45,7 +45,7 @@ class Gate:
     """Holds up the searches of all runs until it is opened, and notes their texts and lengths."""
 
     def __init__(self, monkeypatch):
-        self.open, search = threading.Event(), TranslationRun.search
+        self.open, search = threading.Event(), TranslationCall.search
         self.texts, self.lengths = [], []
         self.begun = threading.Event()
 
@@ -56,7 +56,7 @@ class Gate:
             assert self.open.wait(30)
             return search(run, inputs, abandoned)
 
-        monkeypatch.setattr(TranslationRun, "search", held)
+        monkeypatch.setattr(TranslationCall, "search", held)
 
     @property
     def sizes(self):
@@ -148,7 +148,7 @@ class Machine:
     def __init__(self, monkeypatch, seconds):
         self.now, self.batches, self.comes, self.seconds = 0.0, [], {}, seconds
         monkeypatch.setattr("hf_mlnmt.serving.batcher.time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr(TranslationRun, "search", self.search)
+        monkeypatch.setattr(TranslationCall, "search", self.search)
 
     def search(self, inputs, abandoned=None):
         self.now += self.seconds(len(self.batches), inputs)
@@ -405,14 +405,14 @@ def test_a_text_of_many_sentences_counts_as_many(models, gate):
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), MemoryError(), ValueError("a fault")])
 def test_only_the_request_that_cannot_be_translated_fails(models, batcher, monkeypatch, error):
-    search, expected = TranslationRun.search, models.models[0].pipeline(SENTENCES[:20])
+    search, expected = TranslationCall.search, models.models[0].pipeline(SENTENCES[:20])
 
     def failing(run, inputs, abandoned=None):
         if len(inputs) > 8 or any(len(one.ids) > 40 for one in inputs):
             raise error
         return search(run, inputs, abandoned)
 
-    monkeypatch.setattr(TranslationRun, "search", failing)
+    monkeypatch.setattr(TranslationCall, "search", failing)
     texts = [*SENTENCES[:20], " ".join(["dog"] * 60)]
 
     async def ask():
