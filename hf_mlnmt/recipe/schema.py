@@ -4,7 +4,7 @@ Sections are dataclasses, and a key is a field: `name: type = key(default, "help
 Dataclasses and not pydantic: nothing new is installed, and the texts of errors, which name the line of the YAML and the
 nearest right key, stay our own.
 
-What reads this: keys.py (`build`: unknown keys and types), checks.py (values), documentation.py (the tables of
+What reads this: keys.py (`build`: unknown keys and types), checks.py (values), studies/keys_page.py (the tables of
 docs/recipes.md, the JSON schema of editors). Keys of corpora, filters and text processing stand in the same way at the
 dataclasses of hf_mlnmt/data that `of` names.
 """
@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import yaml
 
@@ -194,8 +194,6 @@ class Data:
     name: str | None = key(None, "The name of the data in the model card.")
     licence: str | None = key(None, "The licence of the data in the model card, an identifier of the Hub.")
 
-    DROPPED: ClassVar[dict[str, Any]] = {"bidirectional_epochs": 0}  # keys of earlier versions: see `build`
-
 
 @dataclass
 class Directions:
@@ -304,7 +302,11 @@ class Round:
 class Tokenizer:
     """Trained on the training corpora, or taken from `path`."""
 
-    path: str | None = key(None, "Use this folder's tokenizer, or a SentencePiece .model, instead of training one.")
+    path: str | None = key(
+        None,
+        "Use this folder's tokenizer, or a SentencePiece .model, instead of training one. Unless told: that of "
+        "model.add_to, or of the first model of model.fuse.translation.",
+    )
     kind: Literal["bpe", "unigram"] = key("bpe", "The kind of subwords.")
     vocab_size: int = key(8000, "The number of subwords.", MILLION)
     joint: bool = key(
@@ -395,13 +397,13 @@ class Evaluation:
     metrics: list[str] = key(
         ["bleu"],
         "bleu and ter (in the target language's tokens, docs/scores.md), chrf, or any metric of the evaluate library "
-        "by name (extra `evaluate`).",
+        "by name (extra `evaluate`). None of them where nothing is translated.",
     )
     beams: int = key(1, "Beams of the translations that are scored.", HUNDRED)
     best: str = key(
         "bleu",
-        "What chooses the best checkpoint: one of metrics, loss, or `<task>_bleu`; loss where nothing is translated. "
-        "chrf holds for every language.",
+        "What chooses the best checkpoint: one of metrics, loss, or `<task>_bleu`; unless told, loss where nothing is "
+        "translated. chrf holds for every language.",
     )
     higher_is_better: bool | None = key(
         None, "Whether a larger value is better; unless told: no for loss, perplexity and ter, else yes."
@@ -517,9 +519,9 @@ class Recipe:
 
 
 def default_keys() -> dict[str, Any]:
-    """The keys that have defaults, with them; of runs that were made before there was such a key, or after, too."""
+    """Returns the keys outside languages and data with their defaults, for what the recipe of a run does not say."""
     keys = Recipe(languages=Languages("", "")).to_dict()
-    return {**{key: value for key, value in keys.items() if key != "languages"}, "data": dict(Data.DROPPED)}
+    return {key: value for key, value in keys.items() if key not in ("languages", "data")}
 
 
 def cycle_ends(schedule: Any, total: int) -> list[int]:
@@ -731,6 +733,23 @@ def dev_names(recipe: Recipe) -> list[str]:
     """The development sets in order; the first one's numbers stand without its name."""
     own = [name for name, section in (recipe.tasks or {}).items() if section.share and section.dev is not None]
     return [MAIN_DEV] * (recipe.data.dev is not None) + own
+
+
+def fill_in(recipe: Recipe, told: Mapping[str, Any]) -> None:
+    """Fills in what other keys decide: tokenizer.path, evaluation.metrics and evaluation.best say how.
+
+    told: the content of the recipe's YAML.
+    """
+    model, tokenizer, evaluation = recipe.model, recipe.tokenizer, recipe.evaluation
+    if tokenizer.path is None and model.add_to is not None:
+        tokenizer.path = model.add_to
+    elif tokenizer.path is None and model.fuse is not None:
+        fused = model.fuse.translation
+        tokenizer.path = fused if isinstance(fused, str) else next(iter(fused), None)
+    if not any(translates(recipe, name) for name in dev_names(recipe)):
+        evaluation.metrics = []
+        if "best" not in (told.get("evaluation") or {}):
+            evaluation.best = "loss"
 
 
 def translates(recipe: Recipe, dev_name: str) -> bool:

@@ -37,7 +37,6 @@ from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.recipe.reading import load_yaml
 from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training import checkpoints
-from hf_mlnmt.training.model_making import is_model_of
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.preparation import RawPairs
@@ -224,8 +223,6 @@ def compare(output: Path, recipe: Recipe) -> Changes:
     before = kept_recipe(output)
     if before is None:
         return {}
-    if _had_a_record(before) and is_model_of(output, recipe.model):
-        before.model = recipe.model
     allowed = allowed_changes(before, recipe, str(output))
     changed = {key: values for key, values in allowed.items() if not is_below(key, WITHOUT_EFFECT)}
     if changed and (output / RESULTS).is_file() and not checkpoints.checkpoints(output / "checkpoints"):
@@ -242,12 +239,6 @@ def is_finished(output: Path, changes: Changes, tests: Callable[[], Sequence[Raw
         return False
     now = digest_of_tests(tests())
     return made_from(output).digests.get("tests", now) == now
-
-
-def _had_a_record(recipe: Recipe) -> bool:
-    """Whether it is of a version in which a recipe found its model by its own name, modeling/<recipe>.json."""
-    model = recipe.model
-    return not (model.system or model.record or model.fuse or model.add_to)
 
 
 def clean(output: Path) -> None:

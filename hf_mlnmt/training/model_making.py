@@ -17,11 +17,10 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import read_json
 from hf_mlnmt.generation.fusing import fuse
 from hf_mlnmt.model_folder import GENERATION_CONFIG, load_model, read_config, read_part
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
-from hf_mlnmt.recipe.schema import Model, Recipe
+from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training.init_from import local_folder, read_sources
 from hf_mlnmt.zoo.records import records_root
 from hf_mlnmt.zoo.systems import architecture_of, config_for, find_system
@@ -236,44 +235,23 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
     return config
 
 
-# What a config has of the tokenizers and of the tasks, or of the release that wrote it.
-_OTHERS = """
-vocab_size decoder_vocab_size vocab_sizes share_encoder_decoder_embeddings language_codes source_languages
-target_languages tie_projection is_encoder_decoder architectures pad_token_id eos_token_id bos_token_id
-decoder_start_token_id transformers_version dtype
-"""
-
-
-def is_model_of(run: Path, model: Model) -> bool:
-    """Whether the models in a run's folder are those of a system with its settings: their configs say the same."""
-    files = [*run.glob("*/config.json"), *run.glob("checkpoints/*/config.json")]
-    if not files or model.system is None:
-        return False
-    wanted = config_for(model.system, model.shape, **model.settings).to_dict()
-    stored = [read_json(path) for path in files]
-    return all(
-        wanted[key] == value
-        for one in stored
-        for key, value in one.items()
-        if key in wanted.keys() - set(_OTHERS.split())
-    )
-
-
 def _config_path(recipe: Recipe, root: Path) -> tuple[Path, bool]:
-    """Where the model's config is, and whether it is a record, which any tokenizer goes with.
+    """Returns the place of the model's config, and whether it is a record, which any tokenizer goes with.
 
-    modeling/<record>.json, or unless told modeling/<recipe>.json, beside the recipe's folder, or one of the project's
-    own; without either, that of the model whose weights are all taken (init_from).
+    A record is modeling/<record>.json beside the recipe's folder, or one of the project's own. Without one the config
+    is that of the model whose weights are all taken (init_from).
     """
-    name = f"{recipe.model.record or recipe.stem}.json"
+    sources = read_sources(recipe.init_from or {})
+    if recipe.model.record is None and "all" in sources:
+        return local_folder(sources["all"], root, f"{recipe.path}: init_from"), False
+    if recipe.model.record is None:
+        raise UserError(f"{recipe.path}: model: nothing says what is trained. Give model.system, or model.record.")
+    name = f"{recipe.model.record}.json"
     beside = (recipe.path.parent.parent if recipe.path else Path()) / "modeling" / name
     for path in (beside, records_root() / "modeling" / name):
         if path.is_file():
             return path, True
-    sources = read_sources(recipe.init_from or {})
-    if recipe.model.record is None and "all" in sources:
-        return local_folder(sources["all"], root, f"{recipe.path}: init_from"), False
     raise UserError(
-        f"{recipe.path}: model: there is no {beside}. Name a record that exists (model.record), or give "
-        "model.system and model.shape."
+        f"{recipe.path}: model.record: there is no {beside}. Name a record that exists, or give model.system and "
+        "model.shape."
     )

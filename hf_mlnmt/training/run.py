@@ -37,7 +37,7 @@ from hf_mlnmt.generation.back_translation import Watcher
 from hf_mlnmt.made_from import Changes, MadeFrom, digest
 from hf_mlnmt.model_folder import RESULTS, WEIGHTS, auto_class_of, load_model
 from hf_mlnmt.recipe.checks import check_budget
-from hf_mlnmt.recipe.reading import Recipe, read_recipe
+from hf_mlnmt.recipe.reading import Recipe, find_recipe, read_recipe
 from hf_mlnmt.recipe.schema import saved_steps
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training import checkpoints, folder
@@ -71,7 +71,6 @@ from hf_mlnmt.training.processes import check_all, main_first, meet, of_main
 from hf_mlnmt.training.rounds import Rounds, read_rounds
 from hf_mlnmt.training.tasks import Batches, lasting_parameters
 from hf_mlnmt.training.trainer import TranslationTrainer
-from hf_mlnmt.zoo.records import find_recipe
 
 
 @folder.each_said_once()
@@ -97,7 +96,7 @@ def run_recipe(
 
     Args:
         recipe: a Recipe, the path of its YAML, or the name of a setup.
-        system: what is trained in a setup (zoo/records.py); unless given, its baseline.
+        system: what is trained in a setup (recipe/reading.py); unless given, its baseline.
         data: folder that the recipe's paths are relative to.
         settings: "key.sub=value" strings that replace keys of the recipe.
         dry_run: only print sizes, batches and estimates; nothing is left behind.

@@ -242,30 +242,3 @@ def test_what_differs(tmp_path):
     assert found["model.settings.encoder_layers"] == (1, None)
     assert "model.settings.d_model" not in found
     assert changes(before, before) == {}
-
-
-def test_a_run_of_an_earlier_version_goes_on_unless_it_used_what_was_dropped(finished, data):
-    output, recipe = finished
-    before, text = times(output), (output / "recipe.yaml").read_text()
-    for epochs in (0, 1):
-        (output / "recipe.yaml").write_text(text.replace("\ndata:\n", f"\ndata:\n  bidirectional_epochs: {epochs}\n"))
-        if epochs:
-            with pytest.raises(UserError, match=r"bidirectional_epochs: this key .* was dropped"):
-                run(recipe, data, output)
-        else:
-            run(recipe, data, output)
-    assert not written_again(output, before)
-
-
-def test_a_run_of_a_recipe_that_found_its_model_by_its_name_goes_on(finished, data):
-    """Before there were setups the recipe of m-10.multi30k-ende named no model: the config in the folder says which."""
-    output, recipe = finished
-    kept = yaml.safe_load((output / "recipe.yaml").read_text())
-    assert kept["model"]["system"]
-    kept["model"] = {"record": None, "system": None, "shape": "base", "settings": {}}
-    (output / "recipe.yaml").write_text(yaml.safe_dump(kept))
-    before = times(output)
-    assert "is finished, and nothing changed since" in run(recipe, data, output)
-    assert written_again(output, before) == set()
-    with pytest.raises(UserError, match=r"model\.system: nothing -> "):
-        run(recipe, data, output, settings=["model.settings.dropout=0.45"])
