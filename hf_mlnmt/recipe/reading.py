@@ -1,6 +1,7 @@
-"""From a recipe's YAML to a checked `Recipe`: `extends`, `--set`, `reverse`, types, `directions`, values, in order.
+"""Recipes read from YAML: names, `extends`, `--set`, `reverse`, types, `directions`, values.
 
-`extends: multi30k-ende` names a setup, or a recipe beside this one; this one then says only what is different.
+`extends: multi30k-ende` names a setup, or a recipe beside this one; this one then says only what is different. Where a
+few keys differ from a setup's base.yaml, that lists them under `variants`, name -> keys: a recipe without a file.
 Sections are laid over those of the other recipe key by key; everything else, lists and corpora too, takes its place. A
 value that may be missing is taken away with `null`: `budget: {steps: null, epochs: 3}`. A model that is fused, added to
 or of a record takes the place of the other recipe's as a whole; `model: null` takes it away, `settings: null` its
@@ -43,7 +44,7 @@ _SIDES = {"source": "target", "target": "source"}
 
 
 def read_recipe(path: str | Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None) -> Recipe:
-    """Read and check a recipe.
+    """Reads and checks a recipe.
 
     Args:
         path: a YAML file.
@@ -61,7 +62,7 @@ def read_recipe(path: str | Path, settings: list[str] | tuple[str, ...] = (), se
 def read_content(
     path: str | Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None
 ) -> tuple[dict[str, Any], Lines]:
-    """What a recipe's YAML says, with `settings` and `seed` in their place; and the line of each key."""
+    """Returns what a recipe's YAML says, with `settings` and `seed` in their place; and the line of each key."""
     content, lines = load(Path(path))
     for setting in settings:
         set_key(content, setting)
@@ -83,7 +84,7 @@ def recipe_of(content: dict[str, Any], path: Path, lines: Lines | None = None) -
 
 
 def set_key(content: dict[str, Any], setting: str) -> None:
-    """Carry out a "key.sub=value" of --set in a recipe's content. Raises: UserError naming it."""
+    """Carries out a "key.sub=value" of --set in a recipe's content. Raises: UserError naming it."""
     name, equals, text = setting.partition("=")
     if not equals or not name.strip():
         raise UserError(f"--set {setting}: expected key=value or key.sub=value, as in --set batch.tokens=2048.")
@@ -207,7 +208,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
-    """The content of a YAML file and the line of each key.
+    """Returns the content of a YAML file and the line of each key.
 
     Raises: UserError for a missing, empty, invalid file, or a key given twice.
     """
@@ -255,7 +256,7 @@ CLEARED = {("model",), ("model", "settings")}  # by null
 
 
 def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Lines]:
-    """The content of a recipe over that of the one it extends, which must be a whole recipe by itself.
+    """Lays the content of a recipe over that of the one it extends, which must be a whole recipe by itself.
 
     Args:
         above: the recipes that extend this one.
@@ -300,7 +301,7 @@ def lay_over(
     at: tuple[str, ...] = (),
     lines: Lines | None = None,
 ) -> dict[str, Any]:
-    """`below` with the keys of `content` in their place, as one recipe extends another.
+    """Returns `below` with the keys of `content` in their place, as one recipe extends another.
 
     file, of, lines: for messages: where `content` stands, the keys down to it, the line of each key.
 
@@ -330,7 +331,7 @@ def lay_over(
 
 
 def turn_round(content: dict[str, Any]) -> None:
-    """Carry out the key `reverse` of a recipe's content, in place; what is left says the other direction itself.
+    """Carries out the key `reverse` of a recipe's content, in place; what is left says the other direction itself.
 
     Languages and text processing change sides, every corpus of pairs is read the other way round, and text that names
     a side gets the other one. Model, settings and names stay. Values of wrong types are left for `build` to refuse.
@@ -369,7 +370,7 @@ def _turn_corpora(corpora: Any, objective: Any) -> None:
 
 
 def _exchange(sides: Any) -> None:
-    """Exchange what a mapping has under source and target."""
+    """Swaps what a mapping has under source and target."""
     if isinstance(sides, dict):
         turned = {_SIDES.get(side, side): value for side, value in sides.items()}
         sides.clear()
@@ -380,7 +381,7 @@ def _exchange(sides: Any) -> None:
 
 
 def expand(recipe: Recipe) -> None:
-    """Put the tasks and test sets that `directions` stands for into the recipe, in its place.
+    """Puts the tasks and test sets that `directions` stands for into the recipe, in its place.
 
     Raises: UserError naming the field.
     """
@@ -414,7 +415,7 @@ def expand(recipe: Recipe) -> None:
 
 
 def trained_pairs(directions: Directions, where: str) -> list[tuple[str, str]]:
-    """The ordered pairs of two languages that are trained."""
+    """Returns the ordered pairs of two languages that are trained."""
     every = list(itertools.permutations(directions.between, 2))
     kind = directions.pairs
     if isinstance(kind, list):

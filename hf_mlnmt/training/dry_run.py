@@ -26,7 +26,7 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     """Lines of text: data, parameters, steps, batches and padding of each task, estimated time and memory."""
     args, sampler = trainer.args, trainer.sampler()
     steps, steps_per_epoch = trainer.steps()
-    figures = [_figures(task, one) for task, one in zip(trainer.tasks, sampler.samplers)]
+    figures = list(map(batch_statistics, sampler.samplers))
     seconds_per_token, memory = _measure(trainer)
     # An average step has of each task as many average batches as its share says.
     batches = args.gradient_accumulation_steps * args.world_size
@@ -52,10 +52,6 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     }
     width = max(map(len, lines))
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines.items())
-
-
-def _figures(task: Task, sampler: TokenBatchSampler) -> BatchStatistics:
-    return batch_statistics(sampler, task.data.source_lengths, task.data.target_lengths)
 
 
 def _tasks(

@@ -1,4 +1,4 @@
-"""What model a recipe trains: its config, for the tokenizers there are, and the Auto class that makes it.
+"""The model that a recipe trains: its config, for the tokenizers there are, and the Auto class that makes it.
 
 Languages can be added to a trained model of many languages: a recipe says `model: {add_to: FOLDER}`, and its tasks name
 the languages; those that the model lacks are added, with new weights. The bridge and the modules of all other languages
@@ -29,7 +29,7 @@ SIDES = ("source", "target")
 
 
 def extended_config(folder: Path, languages: Mapping[str, Sequence[str]], where: str, sizes: Mapping[str, int]) -> Any:
-    """The model's config with the languages of the tasks, {"source_languages": [...], "target_languages": [...]}.
+    """Returns a model's config with the tasks' languages, {"source_languages": [...], "target_languages": [...]}.
 
     sizes: of the languages' vocabularies, where each has its own.
 
@@ -52,10 +52,10 @@ def extended_config(folder: Path, languages: Mapping[str, Sequence[str]], where:
 
 
 def with_languages(folder: Path, config: Any) -> Any:
-    """The model of a folder with the languages of `config`; what it had is frozen."""
+    """Loads the model of a folder and adds the languages of `config`; what it had is frozen."""
     model = load_model(folder, dtype="float32")
     known = {name for name, _ in model.named_parameters()}
-    wanted, there = ([set(getattr(one, f"{side}_languages")) for side in SIDES] for one in (config, model.config))
+    wanted, there = ([set(getattr(each, f"{side}_languages")) for side in SIDES] for each in (config, model.config))
     sides = [new - old for new, old in zip(wanted, there)]
     for language in config.languages:
         source, target = (language in new for new in sides)
@@ -71,7 +71,7 @@ TOKEN_RULES = ("bad_words_ids", "renormalize_logits", "forced_bos_token_id", "fo
 
 
 def token_rules(recipe: Recipe, root: Path, begun: Path | None) -> dict[str, Any]:
-    """What the generation config of the model whose weights are all taken forces and forbids.
+    """Returns what the generation config of the model whose weights are all taken forces and forbids.
 
     begun: a checkpoint of a run that has begun, which has them from there; the folder of `init_from` may be gone.
     """
@@ -85,7 +85,7 @@ def token_rules(recipe: Recipe, root: Path, begun: Path | None) -> dict[str, Any
 def config_of_recipe(
     recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[str], None]
 ) -> PreTrainedConfig:
-    """The model's config for tokenizers of these sizes and ids.
+    """Returns the model's config for tokenizers of these sizes and ids.
 
     Raises: UserError for an unknown system, shape or field, or too few positions; what the config itself refuses.
     """
@@ -101,7 +101,7 @@ def config_of_recipe(
 
 
 def auto_class(recipe: Recipe, parts: Collection[str | None], config: PreTrainedConfig, translated: bool) -> Any:
-    """The Auto class of the model: of the whole one, or of the part that an objective needs alone.
+    """Returns the Auto class of the model: of the whole one, or of the part that an objective needs alone.
 
     Args:
         parts: `Objective.whole_model` of all tasks.
@@ -124,7 +124,7 @@ def auto_class(recipe: Recipe, parts: Collection[str | None], config: PreTrained
 
 
 def fused_model(recipe: Recipe, root: Path) -> FusionForConditionalGeneration:
-    """What model.fuse names, fused, with the members' weights.
+    """Fuses what model.fuse names, with the members' weights.
 
     Raises: UserError when a model is not there, or does not go with the others.
     """
@@ -138,7 +138,7 @@ def fused_model(recipe: Recipe, root: Path) -> FusionForConditionalGeneration:
 
 
 def speaks_many(recipe: Recipe, root: Path) -> bool:
-    """Whether the model has modules of its own for every language."""
+    """Returns whether the model has modules of its own for every language."""
     settings = recipe.model
     if settings.add_to is not None or settings.fuse is not None:
         return settings.add_to is not None
@@ -148,7 +148,7 @@ def speaks_many(recipe: Recipe, root: Path) -> bool:
 
 
 def _check_tokenizer(recipe: Recipe) -> None:
-    """What a tokenizer for each language cannot have. Raises: UserError naming the key."""
+    """Refuses what a tokenizer for each language cannot have. Raises: UserError naming the key."""
     settings = recipe.tokenizer
     if settings.joint or settings.path is not None:
         return
@@ -161,7 +161,7 @@ def _check_tokenizer(recipe: Recipe) -> None:
 
 
 def languages_of_tasks(recipe: Recipe) -> dict[str, list[str]]:
-    """The fields of a config that name the languages of the tasks, in their order."""
+    """Returns the fields of a config that name the languages of the tasks, in their order."""
     tasks = [section.languages or recipe.languages for section in recipe.sections().values()]
     every = dict.fromkeys(code for task in tasks for code in (task.source, task.target))
     sources, targets = {task.source for task in tasks}, {task.target for task in tasks}

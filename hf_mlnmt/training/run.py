@@ -69,7 +69,7 @@ from hf_mlnmt.training.preflight import check_before, check_lengths, doubts_abou
 from hf_mlnmt.training.preparation import EncodedSet, Preparation, RawPairs, measured_by
 from hf_mlnmt.training.processes import check_all, main_first, meet, of_main
 from hf_mlnmt.training.rounds import Rounds, read_rounds
-from hf_mlnmt.training.tasks import Batches, lasting_parameters
+from hf_mlnmt.training.tasks import lasting_parameters
 from hf_mlnmt.training.trainer import TranslationTrainer
 
 
@@ -302,7 +302,7 @@ class Training:
 
 def make_model(run: Run, preparation: Preparation, data: Data) -> Training:
     """The model with new weights, its tasks, and the trainer around them."""
-    recipe, batch = run.recipe, run.recipe.batch
+    recipe = run.recipe
     arguments = training_arguments(recipe, run.output)
     if arguments.bf16 and not computes_bfloat16(arguments.use_cpu):
         run.warn(
@@ -322,7 +322,7 @@ def make_model(run: Run, preparation: Preparation, data: Data) -> Training:
         model,
         arguments,
         tasks,
-        Batches(batch.tokens, batch.side, batch.max_sentences, batch.shapes),
+        recipe.batch,
         schedule(recipe),
         dev_sets,
         save_extras=data.tokenizers.save,
