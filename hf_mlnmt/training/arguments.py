@@ -156,14 +156,8 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         # renamed in Transformers 5.20
         settings["activation_checkpointing" if "activation_checkpointing" in known else "gradient_checkpointing"] = True
     for name, value in recipe.arguments.items():
-        if name not in known:
-            raise UserError(
-                f"{recipe.path}: arguments.{name}: Seq2SeqTrainingArguments has no such field{suggest(name, known)}."
-            )
-        if value and (instead := _REFUSED.get(name)):
-            raise UserError(f"{recipe.path}: arguments.{name}: {instead}.")
-        if isinstance(known[name], bool) and not isinstance(value, bool):
-            raise UserError(f"{recipe.path}: arguments.{name}: expected true or false, not {value!r}.")
+        if problem := _problem_of(name, value, known):
+            raise UserError(f"{recipe.path}: arguments.{name}: {problem}.")
     try:
         arguments = Arguments(**{**settings, **recipe.arguments})
     except (ValueError, TypeError, ImportError) as error:
@@ -175,6 +169,17 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
             f"--mixed_precision no, and say what is meant with --set precision.dtype={launched}."
         )
     return arguments
+
+
+def _problem_of(name: str, value: Any, known: dict[str, Any]) -> str | None:
+    """Returns what is wrong with a field of the recipe's arguments, or None; known: field -> default."""
+    if name not in known:
+        return f"Seq2SeqTrainingArguments has no such field{suggest(name, known)}"
+    if value and name in _REFUSED:
+        return _REFUSED[name]
+    if isinstance(known[name], bool) and not isinstance(value, bool):
+        return f"expected true or false, not {value!r}"
+    return None
 
 
 def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:

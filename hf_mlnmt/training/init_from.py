@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,6 @@ class Account:
     initialised: Shapes = field(default_factory=dict)
     dropped: Shapes = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the account as JSON writes it."""
-        return asdict(self)
 
     def table(self) -> str:
         """Returns the account as lines of text."""

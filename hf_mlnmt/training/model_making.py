@@ -178,10 +178,7 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
     if settings.add_to is not None:
         folder = local_folder(settings.add_to, root, f"{recipe.path}: model.add_to")
         return extended_config(folder, languages_of_tasks(recipe), str(recipe.path), tokenizers.sizes())
-    source, target = len(tokenizers.source), len(tokenizers.target)
     ids = {name: getattr(tokenizers.target, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
-    alone: dict[str, Any] = {"vocab_size": target, **ids}  # a language model has the target's vocabulary and no other
-    both = {**ids, "vocab_size": source, "decoder_vocab_size": target, "decoder_start_token_id": ids["bos_token_id"]}
     path, ours = (None, True) if settings.system is not None else _config_path(recipe, root)
     if ours and (lacking := [name.removesuffix("_id") for name, number in ids.items() if number is None]):
         raise UserError(
@@ -189,22 +186,8 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
             f"tokenizer_config.json ({lacking[0]}: a token of its vocabulary), or train a tokenizer (leave "
             "tokenizer.path out)."
         )
-    if speaks_many(recipe, root):
-        both |= languages_of_tasks(recipe)
-        _check_tokenizer(recipe)
-        if sizes := tokenizers.sizes():
-            if missing := [
-                code for code in [*both["source_languages"], *both["target_languages"]] if code not in sizes
-            ]:
-                raise UserError(
-                    f"{recipe.path}: tokenizer.path: {recipe.tokenizer.path} has no tokenizer of {missing[0]}, only of "
-                    f"{', '.join(sizes)}."
-                )
-            both["vocab_sizes"] = sizes
-        if codes := tokenizers.language_ids():
-            both["language_codes"] = codes
-    if not tokenizers.joint:
-        both["share_encoder_decoder_embeddings"] = False
+    alone = {"vocab_size": len(tokenizers.target), **ids}  # a language model has the target's vocabulary and no other
+    both = {**ids, **_fields_of_both_sides(recipe, tokenizers, root)}
     for name in settings.settings.keys() & both.keys() - {"share_encoder_decoder_embeddings"}:
         raise UserError(
             f"{recipe.path}: model.settings.{name}: this is as the tokenizer says ({both[name]}). Leave it out; the "
@@ -228,11 +211,34 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
     if not ours:  # a model whose tokenizer this is; the part of a model that was pre-trained is made a whole one
         whole = {} if architecture is None else {"is_encoder_decoder": not is_language_model}
         return AutoConfig.from_pretrained(str(path), **{**settings.settings, **whole})
-    if config.vocab_size != source:
-        tell(f"the tokenizer has {source} entries, {path.name} says {config.vocab_size}: the tokenizer's count")
+    if config.vocab_size != (entries := len(tokenizers.source)):
+        tell(f"the tokenizer has {entries} entries, {path.name} says {config.vocab_size}: the tokenizer's count")
     config = AutoConfig.from_pretrained(str(path), **{**settings.settings, **(alone if is_language_model else both)})
     config.validate()  # Transformers sets what it is given behind the checks of the config's class
     return config
+
+
+def _fields_of_both_sides(recipe: Recipe, tokenizers: Tokenizers, root: Path) -> dict[str, Any]:
+    """Returns the fields of a translation model's config that follow from its tokenizers and tasks."""
+    fields: dict[str, Any] = {
+        "vocab_size": len(tokenizers.source),
+        "decoder_vocab_size": len(tokenizers.target),
+        "decoder_start_token_id": tokenizers.target.bos_token_id,
+    }
+    if not tokenizers.joint:
+        fields["share_encoder_decoder_embeddings"] = False
+    if not speaks_many(recipe, root):
+        return fields
+    languages, sizes = languages_of_tasks(recipe), tokenizers.sizes()
+    _check_tokenizer(recipe)
+    missing = [code for codes in languages.values() for code in codes if code not in sizes]
+    if sizes and missing:
+        raise UserError(
+            f"{recipe.path}: tokenizer.path: {recipe.tokenizer.path} has no tokenizer of {missing[0]}, only of "
+            f"{', '.join(sizes)}."
+        )
+    told = {"vocab_sizes": sizes, "language_codes": tokenizers.language_ids()}
+    return fields | languages | {name: value for name, value in told.items() if value}
 
 
 def _config_path(recipe: Recipe, root: Path) -> tuple[Path, bool]:

@@ -529,7 +529,7 @@ class Preparation:
                 account.notes.append(f"{name} translates {' to '.join(there)}, this training {' to '.join(here)}")
         self.tell(account.table())
         if PartialState().is_main_process:
-            write_json(self.output / ACCOUNT, account.to_dict())
+            write_json(self.output / ACCOUNT, vars(account))
 
     def account(self) -> dict[str, Any] | None:
         """What `initialise` kept, when this run began."""

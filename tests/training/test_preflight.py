@@ -176,7 +176,8 @@ def test_dev_or_test_sets_that_are_training_data(tmp_path):
     }.items():
         text = run(recipe, data, tmp_path / "run", settings=[setting, "data.max_length=39"], dry_run=True)
         assert f"data.train train.en + train.de and {name} are the same sentences" in text
-    same = "data.dev.files={source: val.en, target: val.en}"
+    (data / "same.de").write_bytes((data / "val.en").read_bytes())
+    same = "data.dev.files={source: val.en, target: same.de}"
     assert "data.dev: source and target are the same" in run(
         recipe, data, tmp_path / "r", settings=[same], dry_run=True
     )
