@@ -189,7 +189,7 @@ def main() -> None:
         data, tokenizer = load(options.data, options.vocabulary, Path(work) / "pairs")
         config = hf_mlnmt.config_for("transformer", options.shape, vocab_size=len(tokenizer))
         race = Race(data, config, options, tokenizer)
-        statistics_ = batch_statistics(race.sampler, data.source_lengths, data.target_lengths)
+        statistics_ = batch_statistics(race.sampler)
         print(
             f"padding of our batches: source {statistics_.source_padding:.1%}, target {statistics_.target_padding:.1%}"
         )

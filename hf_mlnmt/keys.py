@@ -132,10 +132,6 @@ def build(kind: type[T], content: Any, file: str, at: tuple[str, ...] = (), line
         content: what the YAML holds there.
         file, at, lines: for messages: the file, the path of keys down to here, the line of each key.
 
-    `DROPPED` of the class, if there is one, holds keys of earlier versions, each with the value by which it did
-    nothing. With that value a key is passed over, so that what was written then is still read; with another it is
-    refused.
-
     Raises: UserError.
     """
     return _section(content, kind, _Place(file, at, lines or {}))
@@ -144,19 +140,16 @@ def build(kind: type[T], content: Any, file: str, at: tuple[str, ...] = (), line
 def _section(content: Any, kind: Any, place: _Place) -> Any:
     if not isinstance(content, dict):
         raise place.expected(dict, content)
-    fields, dropped = fields_of(kind), getattr(kind, "DROPPED", {})
-    for key, value in content.items():
-        if key in dropped:
-            if value != dropped[key]:
-                raise UserError(f"{place.below(key)}: this key of earlier versions was dropped. Leave it out.")
-        elif key not in fields:
+    fields = fields_of(kind)
+    for key in content:
+        if key not in fields:
             hint = suggest(str(key), fields) or f"; known here: {', '.join(fields)}"
             raise UserError(f"{place.below(key)}: unknown key{hint}")
     for name, item in sorted(fields.items()):
         if name not in content and item.default is REQUIRED and item.default_factory is REQUIRED:
             raise UserError(f"{place}: missing key '{'.'.join(place.below(name).at)}'.")
     hints = typing.get_type_hints(kind)
-    return kind(**{name: _convert(content[name], hints[name], place.below(name)) for name in content if name in fields})
+    return kind(**{name: _convert(content[name], hints[name], place.below(name)) for name in content})
 
 
 def _convert(value: Any, hint: Any, place: _Place) -> Any:

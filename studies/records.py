@@ -22,13 +22,13 @@ from claims import comparisons
 
 from hf_mlnmt.evaluation.comparison import read_comparison
 from hf_mlnmt.files import write_text
-from hf_mlnmt.recipe.reading import Recipe, read_recipe
+from hf_mlnmt.recipe.reading import Recipe, find_recipe, read_recipe
 from hf_mlnmt.reports import Facts, build_card, parameters_by_part
 from hf_mlnmt.reports.facts import languages_of_results, load_results
 from hf_mlnmt.reports.parameters import model_of_config
 from hf_mlnmt.training.model_making import config_of_recipe
 from hf_mlnmt.training.preflight import expected_tokenizers
-from hf_mlnmt.zoo.records import BASELINE, find_recipe, records_root, renamed
+from hf_mlnmt.zoo.records import BASELINE, records_root, setups
 
 
 def recipe_of(setup: str, system: str) -> Recipe:
@@ -57,10 +57,16 @@ def results_of(setup: str, system: str, root: Path) -> list[Path]:
     return []
 
 
+def setup_and_system(name: str) -> tuple[str, str] | None:
+    """Returns (setup, system) of the name of a run, <system>.<setup>; None for any other name."""
+    system, _, setup = name.partition(".")
+    return (setup, system) if setup in setups() else None
+
+
 def trained_here(root: Path) -> Iterator[tuple[str, str]]:
     """(setup, system) of every model with results."""
     names = {re.sub(r"\.seed\d+$", "", path.stem) for path in (root / "results").rglob("*.json")}
-    for setup, system in sorted(filter(None, map(renamed, names))):
+    for setup, system in sorted(filter(None, map(setup_and_system, names))):
         if results_of(setup, system, root):
             yield setup, system
 
@@ -76,25 +82,15 @@ def config_text(config: Any) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def command_of_now(setup: str, system: str) -> str:
-    """What trains it."""
+def training_command(setup: str, system: str) -> str:
+    """Returns the command that trains it."""
     return f"hf-mlnmt train {setup}" + ("" if system == BASELINE else f" --system {system}")
-
-
-def _in_words_of_now(results: dict[str, Any]) -> dict[str, Any]:
-    """Results whose command calls its recipe as it is called now, not <system>.<setup>.yaml."""
-
-    def now(match: re.Match[str]) -> str:
-        known = renamed(match[1])
-        return command_of_now(*known).removeprefix("hf-mlnmt ") if known else match[0]
-
-    return {**results, "command": re.sub(r"train training/(\S+)", now, results.get("command") or "") or None}
 
 
 def card(setup: str, system: str, root: Path) -> str:
     """The card of a model that was trained here and is not published."""
     recipe, paths = recipe_of(setup, system), results_of(setup, system, root)
-    results, config = [_in_words_of_now(load_results(path)) for path in paths], config_of(recipe)
+    results, config = [load_results(path) for path in paths], config_of(recipe)
     model = model_of_config(config)
     compared = [folder for folder in comparisons(root) if any(folder.glob(f"{recipe.stem}.seed*.json"))]
     return build_card(
@@ -108,7 +104,7 @@ def card(setup: str, system: str, root: Path) -> str:
             own_budget=recipe.to_dict()["budget"],
             parameters=parameters_by_part(model),
             comparisons={folder.name: read_comparison(folder, only=recipe.stem) for folder in compared},
-            train=command_of_now(setup, system),
+            train=training_command(setup, system),
         )
     )
 

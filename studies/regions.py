@@ -31,19 +31,19 @@ import monolingual_tables as monolingual
 import multilingual_tables as multilingual
 from claims import claims_table, comparison_pages, comparisons
 from front import LEGEND, front_table, models_table
+from keys_page import json_schema, keys_as_markdown, settings_as_markdown
 from papers import printed_tables
-from published import setup_tables
 
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.evaluation.comparison import Comparison, read_comparison
 from hf_mlnmt.evaluation.significance import LEGEND as MARKS
 from hf_mlnmt.files import write_text
-from hf_mlnmt.recipe.documentation import json_schema, keys_as_markdown
 from hf_mlnmt.reports.comparison_page import mean_text, minutes_of, with_difference
 from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.tables import DEV, MISSING
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import records_root
+from published import setup_tables
 
 BEGIN, END = re.compile(r"^<!-- report: (\S+) -->$", re.MULTILINE), "<!-- /report -->"
 PAGES = ("README.md", "docs/*.md", "docs/studies/*.md")
@@ -99,6 +99,8 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
         return results_table(root, link, rest.split(",") if rest else None, where, kind == "first").markdown()
     if name == "keys":
         return keys_as_markdown()
+    if name == "settings":
+        return settings_as_markdown()
     if name == "models":
         return models_table(root).markdown()
     if name == "front":
@@ -121,6 +123,7 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
         "front",
         "models",
         "keys",
+        "settings",
         "published",
         *(f"published:{one}" for one in setup_tables(ours)),
     ]

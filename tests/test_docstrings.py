@@ -1,4 +1,4 @@
-"""Docstrings begin with what the thing does or returns: a function's with a verb, a class's and a file's with a noun."""
+"""Docstrings begin with what the thing does or returns: a verb for a function, a noun for a class or a file."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ VERBS = frozenset(
     smooth sort speak split spread stack start state stop store stream strip subtract sum support swap switch take tell
     test tie time tokenise tokenize trace track train transform translate trim truncate try tune turn undo unfold unpack
     update upload use validate verify wait walk warn watch weigh weight withhold wrap write yield zero
-    """.split()
+    """.split()  # noqa: SIM905
 )
 # A verb in the third person ("Returns"), or as a command's help has it ("Train").
 SPELT = VERBS | {f"{verb}s" for verb in VERBS} | {f"{verb}es" for verb in VERBS} | {f"{verb[:-1]}ies" for verb in VERBS}
-FRAGMENTS = frozenset("What Whether As Of How Those Where Which Why When That Its Their From With One".split())
+FRAGMENTS = frozenset(
+    "What Whether As Of How Those Where Which Why When That Its Their From With One".split()  # noqa: SIM905
+)
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str, str]]:
     """Yields line, kind (function, class or file) and text of each docstring of a file."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)):
-            if text := ast.get_docstring(node):
-                kind = {ast.ClassDef: "class", ast.Module: "file"}.get(type(node), "function")
-                yield node.body[0].lineno, kind, text
+            kind = {ast.ClassDef: "class", ast.Module: "file"}.get(type(node), "function")
+            yield from [(node.body[0].lineno, kind, text)] if (text := ast.get_docstring(node)) else []
 
 
 def begins_well(kind: str, text: str) -> bool:

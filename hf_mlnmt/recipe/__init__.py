@@ -1,4 +1,4 @@
-"""What a training is told: the keys of a recipe, how they are read, and what they ask of one another."""
+"""Recipes: their keys, how they are read, and what keys ask of one another."""
 
 from hf_mlnmt.recipe.reading import read_recipe
 from hf_mlnmt.recipe.schema import Recipe

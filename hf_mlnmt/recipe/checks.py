@@ -42,17 +42,17 @@ def check_recipe(recipe: Recipe) -> None:
 
 
 def _values(section: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, Key, Any]]:
-    """Each key of nested sections: its path, what is said of it, its value."""
+    """Yields each key of nested sections: its path, what is said of it, its value."""
     for name, key in keys_of(type(section)).items():
         value, here = getattr(section, name), (*at, name)
         yield ".".join(here), key, value
-        for inner, one in value.items() if isinstance(value, dict) else [("", value)]:
-            if dataclasses.is_dataclass(one):
-                yield from _values(one, (*here, str(inner)) if inner else here)
+        for inner, part in value.items() if isinstance(value, dict) else [("", value)]:
+            if dataclasses.is_dataclass(part):
+                yield from _values(part, (*here, str(inner)) if inner else here)
 
 
 def _numbers(value: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Every number of nested mappings and lists with its path; those of a list have the list's."""
+    """Yields every number of nested mappings and lists with its path; those of a list have the list's."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _numbers(inner, (*at, str(key)))
@@ -64,7 +64,7 @@ def _numbers(value: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def check_values(recipe: Recipe) -> None:
-    """Every value against the range and the check that schema.py has at its key."""
+    """Checks every value against the range and the check that schema.py has at its key."""
     for name, key, value in _values(recipe):
         for at, number in _numbers(value):
             allowed = key.inside.get(".".join(at)) if at else key.range
@@ -78,7 +78,7 @@ def check_values(recipe: Recipe) -> None:
 
 
 def check_tasks(recipe: Recipe) -> None:
-    """data.train or tasks, each with an objective, shares that a rotation can hold, and a development set."""
+    """Checks for data.train or tasks, each with an objective, shares that a rotation can hold, and a dev set."""
     where = recipe.path
     if (recipe.data.train is None) == (recipe.tasks is None):
         raise UserError(
@@ -103,7 +103,7 @@ def check_tasks(recipe: Recipe) -> None:
 
 
 def read_objective(value: str | dict[str, Any], file: str, at: tuple[str, ...]) -> NamedObjective:
-    """What `objective:` says: a name, or a mapping with `name` and the objective's settings.
+    """Reads what `objective:` says: a name, or a mapping with `name` and the objective's settings.
 
     Raises: UserError naming file and field.
     """
@@ -122,7 +122,7 @@ def read_objective(value: str | dict[str, Any], file: str, at: tuple[str, ...]) 
 
 
 def whole_numbers(shares: Sequence[float]) -> list[int]:
-    """The smallest whole numbers in the ratio of the shares: how often each task comes in a cycle.
+    """Returns the smallest whole numbers in the ratio of the shares: how often each task comes in a cycle.
 
     Raises: UserError when the cycle has more than 1,000 places.
     """
@@ -145,7 +145,7 @@ def whole_numbers(shares: Sequence[float]) -> list[int]:
 
 
 def check_fusion(recipe: Recipe) -> None:
-    """A fused model is finished: it has weights, and no label smoothing."""
+    """Checks that a fused model, which is finished, has no other weights and no label smoothing."""
     model, where = recipe.model, recipe.path
     named = [str(name_of(section.objective)) for section in recipe.sections().values()]
     fused = model.fuse is not None or any(name.startswith("fusion-") for name in named)
@@ -166,7 +166,7 @@ def check_fusion(recipe: Recipe) -> None:
 
 
 def check_choices(recipe: Recipe) -> None:
-    """What must be chosen, and what must go together."""
+    """Checks what must be chosen, and what must go together."""
     where, budget, model, optimizer = recipe.path, recipe.budget, recipe.model, recipe.optimizer
     if (budget.steps is None) == (budget.epochs is None):
         raise UserError(f"{where}: budget: give either steps or epochs.")
@@ -188,7 +188,7 @@ def check_choices(recipe: Recipe) -> None:
 
 
 def check_bpe_dropout(recipe: Recipe) -> None:
-    """BPE-dropout needs a BPE tokenizer, and its epochs need BPE-dropout."""
+    """Checks that BPE-dropout has a BPE tokenizer, and its epochs BPE-dropout."""
     where, data, tokenizer = recipe.path, recipe.data, recipe.tokenizer
     if data.bpe_dropout and tokenizer.path is None and tokenizer.kind != "bpe":
         raise UserError(
@@ -204,7 +204,7 @@ def check_bpe_dropout(recipe: Recipe) -> None:
 
 
 def check_schedule(recipe: Recipe) -> None:
-    """Short cycles are of a schedule that has them, fit in the budget, and are not stopped early."""
+    """Checks that short cycles are of a schedule that has them, fit in the budget, and are not stopped early."""
     where, schedule = recipe.path, recipe.schedule
     try:
         check_restarts(schedule)
@@ -226,7 +226,7 @@ CHECKS = (check_values, check_tasks, check_fusion, check_choices, check_bpe_drop
 
 
 def check_budget(recipe: Recipe, steps: int) -> Iterator[str]:
-    """What must fit in a training of so many steps; yields a warning for what is hardly meant.
+    """Checks what must fit in a training of so many steps; yields a warning for what is hardly meant.
 
     Raises: UserError naming the key.
     """

@@ -36,7 +36,7 @@ SUBWORDS_PER_WORD, FILLED = 1.27, 0.97
 
 @dataclass(frozen=True)
 class Setting:
-    """What one size of corpus is trained with on one kind of machine.
+    """The settings that one size of corpus is trained with on one kind of machine.
 
     tokens: of the target in an optimizer step, of all processes together, at most `at_once` of them in one batch.
     epochs: of all training, of which each of `restarts` short cycles has `cycle`; the steps follow from them and are
@@ -157,7 +157,7 @@ _WEB = replace(
 
 
 def _on_cpu(setting: Setting, epochs: float) -> Setting:
-    """What a processor gets through in a night or two: the tiny shape, small batches."""
+    """Returns what a processor gets through in a night or two: the tiny shape, small batches."""
     why = {
         "model": "this machine has no GPU: the tiny shape, some 4,000 tokens a second on a core",
         "optimizer": f"as for the tiny shape on Multi30k ({MULTI30K}); not measured at this size",
@@ -181,7 +181,7 @@ SIZES = (
 
 @dataclass(frozen=True)
 class Measured:
-    """What is known of a corpus: its distinct pairs after filters; the words of their targets, an end of each too."""
+    """The size of a corpus: its distinct pairs after filters; the words of their targets, an end of each too."""
 
     pairs: int
     words: int
@@ -189,7 +189,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Machine:
-    """What is trained on: whether there is an accelerator; how many processes train side by side; cores of the CPU."""
+    """A machine: whether it has an accelerator; how many processes train side by side; cores of its CPU."""
 
     gpu: bool
     processes: int = 1
@@ -202,7 +202,7 @@ class Machine:
 
 
 def choose(corpus: Measured, machine: Machine) -> tuple[dict[str, Any], list[str]]:
-    """The model, tokenizer, batches and budget for a corpus: keys of a recipe, and a line with the reason of each."""
+    """Chooses model, tokenizer, batches and budget for a corpus: keys of a recipe, and a line with each reason."""
     size = next(size for size in SIZES if corpus.pairs < size.below)
     chosen, processes = size.gpu if machine.gpu else size.cpu, machine.processes
     accumulate = max(1, round(chosen.tokens / (chosen.at_once * processes)))
@@ -252,13 +252,13 @@ def choose(corpus: Measured, machine: Machine) -> tuple[dict[str, Any], list[str
 
 
 def _rounded(steps: float) -> int:
-    """To two digits, for people."""
+    """Rounds to two digits, for people."""
     digits = max(0, int(math.log10(max(steps, 1))) - 1)
     return int(round(steps, -digits))
 
 
 def with_text(content: dict[str, Any], corpus: Measured, text: str, lines: int) -> list[str]:
-    """Make of a recipe's content two rounds: a model of the other direction, then one on its translations of `text`.
+    """Makes two rounds of a recipe's content: a model of the other direction, then one on its translations of `text`.
 
     Args:
         lines: distinct sentences of the text after filters.
@@ -291,7 +291,7 @@ def with_text(content: dict[str, Any], corpus: Measured, text: str, lines: int) 
 
 
 def stem_of(path: str) -> str:
-    """What a file is called without its language and endings: train of train.en.gz, else the whole name."""
+    """Returns a file's name without its language and endings: train of train.en.gz, else the whole name."""
     name, code = Path(path).name, language_in(path)
     parts = [part for part in name.split(".") if f".{part.lower()}" not in (*SUFFIXES, ".txt", ".text", ".tok")]
     if code not in parts or len(parts) == 1:
@@ -301,7 +301,7 @@ def stem_of(path: str) -> str:
 
 
 def check_texts(option: str, files: tuple[str, str]) -> None:
-    """UserError for an option that stands for a file, and for a table in place of a file of text."""
+    """Raises UserError for an option that stands for a file, and for a table in place of a file of text."""
     for path in files:
         if path.startswith("--"):
             raise UserError(f"{option}: expected two files, and {path} is an option. Give the sources' and targets'.")
@@ -313,7 +313,7 @@ def check_texts(option: str, files: tuple[str, str]) -> None:
 
 
 def languages_of(files: tuple[str, str], named: tuple[str | None, str | None]) -> tuple[str, str]:
-    """Source and target: of the files' names, or as `named` (--from, --to).
+    """Returns source and target: of the files' names, or as `named` (--from, --to).
 
     Raises: UserError for a language that nothing says, that the name contradicts, for one language on both sides, and
         for what is no file of text.
@@ -351,6 +351,6 @@ def languages_of(files: tuple[str, str], named: tuple[str | None, str | None]) -
 
 
 def to_yaml(content: dict[str, Any], lines: list[str]) -> str:
-    """The recipe as a file to copy and change: the choices as comments, then the keys."""
+    """Writes the recipe as a file to copy and change: the choices as comments, then the keys."""
     comments = "".join(f"# {line}\n" for line in lines)
     return f"{comments}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}"

@@ -1,6 +1,7 @@
-"""From a recipe's YAML to a checked `Recipe`: `extends`, `--set`, `reverse`, types, `directions`, values, in order.
+"""Recipes read from YAML: names, `extends`, `--set`, `reverse`, types, `directions`, values.
 
-`extends: multi30k-ende` names a setup, or a recipe beside this one; this one then says only what is different.
+`extends: multi30k-ende` names a setup, or a recipe beside this one; this one then says only what is different. Where a
+few keys differ from a setup's base.yaml, that lists them under `variants`, name -> keys: a recipe without a file.
 Sections are laid over those of the other recipe key by key; everything else, lists and corpora too, takes its place. A
 value that may be missing is taken away with `null`: `budget: {steps: null, epochs: 3}`. A model that is fused, added to
 or of a record takes the place of the other recipe's as a whole; `model: null` takes it away, `settings: null` its
@@ -33,16 +34,17 @@ import yaml
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.keys import Lines, build, truth
 from hf_mlnmt.recipe.checks import check_recipe
-from hf_mlnmt.recipe.schema import Directions, Languages, Recipe, TaskSection, dev_names, reads_text, translates
-from hf_mlnmt.zoo.records import project_recipe, renamed, setups
+from hf_mlnmt.recipe.schema import Directions, Languages, Recipe, TaskSection, fill_in, reads_text
+from hf_mlnmt.zoo.records import BASE, records_root, setups
+from hf_mlnmt.zoo.systems import find_system, list_systems
 
-EXTENDS, REVERSE = "extends", "reverse"
+EXTENDS, VARIANTS, REVERSE = "extends", "variants", "reverse"
 PLACE = "<language>"
 _SIDES = {"source": "target", "target": "source"}
 
 
 def read_recipe(path: str | Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None) -> Recipe:
-    """Read and check a recipe.
+    """Reads and checks a recipe.
 
     Args:
         path: a YAML file.
@@ -60,7 +62,7 @@ def read_recipe(path: str | Path, settings: list[str] | tuple[str, ...] = (), se
 def read_content(
     path: str | Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None
 ) -> tuple[dict[str, Any], Lines]:
-    """What a recipe's YAML says, with `settings` and `seed` in their place; and the line of each key."""
+    """Returns what a recipe's YAML says, with `settings` and `seed` in their place; and the line of each key."""
     content, lines = load(Path(path))
     for setting in settings:
         set_key(content, setting)
@@ -70,27 +72,19 @@ def read_content(
 
 
 def recipe_of(content: dict[str, Any], path: Path, lines: Lines | None = None) -> Recipe:
-    """The recipe that a YAML's content says, checked; `path` is its place, for messages and for its records."""
-    recipe = build(Recipe, content, str(path), lines=lines)
+    """Builds and checks the recipe of a YAML's content; `path` is its place, for messages and for its records."""
+    recipe = build(Recipe, content, str(_file_of(path)), lines=lines)
     recipe.path = path
     for settings in (recipe.model.settings, recipe.arguments):
         settings.update({name: truth(value) for name, value in settings.items()})
     expand(recipe)
-    if recipe.model.add_to is not None and recipe.tokenizer.path is None:
-        recipe.tokenizer.path = recipe.model.add_to
-    if not any(translates(recipe, name) for name in dev_names(recipe)):
-        recipe.evaluation.metrics = []
-        if "best" not in (content.get("evaluation") or {}):
-            recipe.evaluation.best = "loss"
-    if recipe.model.fuse is not None and recipe.tokenizer.path is None:
-        first = recipe.model.fuse.translation
-        recipe.tokenizer.path = first if isinstance(first, str) else first[0] if first else None
+    fill_in(recipe, told=content)
     check_recipe(recipe)
     return recipe
 
 
 def set_key(content: dict[str, Any], setting: str) -> None:
-    """Carry out a "key.sub=value" of --set in a recipe's content. Raises: UserError naming it."""
+    """Carries out a "key.sub=value" of --set in a recipe's content. Raises: UserError naming it."""
     name, equals, text = setting.partition("=")
     if not equals or not name.strip():
         raise UserError(f"--set {setting}: expected key=value or key.sub=value, as in --set batch.tokens=2048.")
@@ -104,6 +98,91 @@ def set_key(content: dict[str, Any], setting: str) -> None:
         content[last] = parse_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"--set {setting}: the value is not valid YAML ({error}).") from error
+
+
+# Names
+
+
+def project_recipe(name: str | Path) -> Path | None:
+    """Returns the place of <setup> or <setup>/<recipe>, with or without .yaml, of this project; None otherwise."""
+    path = records_root() / "training" / name
+    places = (path / BASE, path, path.parent / f"{path.name}.yaml")
+    return next(filter(is_recipe, places), None)
+
+
+def find_recipe(name: str | Path, system: str | None = None) -> tuple[Path, list[str]]:
+    """Returns the recipe of `hf-mlnmt train <name> --system <system>`, and the settings that it is read with.
+
+    Args:
+        name: a recipe's file, a folder with a base.yaml, or one of this project's setups.
+        system: what is trained in it: the setup's own recipe or variant of that name where there is one, else a system
+            of the zoo, by the settings, in the place of the recipe's own.
+
+    Raises: UserError naming the nearest setup or system.
+    """
+    path = next((place for place in (Path(name), Path(name) / BASE) if is_recipe(place)), None) or project_recipe(name)
+    if path is None:
+        known = setups()
+        raise UserError(
+            f"{name}: no such file, and no setup of that name{suggest(str(name), known)}. Setups: {', '.join(known)}."
+        )
+    if system is None:
+        return path, []
+    if path.name == BASE and system != path.stem and is_recipe(own := path.with_name(f"{system}.yaml")):
+        return own, []
+    try:
+        find_system(system)
+    except UserError as error:
+        beside = recipes_beside(path) if path.name == BASE else []
+        there = f" recipes of the setup: {', '.join(beside)};" if beside else ""
+        raise UserError(
+            f"{name}: system '{system}' is unknown{suggest(system, [*beside, *list_systems()])};{there} systems of the "
+            f"zoo: {', '.join(list_systems())}, ms-<layers>"
+        ) from error
+    return path, [f"model.system={system}"]
+
+
+def is_recipe(path: Path) -> bool:
+    """Returns whether there is a recipe at a path: a file, or a variant of the base.yaml beside it."""
+    return path.is_file() or (path.suffix == ".yaml" and path.stem in _variants(path)[0])
+
+
+def recipes_beside(base: Path) -> list[str]:
+    """Returns the names of a setup's recipes and variants beside its base."""
+    files = [path.stem for path in base.parent.glob("*.yaml") if path.name != BASE]
+    return sorted([*files, *_variants(base)[0]])
+
+
+def _variants(path: Path) -> tuple[dict[str, dict[str, Any]], Lines]:
+    """Returns the variants that the base.yaml beside a path lists, name -> keys, and the lines of that file."""
+    base = path.with_name(BASE)
+    if not base.is_file():
+        return {}, {}
+    content, lines = load_yaml(base)
+    variants = content.get(VARIANTS, {})
+    if not isinstance(variants, dict) or not all(isinstance(keys, dict) and keys for keys in variants.values()):
+        raise UserError(f"{base}, line {lines[(VARIANTS,)]}: {VARIANTS}: expected names with the keys that differ.")
+    return variants, lines
+
+
+def _file_of(path: Path) -> Path:
+    """Returns the file that holds a recipe: of a variant, the base.yaml beside its path."""
+    base = path.with_name(BASE)
+    return base if base.is_file() and not path.is_file() else path
+
+
+def _load_alone(path: Path) -> tuple[dict[str, Any], Lines]:
+    """Returns what the file of a recipe or its entry among the variants says, and the line of each key."""
+    if not path.is_file():
+        variants, lines = _variants(path)
+        if path.stem in variants:
+            entry = (VARIANTS, path.stem)
+            own = {at[2:]: line for at, line in lines.items() if at[:2] == entry}
+            return {EXTENDS: BASE, **variants[path.stem]}, {(EXTENDS,): lines[entry], **own}
+    content, lines = load_yaml(path)
+    if path.name == BASE:
+        content.pop(VARIANTS, None)
+    return content, lines
 
 
 # YAML
@@ -129,7 +208,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
-    """The content of a YAML file and the line of each key.
+    """Returns the content of a YAML file and the line of each key.
 
     Raises: UserError for a missing, empty, invalid file, or a key given twice.
     """
@@ -177,7 +256,7 @@ CLEARED = {("model",), ("model", "settings")}  # by null
 
 
 def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Lines]:
-    """The content of a recipe over that of the one it extends, which must be a whole recipe by itself.
+    """Lays the content of a recipe over that of the one it extends, which must be a whole recipe by itself.
 
     Args:
         above: the recipes that extend this one.
@@ -186,32 +265,30 @@ def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Line
 
     Raises: UserError as load_yaml, and for a recipe that is not there, is wrong, or extends itself.
     """
-    content, lines = load_yaml(path)
+    content, lines = _load_alone(path)
     if EXTENDS not in content:
         return content, lines
-    named, where = content.pop(EXTENDS), f"{path}, line {lines[(EXTENDS,)]}: {EXTENDS}"
+    file = _file_of(path)
+    named, where = content.pop(EXTENDS), f"{file}, line {lines[(EXTENDS,)]}: {EXTENDS}"
     base = _extended(named, path, where)
     chain = (*above, path.resolve())
     if base.resolve() in chain:
         raise UserError(f"{where}: {named} extends this recipe in turn. Let one of them hold all keys.")
     below, base_lines = load(base, chain)
-    build(Recipe, below, str(base), lines=base_lines)  # its errors name its own lines
-    return lay_over(below, content, str(path), lines=lines), lines
+    build(Recipe, below, str(_file_of(base)), lines=base_lines)  # its errors name its own lines
+    return lay_over(below, content, str(file), lines=lines), lines
 
 
 def _extended(named: Any, path: Path, where: str) -> Path:
-    """The file beside `path`, else the project's recipe of that name."""
+    """Returns the place of the recipe beside `path`, else of the project's recipe, of that name."""
     if not isinstance(named, str):
         raise UserError(f"{where}: expected the name of a recipe beside this one, or of a setup; not {named!r}.")
-    if (beside := path.parent / named).is_file():
-        return beside
-    if (recipe := project_recipe(named)) is not None:
-        return recipe
+    beside = path.parent / named
+    if (place := beside if is_recipe(beside) else project_recipe(named)) is not None:
+        return place
     known = [*(other.name for other in sorted(path.parent.glob("*.yaml")) if other != path), *setups()]
-    now = renamed(named)
-    hint = f"; it is {now[0]} now, with model: {{system: {now[1]}}}" if now else suggest(named, known)
     raise UserError(
-        f"{where}: there is no {beside}, and no setup of that name{hint}. "
+        f"{where}: there is no {beside}, and no setup of that name{suggest(named, known)}. "
         "Give the name of a recipe beside this one, or of a setup."
     )
 
@@ -224,7 +301,7 @@ def lay_over(
     at: tuple[str, ...] = (),
     lines: Lines | None = None,
 ) -> dict[str, Any]:
-    """`below` with the keys of `content` in their place, as one recipe extends another.
+    """Returns `below` with the keys of `content` in their place, as one recipe extends another.
 
     file, of, lines: for messages: where `content` stands, the keys down to it, the line of each key.
 
@@ -254,7 +331,7 @@ def lay_over(
 
 
 def turn_round(content: dict[str, Any]) -> None:
-    """Carry out the key `reverse` of a recipe's content, in place; what is left says the other direction itself.
+    """Carries out the key `reverse` of a recipe's content, in place; what is left says the other direction itself.
 
     Languages and text processing change sides, every corpus of pairs is read the other way round, and text that names
     a side gets the other one. Model, settings and names stay. Values of wrong types are left for `build` to refuse.
@@ -293,7 +370,7 @@ def _turn_corpora(corpora: Any, objective: Any) -> None:
 
 
 def _exchange(sides: Any) -> None:
-    """Exchange what a mapping has under source and target."""
+    """Swaps what a mapping has under source and target."""
     if isinstance(sides, dict):
         turned = {_SIDES.get(side, side): value for side, value in sides.items()}
         sides.clear()
@@ -304,7 +381,7 @@ def _exchange(sides: Any) -> None:
 
 
 def expand(recipe: Recipe) -> None:
-    """Put the tasks and test sets that `directions` stands for into the recipe, in its place.
+    """Puts the tasks and test sets that `directions` stands for into the recipe, in its place.
 
     Raises: UserError naming the field.
     """
@@ -338,7 +415,7 @@ def expand(recipe: Recipe) -> None:
 
 
 def trained_pairs(directions: Directions, where: str) -> list[tuple[str, str]]:
-    """The ordered pairs of two languages that are trained."""
+    """Returns the ordered pairs of two languages that are trained."""
     every = list(itertools.permutations(directions.between, 2))
     kind = directions.pairs
     if isinstance(kind, list):

@@ -1,10 +1,10 @@
-"""Every key of a recipe, once: its type, range, choices and default, and what it means.
+"""The keys of a recipe, each once: its type, range, choices and default, and what it means.
 
 Sections are dataclasses, and a key is a field: `name: type = key(default, "help", range)` (hf_mlnmt/keys.py).
 Dataclasses and not pydantic: nothing new is installed, and the texts of errors, which name the line of the YAML and the
 nearest right key, stay our own.
 
-What reads this: keys.py (`build`: unknown keys and types), checks.py (values), documentation.py (the tables of
+What reads this: keys.py (`build`: unknown keys and types), checks.py (values), studies/keys_page.py (the tables of
 docs/recipes.md, the JSON schema of editors). Keys of corpora, filters and text processing stand in the same way at the
 dataclasses of hf_mlnmt/data that `of` names.
 """
@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import yaml
 
@@ -194,8 +194,6 @@ class Data:
     name: str | None = key(None, "The name of the data in the model card.")
     licence: str | None = key(None, "The licence of the data in the model card, an identifier of the Hub.")
 
-    DROPPED: ClassVar[dict[str, Any]] = {"bidirectional_epochs": 0}  # keys of earlier versions: see `build`
-
 
 @dataclass
 class Directions:
@@ -251,7 +249,7 @@ class Fuse:
 
 @dataclass
 class Model:
-    """What is trained: a system of the zoo at a shape, or a config of a file."""
+    """The model that is trained: a system of the zoo at a shape, or a config of a file."""
 
     record: str | None = key(None, "Instead of system and shape: `modeling/<record>.json`, beside the recipe's folder.")
     system: str | None = key(None, "The name of a system of the zoo, with shape.")
@@ -290,7 +288,7 @@ class TranslationSection:
 
 @dataclass
 class Round:
-    """One training of several that build on one another (training/rounds.py)."""
+    """A training of several that build on one another (training/rounds.py)."""
 
     reverse: bool = key(False, "Train in the other direction than the recipe's.")
     translate: TranslationSection | None = key(None, "What is translated for this round.")
@@ -304,7 +302,11 @@ class Round:
 class Tokenizer:
     """Trained on the training corpora, or taken from `path`."""
 
-    path: str | None = key(None, "Use this folder's tokenizer, or a SentencePiece .model, instead of training one.")
+    path: str | None = key(
+        None,
+        "Use this folder's tokenizer, or a SentencePiece .model, instead of training one. Unless told: that of "
+        "model.add_to, or of the first model of model.fuse.translation.",
+    )
     kind: Literal["bpe", "unigram"] = key("bpe", "The kind of subwords.")
     vocab_size: int = key(8000, "The number of subwords.", MILLION)
     joint: bool = key(
@@ -331,8 +333,8 @@ class Tokenizer:
 
 
 @dataclass
-class BatchSize:
-    """An optimizer step sees at most tokens x accumulate x processes."""
+class Batches:
+    """The size of batches: an optimizer step sees at most tokens x accumulate x processes."""
 
     tokens: int = key(
         2048, "A batch's sentences times its longest sentence are at most so many.", Range(0, 10**7, above=True)
@@ -381,7 +383,7 @@ class LearningRate:
 
 @dataclass
 class Budget:
-    """How long the training is: give one of the two."""
+    """The length of the training: give one of the two."""
 
     steps: int | None = key(None, "Optimizer steps.", COUNT)
     epochs: float | None = key(None, "Epochs of the training data.", MILLION)
@@ -395,13 +397,13 @@ class Evaluation:
     metrics: list[str] = key(
         ["bleu"],
         "bleu and ter (in the target language's tokens, docs/scores.md), chrf, or any metric of the evaluate library "
-        "by name (extra `evaluate`).",
+        "by name (extra `evaluate`). None of them where nothing is translated.",
     )
     beams: int = key(1, "Beams of the translations that are scored.", HUNDRED)
     best: str = key(
         "bleu",
-        "What chooses the best checkpoint: one of metrics, loss, or `<task>_bleu`; loss where nothing is translated. "
-        "chrf holds for every language.",
+        "What chooses the best checkpoint: one of metrics, loss, or `<task>_bleu`; unless told, loss where nothing is "
+        "translated. chrf holds for every language.",
     )
     higher_is_better: bool | None = key(
         None, "Whether a larger value is better; unless told: no for loss, perplexity and ter, else yes."
@@ -411,7 +413,7 @@ class Evaluation:
 
 @dataclass
 class Checkpoints:
-    """Which checkpoints are kept and averaged."""
+    """The checkpoints that are kept and averaged."""
 
     keep: int = key(5, "The last so many checkpoints are kept, and the best.", THOUSAND)
     average: int = key(5, "The last so many are averaged at the end.", THOUSAND)
@@ -419,7 +421,7 @@ class Checkpoints:
 
 @dataclass
 class Decoding:
-    """Of the finished model, written into its generation_config.json; the test sets are scored with it."""
+    """The search of the finished model, in its generation_config.json; the test sets are scored with it."""
 
     beams: int = key(5, "The beams.", HUNDRED)
     length_penalty: float = key(1.0, "The exponent of the length penalty.", Range(-100, 100))
@@ -431,7 +433,7 @@ class Decoding:
 
 @dataclass
 class Precision:
-    """What the steps compute in, and how."""
+    """The numbers that the steps compute in."""
 
     dtype: Literal["float32", "bf16", "fp16", "auto"] = key(
         "float32", "bf16 and fp16: mixed precision, weights stay float32; auto: bf16 where the machine computes in it."
@@ -446,7 +448,7 @@ class Precision:
 
 @dataclass
 class Logging:
-    """What is logged where."""
+    """The log."""
 
     every: int = key(100, "Steps between two logs.", COUNT)
     trackers: list[str] = key(
@@ -475,7 +477,7 @@ class Recipe:
         check=_parts,
     )
     tokenizer: Tokenizer = key(Tokenizer, "The tokenizer.")
-    batch: BatchSize = key(BatchSize, "The size of a batch.")
+    batch: Batches = key(Batches, "The size of a batch.")
     optimizer: Optimizer = key(Optimizer, "The optimizer.")
     schedule: LearningRate = key(LearningRate, "The learning rate of each step.")
     budget: Budget = key(Budget, "How long the training is.")
@@ -497,33 +499,33 @@ class Recipe:
 
     @property
     def stem(self) -> str:
-        """What its runs are called: as the file; in training/<setup>/ <system>.<setup>."""
+        """Returns the name of its runs: the file's; in training/<setup>/ <system>.<setup>."""
         return run_name(self.path, self.model.system) if self.path else "recipe"
 
     def sections(self) -> dict[str, TaskSection]:
-        """The tasks that have a share; data.train is one task, with the name of its objective."""
+        """Returns the tasks that have a share; data.train is a task with the name of its objective."""
         if self.tasks is None:
             assert self.data.train is not None
             return {str(name_of(self.objective)): TaskSection(self.data.train, self.objective)}
         return {name: section for name, section in self.tasks.items() if section.share}
 
     def to_dict(self) -> dict[str, Any]:
-        """Every key with its value, as the YAML could say it."""
+        """Returns every key with its value, as the YAML could say it."""
         return {key: value for key, value in dataclasses.asdict(self).items() if key != "path"}
 
     def to_yaml(self) -> str:
-        """The recipe with all defaults written out."""
+        """Returns the recipe with all defaults written out."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
 
 def default_keys() -> dict[str, Any]:
-    """The keys that have defaults, with them; of runs that were made before there was such a key, or after, too."""
+    """Returns the keys outside languages and data with their defaults, for what the recipe of a run does not say."""
     keys = Recipe(languages=Languages("", "")).to_dict()
-    return {**{key: value for key, value in keys.items() if key != "languages"}, "data": dict(Data.DROPPED)}
+    return {key: value for key, value in keys.items() if key not in ("languages", "data")}
 
 
 def cycle_ends(schedule: Any, total: int) -> list[int]:
-    """The steps after which a short cycle ends, in a training of `total` steps; none without restarts.
+    """Returns the steps after which a short cycle ends, in a training of `total` steps; none without restarts.
 
     Args:
         schedule: a `LearningRate`, or a `Schedule` made from it.
@@ -543,7 +545,7 @@ def cycle_ends(schedule: Any, total: int) -> list[int]:
 
 
 def check_restarts(schedule: Any) -> None:
-    """UserError for cycles of a schedule that has none, or of no steps."""
+    """Raises UserError for cycles of a schedule that has none, or of no steps."""
     if schedule.restarts and (
         schedule.name not in ("cosine", "linear") or schedule.restarts < 0 or schedule.restart_steps < 1
     ):
@@ -579,7 +581,7 @@ class SmoothedSettings(ObjectiveSettings):
 
 @dataclass
 class EncoderSettings(SmoothedSettings):
-    """Of an objective that trains an encoder."""
+    """The settings of an objective that trains an encoder."""
 
     tie: bool = key(False, "The projection is the source embedding, and not a parameter of the objective's own.")
 
@@ -589,7 +591,7 @@ _FROM_0_TO_1 = Range(0, 1, says="must be from 0 to 1")
 
 @dataclass
 class DistortionSettings(ObjectiveSettings):
-    """How tokens are hidden (training/objectives.py)."""
+    """The distortion that hides tokens (training/objectives.py)."""
 
     distorted: float = key(0.15, "The share of tokens that are predicted.", _FROM_0_TO_1)
     masked: float = key(0.8, "How many of these become `<mask>`.", _FROM_0_TO_1)
@@ -622,7 +624,7 @@ _DEV_SENTENCES = Range(0, says="must be at least 0, which measures none")
 
 @dataclass
 class NBestSettings(ObjectiveSettings):
-    """Of lists of the best translations (`FusionNBest`)."""
+    """The lists of the best translations (`FusionNBest`)."""
 
     n: int = key(12, "Hypotheses, and beams.", Range(1, 1000))
     found_by: Literal["q", "translation"] = key(
@@ -642,7 +644,7 @@ class NBestSettings(ObjectiveSettings):
 
 @dataclass
 class TrellisSettings(ObjectiveSettings):
-    """Of a beam search with recombination (`FusionTrellis`)."""
+    """The beam search with recombination (`FusionTrellis`)."""
 
     beams: int = key(12, "Beams of the search.", Range(1, 1000))
     k: int = key(1, "Beams that share so many last tokens are joined.", Range(0))
@@ -704,13 +706,13 @@ OBJECTIVES = {
 
 
 def name_of(objective: str | Mapping[str, Any] | None) -> Any:
-    """The name in what a recipe's `objective` says."""
+    """Returns the name in what a recipe's `objective` says."""
     name = objective.get("name") if isinstance(objective, Mapping) else objective
     return name if isinstance(name, str | None) else str(name)
 
 
 def reads_text(objective: str | Mapping[str, Any] | None) -> bool:
-    """Whether an objective's corpora are text of one language, and not pairs."""
+    """Returns whether an objective's corpora are text of one language, and not pairs."""
     name = name_of(objective)
     return name in OBJECTIVES and OBJECTIVES[name].reads == "text"
 
@@ -728,20 +730,37 @@ class NamedObjective:
 
 
 def dev_names(recipe: Recipe) -> list[str]:
-    """The development sets in order; the first one's numbers stand without its name."""
+    """Returns the development sets in order; the first one's numbers stand without its name."""
     own = [name for name, section in (recipe.tasks or {}).items() if section.share and section.dev is not None]
     return [MAIN_DEV] * (recipe.data.dev is not None) + own
 
 
+def fill_in(recipe: Recipe, told: Mapping[str, Any]) -> None:
+    """Fills in what other keys decide: tokenizer.path, evaluation.metrics and evaluation.best say how.
+
+    told: the content of the recipe's YAML.
+    """
+    model, tokenizer, evaluation = recipe.model, recipe.tokenizer, recipe.evaluation
+    if tokenizer.path is None and model.add_to is not None:
+        tokenizer.path = model.add_to
+    elif tokenizer.path is None and model.fuse is not None:
+        fused = model.fuse.translation
+        tokenizer.path = fused if isinstance(fused, str) else next(iter(fused), None)
+    if not any(translates(recipe, name) for name in dev_names(recipe)):
+        evaluation.metrics = []
+        if "best" not in (told.get("evaluation") or {}):
+            evaluation.best = "loss"
+
+
 def translates(recipe: Recipe, dev_name: str) -> bool:
-    """Whether a development set is translated and scored."""
+    """Returns whether a development set is translated and scored."""
     own = recipe.objective if recipe.tasks is None else "translation"
     name = name_of((recipe.tasks or {})[dev_name].objective if dev_name != MAIN_DEV else own)
     return name in OBJECTIVES and OBJECTIVES[name].translates
 
 
 def measured(recipe: Recipe) -> set[str]:
-    """What evaluation.best can name: loss, bleu, ..., and of further development sets <name>_loss, ..."""
+    """Returns what evaluation.best can name: loss, bleu, ..., and of further development sets <name>_loss, ..."""
     names: set[str] = set()
     for number, name in enumerate(dev_names(recipe)):
         metrics = ["loss", "perplexity", *(recipe.evaluation.metrics if translates(recipe, name) else [])]
@@ -752,6 +771,6 @@ def measured(recipe: Recipe) -> set[str]:
 
 
 def saved_steps(recipe: Recipe, steps: int) -> Sequence[int]:
-    """Steps of the checkpoints of a training of `steps` that count for the average."""
+    """Returns the steps of the checkpoints of a training of `steps` that count for the average."""
     every = recipe.evaluation.every
     return cycle_ends(recipe.schedule, steps) or sorted({*range(every, steps, every), steps})

@@ -63,11 +63,11 @@ def page_of(folder: str | Path, root: str | Path | None = None) -> str:
 
 def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] | None:
     """The budget of the recipe of a run, <system>.<setup>; None if there is no such setup."""
-    from hf_mlnmt.recipe.reading import read_recipe
+    from hf_mlnmt.recipe.reading import is_recipe, read_recipe
 
     system, _, setup = stem.partition(".")
     folder = (Path(root) if root is not None else records_root()) / "training" / file_name(setup)
-    path = next((one for one in (folder / f"{file_name(system)}.yaml", folder / BASE) if one.is_file()), None)
+    path = next(filter(is_recipe, (folder / f"{file_name(system)}.yaml", folder / BASE)), None)
     return read_recipe(path).to_dict()["budget"] if path is not None else None
 
 

@@ -1,6 +1,7 @@
-"""Training: objectives, batches, schedules, the trainer, and recipes that do the whole job."""
+"""The trainer, its objectives, batches and schedules, and recipes that do the whole job."""
 
 from hf_mlnmt.recipe.reading import Recipe, read_recipe
+from hf_mlnmt.recipe.schema import Batches
 from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics
 from hf_mlnmt.training.callbacks import NonFiniteLoss
 from hf_mlnmt.training.checkpoints import average_checkpoints
@@ -9,7 +10,7 @@ from hf_mlnmt.training.objectives import Objective, Translation
 from hf_mlnmt.training.pair import TwoFiles, train_pair
 from hf_mlnmt.training.run import run_recipe
 from hf_mlnmt.training.schedules import Schedule
-from hf_mlnmt.training.tasks import Batches, Task
+from hf_mlnmt.training.tasks import Task
 from hf_mlnmt.training.trainer import TranslationTrainer
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""From a recipe to what Transformers takes: the trainer's arguments, the schedule, the generation_config.
+"""Arguments of Transformers from a recipe: the trainer's, the schedule, the generation_config.
 
 `precision.compile` says whether torch.compile works on a training's layers (`trainer.compiled_layers`):
 
@@ -28,18 +28,18 @@ from hf_mlnmt.training.schedules import Schedule
 
 
 def is_compiled(recipe: Recipe, on_cpu: bool) -> bool:
-    """Whether the layers in the steps of this recipe's training are compiled on this machine."""
+    """Returns whether this recipe's training compiles layers on this machine."""
     return recipe.precision.compile is True and not lacks_compiler(on_cpu)
 
 
 def lacks_compiler(on_cpu: bool) -> bool:
-    """On a CPU torch.compile writes C++, and asks $CXX, g++ or clang++ to compile it."""
+    """Returns whether torch.compile, which writes C++ for a CPU, finds no $CXX, g++ or clang++."""
     names = (os.environ.get("CXX"), "g++", "clang++")
     return on_cpu and not any(name and shutil.which(name) for name in names)
 
 
 def remark(recipe: Recipe, on_cpu: bool) -> str | None:
-    """A line for the user of a training that is not compiled though that was asked for."""
+    """Returns a line for the user of a training that is not compiled though that was asked for, or None."""
     if recipe.precision.compile is True and lacks_compiler(on_cpu):
         return "precision.compile: no C++ compiler here (g++, clang++ or $CXX), so torch.compile stays off"
     return None
@@ -56,7 +56,7 @@ _SHARDED = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-L
 
 
 def check_launcher() -> None:
-    """Refuse what a launcher asks for and a training does not do. Raises: UserError naming it."""
+    """Refuses what a launcher asks for and a training does not do. Raises: UserError naming it."""
     for name, what in _SHARDED.items():
         if os.environ.get(f"ACCELERATE_USE_{name}", "false").lower() in ("true", "1"):
             raise UserError(
@@ -77,8 +77,10 @@ OPTIMIZERS = {"adam": "adamw_torch_fused", "adamw": "adamw_torch_fused", "sgd": 
 
 
 class Arguments(Seq2SeqTrainingArguments):
-    """As Transformers', on a device that torch.load knows: of several processes on a CPU theirs is "cpu:0", and the
-    Trainer of 5.17 asks for the optimizer's state to be there."""
+    """Transformers' arguments, on a device that torch.load knows.
+
+    Theirs is "cpu:0" of several processes on a CPU, and the Trainer of 5.17 asks for the optimizer's state there.
+    """
 
     @property
     def device(self) -> torch.device:
@@ -87,19 +89,19 @@ class Arguments(Seq2SeqTrainingArguments):
 
 
 def higher_is_better(recipe: Recipe) -> bool:
-    """Whether a larger value of evaluation.best is a better one."""
+    """Returns whether a larger value of evaluation.best is a better one."""
     told = recipe.evaluation.higher_is_better
     metric = recipe.evaluation.best.rsplit("_", 1)[-1]  # before it, the name of a development set
     return metric not in ("loss", "perplexity", "ter") if told is None else told
 
 
 def schedule(recipe: Recipe) -> Schedule:
-    """The learning-rate schedule; its total is set by the trainer."""
+    """Makes the learning-rate schedule; its total is set by the trainer."""
     return Schedule(**dataclasses.asdict(recipe.schedule))
 
 
 def computes_bfloat16(on_cpu: bool) -> bool:
-    """Whether the CPU, or else the accelerator, has instructions for bfloat16; others are slow at it."""
+    """Returns whether the CPU, or else the accelerator, has instructions for bfloat16; others are slow at it."""
     if not on_cpu:
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
@@ -107,12 +109,12 @@ def computes_bfloat16(on_cpu: bool) -> bool:
 
 
 def precision(arguments: TrainingArguments) -> str:
-    """float32, bf16 or fp16: what a training with these arguments computes in."""
+    """Returns what a training with these arguments computes in: float32, bf16 or fp16."""
     return "bf16" if arguments.bf16 else "fp16" if arguments.fp16 else "float32"
 
 
 def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments:
-    """Seq2SeqTrainingArguments of a recipe. Checkpoints go to output/checkpoints.
+    """Makes the Seq2SeqTrainingArguments of a recipe. Checkpoints go to output/checkpoints.
 
     Raises: UserError for an unknown argument or tracker, or one that this machine cannot do (such as bf16).
     """
@@ -154,14 +156,8 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         # renamed in Transformers 5.20
         settings["activation_checkpointing" if "activation_checkpointing" in known else "gradient_checkpointing"] = True
     for name, value in recipe.arguments.items():
-        if name not in known:
-            raise UserError(
-                f"{recipe.path}: arguments.{name}: Seq2SeqTrainingArguments has no such field{suggest(name, known)}."
-            )
-        if value and (instead := _REFUSED.get(name)):
-            raise UserError(f"{recipe.path}: arguments.{name}: {instead}.")
-        if isinstance(known[name], bool) and not isinstance(value, bool):
-            raise UserError(f"{recipe.path}: arguments.{name}: expected true or false, not {value!r}.")
+        if problem := _problem_of(name, value, known):
+            raise UserError(f"{recipe.path}: arguments.{name}: {problem}.")
     try:
         arguments = Arguments(**{**settings, **recipe.arguments})
     except (ValueError, TypeError, ImportError) as error:
@@ -175,8 +171,19 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
     return arguments
 
 
+def _problem_of(name: str, value: Any, known: dict[str, Any]) -> str | None:
+    """Returns what is wrong with a field of the recipe's arguments, or None; known: field -> default."""
+    if name not in known:
+        return f"Seq2SeqTrainingArguments has no such field{suggest(name, known)}"
+    if value and name in _REFUSED:
+        return _REFUSED[name]
+    if isinstance(known[name], bool) and not isinstance(value, bool):
+        return f"expected true or false, not {value!r}"
+    return None
+
+
 def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
-    """A generation_config of token ids and the recipe's decoding, of which a language model has the length alone."""
+    """Makes a generation_config of token ids and the recipe's decoding, for a language model of the length alone."""
     decoding, ids = recipe.decoding, ["pad_token_id", "eos_token_id", "bos_token_id"]
     settings: dict[str, Any] = {"max_new_tokens": decoding.max_new_tokens}
     if config.is_encoder_decoder:
@@ -192,7 +199,7 @@ def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
 
 @contextmanager
 def tracking_in(output: Path) -> Iterator[None]:
-    """TensorBoard's files go to output/tracking, unless the environment says where; only as long as this run lasts."""
+    """Sends TensorBoard's files to output/tracking while a block runs, unless the environment says where."""
     if TRACKING in os.environ:
         yield
         return

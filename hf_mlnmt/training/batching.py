@@ -18,7 +18,7 @@ from hf_mlnmt.training.shapes import Boxes, Shape, cells
 
 
 class TokenBatchSampler(Sampler[list[int]]):
-    """Yields lists of sentence indices whose padded size on the budget side is at most `max_tokens`.
+    """Yields lists of sentence indices whose padded size on the side that counts is at most `tokens`.
 
     Sentences are sorted by the longer side, then by the difference of the sides, which goes up and down in turn:
     neighbours are similar on both sides. Noise on the difference gives every epoch other batches, and the order of the
@@ -27,7 +27,7 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     Args:
         source_lengths, target_lengths: subwords per sentence, end-of-sentence symbol included.
-        max_tokens: sentences times longest sentence of a batch; a sentence longer than this is a batch of its own.
+        tokens: sentences times longest sentence of a batch; a sentence longer than this is a batch of its own.
         side: which side's tokens are counted; "both" counts the longer of the two.
         world_size, rank: number of processes and which of them this is; each gets the same number of batches.
         accumulation: batches per optimizer step; the count per process is a multiple of it.
@@ -46,7 +46,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         self,
         source_lengths: Sequence[int] | np.ndarray,
         target_lengths: Sequence[int] | np.ndarray,
-        max_tokens: int,
+        tokens: int,
         side: Side = "target",
         seed: int = 1,
         world_size: int = 1,
@@ -59,7 +59,7 @@ class TokenBatchSampler(Sampler[list[int]]):
     ) -> None:
         if side not in get_args(Side):
             raise UserError(f"batch side '{side}' is unknown: use one of {', '.join(get_args(Side))}.")
-        if max_tokens < 1 or (max_sentences is not None and max_sentences < 1):
+        if tokens < 1 or (max_sentences is not None and max_sentences < 1):
             raise UserError("a batch must have room for at least 1 token and 1 sentence.")
         if shapes is not None and shapes < 1:
             raise UserError(f"shapes={shapes}: batches have at least 1 shape; None leaves them as they come.")
@@ -69,7 +69,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.source, self.target = source, target
         self.longer, self.difference = np.maximum(source, target), source - target
         self.lengths = {"source": source, "target": target, "both": self.longer}[side]
-        self.max_tokens, self.max_sentences, self.noise = max_tokens, max_sentences or max(1, len(source)), noise
+        self.tokens, self.max_sentences, self.noise = tokens, max_sentences or max(1, len(source)), noise
         self.seed, self.world_size, self.rank, self.accumulation = seed, world_size, rank, accumulation
         self.choose, self.epoch = choose or (lambda epoch: None), 0
         self.group = world_size * accumulation
@@ -80,7 +80,7 @@ class TokenBatchSampler(Sampler[list[int]]):
             self._fit(shapes, side)
 
     def __len__(self) -> int:
-        """Batches of this process in one epoch; the same in every epoch."""
+        """Returns the batches of this process in one epoch, in every epoch as many."""
         return self.total // self.world_size
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -88,18 +88,18 @@ class TokenBatchSampler(Sampler[list[int]]):
             yield batch.tolist()
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration yields."""
+        """Chooses the epoch that the next iteration yields."""
         self.epoch = epoch
 
     def batches(self, epoch: int) -> list[np.ndarray]:
-        """All batches of an epoch in order, those of every process: batch i belongs to process i % world_size."""
+        """Makes all batches of an epoch in order: batch i belongs to process i % world_size."""
         order, bounds = self._arrange(epoch)
         batches = [order[start:end] for start, end in itertools.pairwise(bounds)]
         shuffled = np.random.default_rng([self.seed, epoch, 1]).permutation(len(batches))
         return [batches[i] for i in shuffled]
 
     def at(self, place: int) -> list[list[int]]:
-        """Sentence indices of the batches that the processes see at the same time, `place` batches after the start."""
+        """Returns the batches, as sentence indices, that the processes see at once, `place` batches after the start."""
         epoch, place = divmod(place, len(self))
         if self._latest[0] != epoch:
             self._latest = epoch, self.batches(epoch)
@@ -107,21 +107,21 @@ class TokenBatchSampler(Sampler[list[int]]):
         return [batch.tolist() for batch in self._latest[1][first : first + self.world_size]]
 
     def members(self, step: int) -> list[list[int]]:
-        """Sentence indices of the batches that make up optimizer step `step` (from 0), over all processes."""
+        """Returns the batches, as sentence indices, of optimizer step `step` (from 0), over all processes."""
         first = step * self.accumulation
         return [batch for place in range(first, first + self.accumulation) for batch in self.at(place)]
 
     def shape(self, batch: Sequence[int] | np.ndarray) -> Shape:
-        """Sentences, source and target length of the tensors of a batch, padding included."""
+        """Returns sentences, source and target length of the tensors of a batch, padding included."""
         shape = len(batch), int(self.source[batch].max()), int(self.target[batch].max())
         return self.boxes.shape(*shape) if self.boxes else shape
 
     def _fit(self, shapes: int, side: Side) -> None:
-        """Choose the boxes: fewer than `shapes` where an epoch would not fill batches of so many."""
+        """Chooses the boxes: fewer than `shapes` where an epoch would not fill batches of so many."""
         self.noise, least = 0.0, math.inf
         best, seen = (self.total, self.boxes), self._chosen(0)
         while shapes:
-            self.boxes = Boxes.fit(self.source, self.target, seen, shapes, self.max_tokens, side, self.max_sentences)
+            self.boxes = Boxes.fit(self.source, self.target, seen, shapes, self.tokens, side, self.max_sentences)
             self.total = self._count()
             needed = sum(cells([self.shape(batch) for batch in self.batches(0)]))
             if needed >= least:
@@ -130,9 +130,9 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.total, self.boxes = best
 
     def _count(self) -> int:
-        """How many batches every epoch has, over all processes."""
+        """Counts the batches of every epoch, over all processes."""
         chosen, varies = self._chosen(0), self.choose(0) is not None
-        counts = [len(self._pack(0, noise, self.max_tokens)[1]) - 1 for noise in {0.0, self.noise}]
+        counts = [len(self._pack(0, noise, self.tokens)[1]) - 1 for noise in {0.0, self.noise}]
         # A mixture draws other lengths every epoch: a little room above the first epoch's count, filled by splitting.
         total = math.ceil(max(counts) * (1.02 if varies else 1.0) / self.group) * self.group
         total = min(total, len(chosen) // self.group * self.group)
@@ -149,7 +149,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         return np.arange(len(self.lengths)) if chosen is None else np.asarray(chosen, np.int64)
 
     def _sort(self, epoch: int, noise: float) -> np.ndarray:
-        """Indices of an epoch so that neighbours are of similar length on both sides."""
+        """Sorts the indices of an epoch so that neighbours are of similar length on both sides."""
         rng = np.random.default_rng([self.seed, epoch, 0])
         chosen = self._chosen(epoch)
         longer = self.longer[chosen]
@@ -159,41 +159,41 @@ class TokenBatchSampler(Sampler[list[int]]):
         return chosen[np.lexsort((rng.random(len(chosen)), difference, longer))]
 
     def _arrange(self, epoch: int) -> tuple[np.ndarray, list[int]]:
-        """The sorted indices of an epoch and where its `total` batches begin and end in them."""
+        """Returns the sorted indices of an epoch, and where its `total` batches begin and end in them."""
         for noise in (self.noise, self.noise / 2, self.noise / 4, 0.0):
-            order, bounds = self._pack(epoch, noise, self.max_tokens)
+            order, bounds = self._pack(epoch, noise, self.tokens)
             if len(bounds) - 1 <= self.total:
                 return order, _split_largest(bounds, self.total)
         # Only a mixture whose epoch is longer than its first, or a batch count near the sentence count, comes here.
-        budget = self.max_tokens
+        tokens = self.tokens
         while len(bounds) - 1 > self.total:
-            budget = math.ceil(budget * 1.01)
-            order, bounds = self._pack(epoch, 0.0, budget)
+            tokens = math.ceil(tokens * 1.01)
+            order, bounds = self._pack(epoch, 0.0, tokens)
         return order, _split_largest(bounds, self.total)
 
-    def _pack(self, epoch: int, noise: float, budget: int) -> tuple[np.ndarray, list[int]]:
-        """The indices of an epoch in order, and where batches of `budget` tokens begin and end in them."""
+    def _pack(self, epoch: int, noise: float, tokens: int) -> tuple[np.ndarray, list[int]]:
+        """Returns the indices of an epoch in order, and where batches of `tokens` begin and end in them."""
         if self.boxes is None:
             order = self._sort(epoch, noise)
-            return order, self._cut(order, budget)
+            return order, self._cut(order, tokens)
         chosen, draws = self._chosen(epoch), np.random.default_rng([self.seed, epoch, 0])
-        order, bounds = self.boxes.pack(self.source[chosen], self.target[chosen], draws, budget)
+        order, bounds = self.boxes.pack(self.source[chosen], self.target[chosen], draws, tokens)
         return chosen[order], bounds
 
-    def _cut(self, order: np.ndarray, budget: int) -> list[int]:
-        """Greedy: a batch grows until sentences times longest sentence would pass the budget."""
+    def _cut(self, order: np.ndarray, tokens: int) -> list[int]:
+        """Cuts greedily: a batch grows until sentences times longest sentence would pass `tokens`."""
         bounds, longest = [0], 0
         for position, length in enumerate(self.lengths[order].tolist()):
             size = position + 1 - bounds[-1]
             longest = max(longest, length)
-            if size > 1 and (size * longest > budget or size > self.max_sentences):
+            if size > 1 and (size * longest > tokens or size > self.max_sentences):
                 bounds.append(position)
                 longest = length
         return [*bounds, len(order)]
 
 
 def _split_largest(bounds: list[int], count: int) -> list[int]:
-    """Halve the batches with the most sentences until there are `count`."""
+    """Halves the batches with the most sentences until there are `count`."""
     missing = count - (len(bounds) - 1)
     if missing <= 0:
         return bounds
@@ -209,7 +209,7 @@ def _split_largest(bounds: list[int], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class BatchStatistics:
-    """What the batches of one epoch look like; shares are between 0 and 1."""
+    """The counts and the padding of one epoch's batches; shares are between 0 and 1."""
 
     batches: int
     sentences: int
@@ -220,23 +220,15 @@ class BatchStatistics:
 
     @property
     def target_tokens_per_batch(self) -> float:
-        """Real target tokens of an average batch."""
+        """Returns the real target tokens of an average batch."""
         return self.target_tokens / max(1, self.batches)
 
 
-def batch_statistics(
-    sampler: TokenBatchSampler, source_lengths: np.ndarray, target_lengths: np.ndarray, epoch: int = 0
-) -> BatchStatistics:
-    """Counts and padding of one epoch's batches, all processes together."""
+def batch_statistics(sampler: TokenBatchSampler, epoch: int = 0) -> BatchStatistics:
+    """Counts tokens and padding of one epoch's batches, all processes together."""
     batches = sampler.batches(epoch)
     members = np.concatenate(batches)
-    source_lengths, target_lengths = np.asarray(source_lengths), np.asarray(target_lengths)
+    source, target = int(sampler.source[members].sum()), int(sampler.target[members].sum())
     source_cells, target_cells = cells([sampler.shape(batch) for batch in batches])
-    return BatchStatistics(
-        batches=len(batches),
-        sentences=len(members),
-        source_tokens=int(source_lengths[members].sum()),
-        target_tokens=int(target_lengths[members].sum()),
-        source_padding=1 - int(source_lengths[members].sum()) / source_cells,
-        target_padding=1 - int(target_lengths[members].sum()) / target_cells,
-    )
+    padding = 1 - source / source_cells, 1 - target / target_cells
+    return BatchStatistics(len(batches), len(members), source, target, *padding)

@@ -26,10 +26,7 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     """Returns lines of text: data, parameters, steps, batches and padding of each task, estimated time and memory."""
     args, sampler = trainer.args, trainer.sampler()
     steps, steps_per_epoch = trainer.steps()
-    figures = [
-        batch_statistics(of_task, task.data.source_lengths, task.data.target_lengths)
-        for task, of_task in zip(trainer.tasks, sampler.samplers)
-    ]
+    figures = list(map(batch_statistics, sampler.samplers))
     seconds_per_token, memory = _measure(trainer)
     # An average step has of each task as many average batches as its share says.
     batches = args.gradient_accumulation_steps * args.world_size

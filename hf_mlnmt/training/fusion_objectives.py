@@ -1,4 +1,4 @@
-"""Training a fused model (modeling/fusion.py): its translation models move, its language models are frozen.
+"""Objectives of a fused model (modeling/fusion.py): its translation models move, its language models are frozen.
 
 Reference: thesis on monolingual data, section 4.1, equations (4.1), (4.5), (4.6), (4.14).
 
@@ -66,7 +66,7 @@ class Histories:
         self.row_of: dict[tuple[int, tuple[int, ...]], int] = {}  # sentence and history -> a row that begins with it
 
     def add(self, sentence: int, histories: Sequence[tuple[int, ...]]) -> None:
-        """All histories of a sentence."""
+        """Adds all histories of a sentence."""
         for history in sorted(set(histories), key=len, reverse=True):
             if (sentence, history) not in self.row_of:
                 for length in range(len(history) + 1):
@@ -75,14 +75,14 @@ class Histories:
                 self.sentences.append(sentence)
 
     def tensors(self, start: int, pad: int, device: Any) -> tuple[Tensor, Tensor]:
-        """The decoder's input (rows, longest + 1), behind the start token; the sentence of every row (rows,)."""
+        """Returns the decoder's input (rows, longest + 1), behind the start token, and each row's sentence (rows,)."""
         longest = max(map(len, self.rows))
         rows = [[start, *row, *[pad] * (longest - len(row))] for row in self.rows]
         return torch.tensor(rows, device=device), torch.tensor(self.sentences, device=device)
 
 
 def rescore(model: Any, encoded: Any, mask: Tensor, ids: Tensor, sentences: Tensor, asked: Asked) -> Tensor:
-    """log q of the tokens that are asked for: (asked,), with gradients.
+    """Returns log q of the tokens that are asked for: (asked,), with gradients.
 
     Args:
         model: a fused model with sequence-level normalization.
@@ -92,7 +92,7 @@ def rescore(model: Any, encoded: Any, mask: Tensor, ids: Tensor, sentences: Tens
 
     def scores(first: int, last: int) -> Tensor:
         own = sentences[first:last]
-        part = type(encoded)(**{name: one.index_select(0, own) for name, one in encoded.items()})
+        part = type(encoded)(**{name: states.index_select(0, own) for name, states in encoded.items()})
         inputs = {"encoder_outputs": part, "attention_mask": mask[own], "decoder_input_ids": ids[first:last]}
         logits = model(**inputs, use_cache=False).logits
         here = (asked.rows >= first) & (asked.rows < last)
@@ -109,7 +109,7 @@ def rescore(model: Any, encoded: Any, mask: Tensor, ids: Tensor, sentences: Tens
 
 
 def log_sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
-    """log of the sum of exp(values) in each group: values (n,), groups (n,) -> (count,); -inf of an empty one."""
+    """Returns log of the sum of exp(values) of each group: values, groups (n,) -> (count,); -inf of an empty one."""
     highest = values.new_full((count,), -torch.inf).scatter_reduce(0, groups, values.detach(), "amax")
     shift = highest.masked_fill(highest == -torch.inf, 0.0)
     sums = values.new_zeros(count).index_add(0, groups, (values - shift[groups]).exp())
@@ -121,7 +121,7 @@ def log_sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
 
 
 def with_references(rows: Tensor, labels: Tensor, ends: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """n-best lists that hold the reference, once, which of their rows count, and which row is the reference.
+    """Puts the reference into n-best lists, once; says which of their rows count, and which is the reference.
 
     Args:
         rows: (sentences, n, longest), best first, without start token, padded behind an end token.
@@ -150,7 +150,7 @@ def with_references(rows: Tensor, labels: Tensor, ends: Sequence[int]) -> tuple[
 
 
 def n_best_sums(model: Any, encoded: Any, mask: Tensor, rows: Tensor, counted: Tensor) -> Tensor:
-    """log Z over the rows that count, and s of every row: (sentences,), (sentences, n) as one (sentences, 1 + n)."""
+    """Returns log Z over the rows that count, and behind it s of every row: (sentences, 1 + n)."""
     sentences, n, _ = rows.shape
     flat = rows.flatten(0, 1)
     real = (flat != IGNORED).nonzero()
@@ -169,7 +169,7 @@ def n_best_sums(model: Any, encoded: Any, mask: Tensor, rows: Tensor, counted: T
 def trellis_sums(
     model: Any, encoded: Any, mask: Tensor, trellises: Sequence[Trellis], references: Sequence[Sequence[int]]
 ) -> tuple[Tensor, Tensor]:
-    """log Z and the references' s, (sentences,) each; a reference whose path was pruned is added to Z."""
+    """Returns log Z and the references' s, (sentences,) each; a reference whose path was pruned is added to Z."""
     histories, device = Histories(), mask.device
     paths = [tuple(reference) for reference in references]
     for sentence, (trellis, path) in enumerate(zip(trellises, paths)):
@@ -205,7 +205,7 @@ class _Level(NamedTuple):
 
 
 def _levels(trellises: Sequence[Trellis], histories: Histories, asked: list[tuple[int, int, int]]) -> list[_Level]:
-    """The arcs by step, their nodes numbered over all sentences; what they ask is added to `asked`."""
+    """Returns the arcs by step, nodes numbered over all sentences; what they ask is added to `asked`."""
     levels = []
     for level in range(max(len(trellis.arcs) for trellis in trellises)):
         arcs = _Level([], [], [], sum(_count(trellis, level + 1) for trellis in trellises), [], [], [])
@@ -232,7 +232,7 @@ def _count(trellis: Trellis, level: int) -> int:
 
 
 def _forward(levels: Sequence[_Level], scores: Tensor, sentences: int, device: Any) -> Tensor:
-    """log Z (sentences,): Q of every node is the sum over its arcs of Q of their parents times q of their tokens."""
+    """Returns log Z (sentences,): Q of a node is the sum over its arcs of the parent's Q times the token's q."""
 
     def numbers(values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)
@@ -256,7 +256,7 @@ SEQUENCE = Need(
 
 
 def _of_fused(kind: Any, settings: Any, given: Ingredients) -> Any:
-    """`Objective.of` of all three."""
+    """Makes an objective of the three, as `Objective.of`."""
     refuse_smoothing(given.label_smoothing)
     return kind(pad_token_id=given.model.config.pad_token_id, **vars(settings))
 
@@ -278,7 +278,7 @@ class FusionSymbol(Translation):
 
 
 class FusionSequence(Objective):
-    """What both approximations of (4.5) share."""
+    """The base of both approximations of (4.5)."""
 
     translates: ClassVar[bool] = True
     needs = (FUSED, SEQUENCE)
@@ -287,11 +287,10 @@ class FusionSequence(Objective):
     of = classmethod(_of_fused)
 
     def collate(self, examples: Sequence[Example]) -> Batch:
-        """As `Translation`."""
         return Translation(self.pad_token_id).collate(examples)
 
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
-        """log Z - s summed over sentences, divided by `num_items_in_batch` target tokens; parts log_q and log_z."""
+        """Sums log Z - s over sentences, divided by `num_items_in_batch` target tokens; parts log_q and log_z."""
         labels = batch["labels"]
         real = (labels != IGNORED).any(1)  # the others fill the batch up to a shape
         log_z, reference = self.sums(unwrap(model), {name: tensor[real] for name, tensor in batch.items()})
@@ -300,12 +299,11 @@ class FusionSequence(Objective):
         return parts["log_z"] - parts["log_q"], parts
 
     def measured_parts(self) -> tuple[Objective, int] | None:
-        """Itself, on the first `dev_sentences`."""
         return (self, self.dev_sentences) if self.dev_sentences else None
 
     @abstractmethod
     def sums(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-        """log Z and s of the reference: (sentences,) each, with gradients."""
+        """Returns log Z and s of the reference: (sentences,) each, with gradients."""
 
 
 @dataclass
@@ -313,15 +311,8 @@ class FusionNBest(FusionSequence):
     """log Z - s (4.5), Z the sum over an n-best list of a beam search, made anew for every batch.
 
     `FusionTrellis` sums over more translations than such a list holds. The reference is always in the list: in the
-    place of the worst, unless it was found.
-
-    Args:
-        n: hypotheses, and beams.
-        found_by: "q", the fused model; "translation", its translation models alone (thesis, section 4.4.2).
-        length_penalty: of that beam search; 0: the list has the n largest q that were found.
-        max_length: no hypothesis has more tokens; None: 10 more than twice the longest reference of the batch.
-        reuse: make the list of a sentence anew after so many uses. Above 1 a resumed training is not exactly the same.
-        dev_sentences: log Z and log q are measured on so many first sentences of the development set too.
+    place of the worst, unless it was found. Its settings are those of NBestSettings (recipe/schema.py); the thesis has
+    both values of `found_by`, section 4.4.2.
     """
 
     pad_token_id: int
@@ -334,11 +325,9 @@ class FusionNBest(FusionSequence):
     kept: dict[tuple[tuple[int, ...], ...], tuple[Tensor, int]] = field(default_factory=dict, repr=False)
 
     def measured_parts(self) -> tuple[Objective, int] | None:
-        """The same with lists that are always new."""
         return (replace(self, reuse=1, kept={}), self.dev_sentences) if self.dev_sentences else None
 
     def sums(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-        """See `FusionSequence`."""
         source, mask, labels = batch["input_ids"], batch["attention_mask"], batch["labels"]
         rows, counted, place = with_references(self.lists(model, batch), labels, ends_of(model))
         encoded = model.get_encoder()(source, mask)
@@ -346,7 +335,7 @@ class FusionNBest(FusionSequence):
         return sums[:, 0], sums[:, 1:].gather(1, place.unsqueeze(1))[:, 0]
 
     def lists(self, model: Any, batch: Batch) -> Tensor:
-        """The hypotheses of every sentence (sentences, n, longest), those that are kept from earlier steps too."""
+        """Returns the hypotheses of every sentence (sentences, n, longest), kept from earlier steps or new."""
         if self.reuse == 1:
             return self.search(model, batch)
         real = (batch["attention_mask"] != 0, batch["labels"] != IGNORED)  # a pair is the same, whatever its padding
@@ -357,7 +346,7 @@ class FusionNBest(FusionSequence):
         ]
         missing = [i for i, key in enumerate(keys) if self.kept.get(key, (None, self.reuse))[1] >= self.reuse]
         if missing:
-            hypotheses = self.search(model, {name: one[missing] for name, one in batch.items()})
+            hypotheses = self.search(model, {name: tensor[missing] for name, tensor in batch.items()})
             self.kept |= {keys[i]: (row.cpu(), 0) for i, row in zip(missing, hypotheses)}
         rows = []
         for key in keys:
@@ -369,7 +358,7 @@ class FusionNBest(FusionSequence):
         return padded.transpose(1, 2).to(batch["input_ids"].device)
 
     def search(self, model: Any, batch: Batch) -> Tensor:
-        """The hypotheses of every sentence (sentences, n, longest), best first, without start token."""
+        """Searches the hypotheses of every sentence (sentences, n, longest), best first, without start token."""
         options: dict[str, Any] = {"num_beams": self.n, "num_return_sequences": self.n, "do_sample": False}
         options |= {"length_penalty": self.length_penalty, "max_new_tokens": limit(self.max_length, batch["labels"])}
         if self.found_by == "translation":
@@ -384,13 +373,7 @@ class FusionNBest(FusionSequence):
 class FusionTrellis(FusionSequence):
     """log Z - s (4.5), Z the sum over the trellis of a beam search with recombination, made anew for every batch.
 
-    The reference's q is added where its path was pruned.
-
-    Args:
-        beams: of the search. k: beams that share so many last tokens are joined.
-        max_length: no path has more tokens; None: 10 more than twice the longest reference of the batch.
-        tolerance: a sentence's search ends when its open beams have less than this part of Z; 0: at `max_length`.
-        dev_sentences: log Z and log q are measured on so many first sentences of the development set too.
+    The reference's q is added where its path was pruned. Its settings are those of TrellisSettings (recipe/schema.py).
     """
 
     pad_token_id: int
@@ -401,7 +384,6 @@ class FusionTrellis(FusionSequence):
     dev_sentences: int = 200
 
     def sums(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-        """See `FusionSequence`."""
         source, mask, labels = batch["input_ids"], batch["attention_mask"], batch["labels"]
         with evaluating(model):
             outputs = SourceBatch.take(model.get_encoder()(source, mask), mask, 1)
@@ -414,12 +396,11 @@ class FusionTrellis(FusionSequence):
 
 
 def limit(max_length: int | None, labels: Tensor) -> int:
-    """The longest hypothesis, in tokens: 10 more than twice the longest reference, whatever fills the batch up."""
+    """Returns the longest hypothesis in tokens: 10 more than twice the longest reference, without what fills it up."""
     return 2 * int((labels != IGNORED).sum(1).max()) + 10 if max_length is None else max_length
 
 
 def ends_of(model: Any) -> list[int]:
-    """The tokens that end a translation."""
     ends = model.generation_config.eos_token_id
     ends = model.config.eos_token_id if ends is None else ends
     return list(ends) if isinstance(ends, list | tuple) else [ends]

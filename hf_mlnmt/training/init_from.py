@@ -1,4 +1,4 @@
-"""Weights to begin with: all of a model, or parts of several, from folders or the Hub; with an account of each tensor.
+"""Weights to begin with: all of a model, or parts of several, from folders or the Hub; and an account of each tensor.
 
 | part | what it is |
 | --- | --- |
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ Shapes = dict[str, list[int]]
 
 @dataclass
 class Account:
-    """What became of each tensor: name -> shape.
+    """The account of what became of each tensor: name -> shape.
 
     sources: part -> folder or Hub name, as the recipe has it.
     loaded, initialised: of the model; dropped: of the folders, with the folder before the name if there are several.
@@ -54,12 +54,8 @@ class Account:
     dropped: Shapes = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The account as JSON writes it."""
-        return asdict(self)
-
     def table(self) -> str:
-        """The account as lines of text."""
+        """Returns the account as lines of text."""
         named = ", ".join(f"{part} of {folder}" for part, folder in self.sources.items())
         lines = [f"init_from: {named}"]
         for kind in ("loaded", "initialised", "dropped"):
@@ -74,12 +70,12 @@ class Account:
 
 
 def read_sources(value: str | Mapping[str, str]) -> dict[str, str]:
-    """The recipe's init_from as part -> folder or Hub name."""
+    """Returns the recipe's init_from as part -> folder or Hub name."""
     return {"all": value} if isinstance(value, str) else dict(value)
 
 
 def local_folder(name: str, root: Path, part: str = "init_from") -> Path:
-    """The folder itself, relative to `root` or not; of a name on the Hub, where its files were put.
+    """Returns the folder itself, relative to `root` or not; of a name on the Hub, where its files were put.
 
     Raises: UserError when there is neither.
     """
@@ -98,7 +94,7 @@ def local_folder(name: str, root: Path, part: str = "init_from") -> Path:
 
 
 def check_sources(sources: Mapping[str, str], root: Path, file: str = "recipe") -> None:
-    """Refuse folders that no weights can be taken from; they are looked at, not read.
+    """Refuses folders that no weights can be taken from; they are looked at, not read.
 
     Raises: UserError for one that is not there, has no safetensors weights or no tokenizer.
     """
@@ -116,7 +112,7 @@ def check_sources(sources: Mapping[str, str], root: Path, file: str = "recipe") 
 def initialise(
     model: PreTrainedModel, sources: Mapping[str, str], root: Path, tokenizers: Tokenizers, file: str = "recipe"
 ) -> Account:
-    """Put the weights of `sources` into the model.
+    """Puts the weights of `sources` into the model.
 
     Args:
         model: the model, with the weights it begins with otherwise.
@@ -156,7 +152,7 @@ def initialise(
 
 
 def _notes(model: PreTrainedModel, wanted: Mapping[str, str], sources: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each side whose layers and token embeddings are not of one folder."""
+    """Yields a sentence for each side whose layers and token embeddings are not of one folder."""
     tensors = model.state_dict(keep_vars=True)
     for side in ("encoder", "decoder"):
         part: Any = getattr(model, f"get_{side}", lambda: None)()
@@ -183,8 +179,10 @@ def _copy(
     account: Account,
     shared: bool,
 ) -> set[str]:
-    """Copy the wanted tensors that are stored; the stored names that were used. `shared`: there one table is both
-    sides', stored as the decoder's."""
+    """Copies the wanted tensors that are stored, and returns the stored names that were used.
+
+    shared: one table is both sides' there, stored as the decoder's.
+    """
     used = set()
     for key in wanted:
         names = list(_names_of(model, key))
@@ -212,7 +210,7 @@ def _copy(
 
 
 def _own_names(model: PreTrainedModel) -> Iterator[str]:
-    """Each tensor of the model by its first name; the heads of objectives are none of it."""
+    """Yields the first name of each tensor of the model; the heads of objectives are none of it."""
     seen: set[int] = set()
     for key, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in seen and not is_head(key):
@@ -221,14 +219,14 @@ def _own_names(model: PreTrainedModel) -> Iterator[str]:
 
 
 def _names_of(model: PreTrainedModel, key: str) -> Iterator[str]:
-    """The names that a tensor may be stored under: those it has here, with and without that of the inner model."""
+    """Yields the names that a tensor may be stored under: those it has here, with and without the inner model's."""
     tensors, base = model.state_dict(keep_vars=True), f"{model.base_model_prefix}."
     for name in (name for name, tensor in tensors.items() if tensor is tensors[key]):
         yield from (name, name.removeprefix(base), base + name)
 
 
 def _sources_of_tensors(model: PreTrainedModel, sources: Mapping[str, str], file: str) -> dict[str, str]:
-    """Tensor -> the part that it comes from; those that no part of `sources` names are left out."""
+    """Returns tensor -> the part that it comes from, without those that no part of `sources` names."""
     parts = _parts_of_tensors(model)
     for part in sources:
         if not any(part in of for of in parts.values()):
@@ -241,7 +239,7 @@ def _sources_of_tensors(model: PreTrainedModel, sources: Mapping[str, str], file
 
 
 def _parts_of_tensors(model: PreTrainedModel) -> dict[str, set[str]]:
-    """Each tensor by its first name -> the parts it belongs to."""
+    """Returns each tensor by its first name -> the parts it belongs to."""
     tensors = model.state_dict(keep_vars=True)
     sides = {side: _prefix(model, side) for side in ("encoder", "decoder")}
     output = model.get_output_embeddings()
@@ -260,14 +258,14 @@ def _parts_of_tensors(model: PreTrainedModel) -> dict[str, set[str]]:
 
 
 def _prefix(model: PreTrainedModel, side: str) -> str | None:
-    """What the names of the encoder's or decoder's tensors begin with."""
+    """Returns the beginning of the names of the encoder's or decoder's tensors, or None."""
     get = getattr(model, f"get_{side}", None)
     module = get() if get is not None else None
     return next((f"{name}." for name, other in model.named_modules() if name and other is module), None)
 
 
 def _tables(model: PreTrainedModel) -> list[Tensor]:
-    """The output projection, and the token embeddings of the model and of its two sides."""
+    """Returns the output projection, and the token embeddings of the model and of its two sides."""
     owners: list[Any] = [model, *(getattr(model, f"get_{side}", lambda: None)() for side in ("encoder", "decoder"))]
     inputs = [owner.get_input_embeddings() for owner in owners if hasattr(owner, "get_input_embeddings")]
     return [module.weight for module in (model.get_output_embeddings(), *inputs) if hasattr(module, "weight")]
@@ -277,7 +275,7 @@ def _check_tokenizers(folder: Path, tokenizers: Tokenizers, part: str, where: st
     theirs = load_tokenizers(folder)
     sides = {"encoder": ("source",), "decoder": ("target",)}.get(part, ("source", "target"))
     if theirs.each.keys() != tokenizers.each.keys():
-        there, here = (", ".join(one.each) or "one for all" for one in (theirs, tokenizers))
+        there, here = (", ".join(each.each) or "one for all" for each in (theirs, tokenizers))
         raise UserError(f"{where}: has tokenizers of other languages ({there}) than this training ({here}).")
     for language, new in tokenizers.each.items():
         if not _same_words(theirs.each[language], new):
@@ -291,8 +289,8 @@ def _check_tokenizers(folder: Path, tokenizers: Tokenizers, part: str, where: st
             )
 
 
-def _same_words(one: Any, other: Any) -> bool:
-    return identity_of(one, around=False) == identity_of(other, around=False)
+def _same_words(tokenizer: Any, other: Any) -> bool:
+    return identity_of(tokenizer, around=False) == identity_of(other, around=False)
 
 
 def _read_config(folder: Path, where: str) -> dict[str, Any]:
@@ -304,7 +302,7 @@ def _read_config(folder: Path, where: str) -> dict[str, Any]:
 def _check_config(
     theirs: Mapping[str, Any], model: PreTrainedModel, part: str, where: str, stored: Sequence[str]
 ) -> bool:
-    """Refuse a config that gives the weights another meaning; whether one table is both sides' there."""
+    """Refuses a config that gives the weights another meaning; returns whether one table is both sides' there."""
     ours = json.loads(model.config.to_json_string(use_diff=False))
     other = {"encoder": "decoder_", "decoder": "encoder_"}.get(part)
     both_sides = any("decoder." in name for name in stored)

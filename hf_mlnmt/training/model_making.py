@@ -1,4 +1,4 @@
-"""What model a recipe trains: its config, for the tokenizers there are, and the Auto class that makes it.
+"""The model that a recipe trains: its config, for the tokenizers there are, and the Auto class that makes it.
 
 Languages can be added to a trained model of many languages: a recipe says `model: {add_to: FOLDER}`, and its tasks name
 the languages; those that the model lacks are added, with new weights. The bridge and the modules of all other languages
@@ -29,7 +29,7 @@ SIDES = ("source", "target")
 
 
 def extended_config(folder: Path, languages: Mapping[str, Sequence[str]], where: str, sizes: Mapping[str, int]) -> Any:
-    """The model's config with the languages of the tasks, {"source_languages": [...], "target_languages": [...]}.
+    """Returns a model's config with the tasks' languages, {"source_languages": [...], "target_languages": [...]}.
 
     sizes: of the languages' vocabularies, where each has its own.
 
@@ -52,10 +52,10 @@ def extended_config(folder: Path, languages: Mapping[str, Sequence[str]], where:
 
 
 def with_languages(folder: Path, config: Any) -> Any:
-    """The model of a folder with the languages of `config`; what it had is frozen."""
+    """Loads the model of a folder and adds the languages of `config`; what it had is frozen."""
     model = load_model(folder, dtype="float32")
     known = {name for name, _ in model.named_parameters()}
-    wanted, there = ([set(getattr(one, f"{side}_languages")) for side in SIDES] for one in (config, model.config))
+    wanted, there = ([set(getattr(each, f"{side}_languages")) for side in SIDES] for each in (config, model.config))
     sides = [new - old for new, old in zip(wanted, there)]
     for language in config.languages:
         source, target = (language in new for new in sides)
@@ -71,7 +71,7 @@ TOKEN_RULES = ("bad_words_ids", "renormalize_logits", "forced_bos_token_id", "fo
 
 
 def token_rules(recipe: Recipe, root: Path, begun: Path | None) -> dict[str, Any]:
-    """What the generation config of the model whose weights are all taken forces and forbids.
+    """Returns what the generation config of the model whose weights are all taken forces and forbids.
 
     begun: a checkpoint of a run that has begun, which has them from there; the folder of `init_from` may be gone.
     """
@@ -85,7 +85,7 @@ def token_rules(recipe: Recipe, root: Path, begun: Path | None) -> dict[str, Any
 def config_of_recipe(
     recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[str], None]
 ) -> PreTrainedConfig:
-    """The model's config for tokenizers of these sizes and ids.
+    """Returns the model's config for tokenizers of these sizes and ids.
 
     Raises: UserError for an unknown system, shape or field, or too few positions; what the config itself refuses.
     """
@@ -101,7 +101,7 @@ def config_of_recipe(
 
 
 def auto_class(recipe: Recipe, parts: Collection[str | None], config: PreTrainedConfig, translated: bool) -> Any:
-    """The Auto class of the model: of the whole one, or of the part that an objective needs alone.
+    """Returns the Auto class of the model: of the whole one, or of the part that an objective needs alone.
 
     Args:
         parts: `Objective.whole_model` of all tasks.
@@ -124,7 +124,7 @@ def auto_class(recipe: Recipe, parts: Collection[str | None], config: PreTrained
 
 
 def fused_model(recipe: Recipe, root: Path) -> FusionForConditionalGeneration:
-    """What model.fuse names, fused, with the members' weights.
+    """Fuses what model.fuse names, with the members' weights.
 
     Raises: UserError when a model is not there, or does not go with the others.
     """
@@ -138,7 +138,7 @@ def fused_model(recipe: Recipe, root: Path) -> FusionForConditionalGeneration:
 
 
 def speaks_many(recipe: Recipe, root: Path) -> bool:
-    """Whether the model has modules of its own for every language."""
+    """Returns whether the model has modules of its own for every language."""
     settings = recipe.model
     if settings.add_to is not None or settings.fuse is not None:
         return settings.add_to is not None
@@ -148,7 +148,7 @@ def speaks_many(recipe: Recipe, root: Path) -> bool:
 
 
 def _check_tokenizer(recipe: Recipe) -> None:
-    """What a tokenizer for each language cannot have. Raises: UserError naming the key."""
+    """Refuses what a tokenizer for each language cannot have. Raises: UserError naming the key."""
     settings = recipe.tokenizer
     if settings.joint or settings.path is not None:
         return
@@ -161,7 +161,7 @@ def _check_tokenizer(recipe: Recipe) -> None:
 
 
 def languages_of_tasks(recipe: Recipe) -> dict[str, list[str]]:
-    """The fields of a config that name the languages of the tasks, in their order."""
+    """Returns the fields of a config that name the languages of the tasks, in their order."""
     tasks = [section.languages or recipe.languages for section in recipe.sections().values()]
     every = dict.fromkeys(code for task in tasks for code in (task.source, task.target))
     sources, targets = {task.source for task in tasks}, {task.target for task in tasks}
@@ -178,10 +178,7 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
     if settings.add_to is not None:
         folder = local_folder(settings.add_to, root, f"{recipe.path}: model.add_to")
         return extended_config(folder, languages_of_tasks(recipe), str(recipe.path), tokenizers.sizes())
-    source, target = len(tokenizers.source), len(tokenizers.target)
     ids = {name: getattr(tokenizers.target, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
-    alone: dict[str, Any] = {"vocab_size": target, **ids}  # a language model has the target's vocabulary and no other
-    both = {**ids, "vocab_size": source, "decoder_vocab_size": target, "decoder_start_token_id": ids["bos_token_id"]}
     path, ours = (None, True) if settings.system is not None else _config_path(recipe, root)
     if ours and (lacking := [name.removesuffix("_id") for name, number in ids.items() if number is None]):
         raise UserError(
@@ -189,22 +186,8 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
             f"tokenizer_config.json ({lacking[0]}: a token of its vocabulary), or train a tokenizer (leave "
             "tokenizer.path out)."
         )
-    if speaks_many(recipe, root):
-        both |= languages_of_tasks(recipe)
-        _check_tokenizer(recipe)
-        if sizes := tokenizers.sizes():
-            if missing := [
-                code for code in [*both["source_languages"], *both["target_languages"]] if code not in sizes
-            ]:
-                raise UserError(
-                    f"{recipe.path}: tokenizer.path: {recipe.tokenizer.path} has no tokenizer of {missing[0]}, only of "
-                    f"{', '.join(sizes)}."
-                )
-            both["vocab_sizes"] = sizes
-        if codes := tokenizers.language_ids():
-            both["language_codes"] = codes
-    if not tokenizers.joint:
-        both["share_encoder_decoder_embeddings"] = False
+    alone = {"vocab_size": len(tokenizers.target), **ids}  # a language model has the target's vocabulary and no other
+    both = {**ids, **_fields_of_both_sides(recipe, tokenizers, root)}
     for name in settings.settings.keys() & both.keys() - {"share_encoder_decoder_embeddings"}:
         raise UserError(
             f"{recipe.path}: model.settings.{name}: this is as the tokenizer says ({both[name]}). Leave it out; the "
@@ -228,28 +211,53 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
     if not ours:  # a model whose tokenizer this is; the part of a model that was pre-trained is made a whole one
         whole = {} if architecture is None else {"is_encoder_decoder": not is_language_model}
         return AutoConfig.from_pretrained(str(path), **{**settings.settings, **whole})
-    if config.vocab_size != source:
-        tell(f"the tokenizer has {source} entries, {path.name} says {config.vocab_size}: the tokenizer's count")
+    if config.vocab_size != (entries := len(tokenizers.source)):
+        tell(f"the tokenizer has {entries} entries, {path.name} says {config.vocab_size}: the tokenizer's count")
     config = AutoConfig.from_pretrained(str(path), **{**settings.settings, **(alone if is_language_model else both)})
     config.validate()  # Transformers sets what it is given behind the checks of the config's class
     return config
 
 
-def _config_path(recipe: Recipe, root: Path) -> tuple[Path, bool]:
-    """Where the model's config is, and whether it is a record, which any tokenizer goes with.
+def _fields_of_both_sides(recipe: Recipe, tokenizers: Tokenizers, root: Path) -> dict[str, Any]:
+    """Returns the fields of a translation model's config that follow from its tokenizers and tasks."""
+    fields: dict[str, Any] = {
+        "vocab_size": len(tokenizers.source),
+        "decoder_vocab_size": len(tokenizers.target),
+        "decoder_start_token_id": tokenizers.target.bos_token_id,
+    }
+    if not tokenizers.joint:
+        fields["share_encoder_decoder_embeddings"] = False
+    if not speaks_many(recipe, root):
+        return fields
+    languages, sizes = languages_of_tasks(recipe), tokenizers.sizes()
+    _check_tokenizer(recipe)
+    missing = [code for codes in languages.values() for code in codes if code not in sizes]
+    if sizes and missing:
+        raise UserError(
+            f"{recipe.path}: tokenizer.path: {recipe.tokenizer.path} has no tokenizer of {missing[0]}, only of "
+            f"{', '.join(sizes)}."
+        )
+    told = {"vocab_sizes": sizes, "language_codes": tokenizers.language_ids()}
+    return fields | languages | {name: value for name, value in told.items() if value}
 
-    modeling/<record>.json, or unless told modeling/<recipe>.json, beside the recipe's folder, or one of the project's
-    own; without either, that of the model whose weights are all taken (init_from).
+
+def _config_path(recipe: Recipe, root: Path) -> tuple[Path, bool]:
+    """Returns the place of the model's config, and whether it is a record, which any tokenizer goes with.
+
+    A record is modeling/<record>.json beside the recipe's folder, or one of the project's own. Without one the config
+    is that of the model whose weights are all taken (init_from).
     """
-    name = f"{recipe.model.record or recipe.stem}.json"
+    sources = read_sources(recipe.init_from or {})
+    if recipe.model.record is None and "all" in sources:
+        return local_folder(sources["all"], root, f"{recipe.path}: init_from"), False
+    if recipe.model.record is None:
+        raise UserError(f"{recipe.path}: model: nothing says what is trained. Give model.system, or model.record.")
+    name = f"{recipe.model.record}.json"
     beside = (recipe.path.parent.parent if recipe.path else Path()) / "modeling" / name
     for path in (beside, records_root() / "modeling" / name):
         if path.is_file():
             return path, True
-    sources = read_sources(recipe.init_from or {})
-    if recipe.model.record is None and "all" in sources:
-        return local_folder(sources["all"], root, f"{recipe.path}: init_from"), False
     raise UserError(
-        f"{recipe.path}: model: there is no {beside}. Name a record that exists (model.record), or give "
-        "model.system and model.shape."
+        f"{recipe.path}: model.record: there is no {beside}. Name a record that exists, or give model.system and "
+        "model.shape."
     )

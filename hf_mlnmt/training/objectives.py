@@ -1,4 +1,4 @@
-"""Objectives: which batch to build and which sum of losses over it. They know no Trainer and no device, and compose.
+"""Objectives: the batch that is built, and the sum of losses over it. They know no Trainer and no device, and compose.
 
 Reference: thesis on monolingual data, section 4.2, of the objectives on text of one language (its equation numbers are
 used here).
@@ -58,7 +58,7 @@ Losses = tuple[Tensor, dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Ingredients:
-    """What an objective of a recipe is made from, beside its own settings.
+    """The parts that an objective of a recipe is made from, beside its own settings.
 
     label_smoothing: the recipe's. seed: the task's. sides: whose vocabulary its texts have, of objectives on text.
     """
@@ -71,12 +71,12 @@ class Ingredients:
     sides: frozenset[TextSide] = frozenset()
 
     def smoothing(self, settings: SmoothedSettings) -> float:
-        """The label smoothing of an objective with these settings."""
+        """Returns the label smoothing of an objective with these settings."""
         return self.label_smoothing if settings.label_smoothing is None else settings.label_smoothing
 
 
 def refuse_smoothing(smoothing: float) -> None:
-    """UserError for label smoothing of a fused model."""
+    """Raises UserError for label smoothing of a fused model."""
     if smoothing:
         raise UserError(f"label_smoothing is {smoothing}: it is not defined for a fused model; set label_smoothing: 0.")
 
@@ -90,7 +90,7 @@ class Need:
 
 
 class Objective(ABC):
-    """What the trainer asks of an objective.
+    """A batch to build and a sum of losses over it, as the trainer asks for them.
 
     translates: whether a model that is trained so translates, so that a development set of it can be scored.
     needs: what a model must have; asked before training.
@@ -107,7 +107,7 @@ class Objective(ABC):
 
     @classmethod
     def of(cls, settings: Any, given: Ingredients) -> Self:
-        """The objective with the settings that a recipe gives (OBJECTIVES in recipe/schema.py).
+        """Makes the objective with the settings that a recipe gives (OBJECTIVES in recipe/schema.py).
 
         Raises: UserError where it does not go with the model or the tokenizers.
         """
@@ -115,27 +115,27 @@ class Objective(ABC):
 
     @abstractmethod
     def collate(self, examples: Sequence[Example]) -> Batch:
-        """Pad examples to one batch of (sentences, longest) tensors. Must not draw from torch's random state.
+        """Pads examples to one batch of (sentences, longest) tensors. Must not draw from torch's random state.
 
         What is to be drawn follows from `example[SHOWN]`, which every example has beside what its set holds.
         """
 
     def items(self, batch: Batch) -> Tensor:
-        """What the sum of a batch's losses is divided by, once added up over the step: the target tokens."""
+        """Counts what the losses of a step are divided by in a batch: its target tokens."""
         return (batch["labels"] != IGNORED).sum()
 
     def measured(self) -> Objective:
-        """The objective whose loss on a development set is reported."""
+        """Returns the objective whose loss on a development set is reported."""
         return self
 
     def measured_parts(self) -> tuple[Objective, int] | None:
-        """An objective whose parts of the loss are measured on so many first sentences of a translated development set,
-        beside the translation's loss; None for none."""
+        """Returns an objective whose parts of the loss are measured too, on so many first sentences of a translated
+        development set; None for none."""
         return None
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
-        """The scalar to minimise and its named parts (for logging; empty when there is only one).
+        """Returns the scalar to minimise and its named parts (for logging; empty when there is only one).
 
         It may call the model or any part of it. `num_items_in_batch` is what `items` counts in this task's batches of
         the whole optimizer step, over accumulation and processes: the loss is a sum over the batch divided by it.
@@ -147,7 +147,7 @@ class Objective(ABC):
 
 
 def unwrap(model: nn.Module) -> Any:
-    """The model inside wrappers for several processes, for torch.compile and for adapters (peft.PeftModel)."""
+    """Returns the model inside wrappers for several processes, torch.compile and adapters (peft.PeftModel)."""
     while True:
         inner = getattr(model, "_orig_mod", None) or (
             model.module if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) else None
@@ -161,7 +161,7 @@ def unwrap(model: nn.Module) -> Any:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout and without gradients."""
+    """Runs a block without dropout and without gradients."""
     before = model.training
     model.eval()
     try:
@@ -172,12 +172,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def computes_own_loss(model: nn.Module) -> bool:
-    """Whether the model's class declares that its forward computes the loss, as ours do (modeling/transformer.py)."""
+    """Returns whether the model's class says that its forward computes the loss, as ours do (transformer.py)."""
     return getattr(unwrap(model), "computes_own_loss", False)
 
 
 def _part(model: nn.Module, side: str) -> Any:
-    """The model's encoder or decoder, or None."""
     get = getattr(unwrap(model), f"get_{side}", None)
     return get() if callable(get) else None
 
@@ -187,7 +186,7 @@ def _is_encoder_decoder(model: nn.Module) -> bool:
 
 
 def _is_causal_model(model: nn.Module) -> bool:
-    """A causal language model, ours or any of Transformers'; the encoder with a projection is none of these."""
+    """Returns whether it is a causal language model, ours or Transformers', and not the encoder with a projection."""
     inner = unwrap(model)
     encoder = isinstance(inner, EncoderWithProjection)
     return not (encoder or inner.config.is_encoder_decoder) and inner.get_output_embeddings() is not None
@@ -220,7 +219,7 @@ ONE_FOR_ALL = Need(
 
 
 def pad(rows: Sequence[np.ndarray], value: int, multiple: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of different lengths as one int64 array (rows, longest), filled with `value`; and the lengths (rows,)."""
+    """Pads rows of different lengths with `value`: int64 (rows, longest), and the lengths (rows,)."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     longest = -(-int(lengths.max()) // multiple) * multiple
     padded = np.full((len(rows), longest), value, np.int64)
@@ -230,7 +229,7 @@ def pad(rows: Sequence[np.ndarray], value: int, multiple: int = 1) -> tuple[np.n
 
 
 def batch_of(inputs: Sequence[np.ndarray], labels: Sequence[np.ndarray], pad_token_id: int, multiple: int = 1) -> Batch:
-    """input_ids, attention_mask (sentences, longest input) and labels (sentences, longest of them), int64."""
+    """Makes input_ids, attention_mask (sentences, longest input) and labels (sentences, longest of them), int64."""
     ids, lengths = pad(inputs, pad_token_id, multiple)
     mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
     arrays = {"input_ids": ids, "attention_mask": mask, "labels": pad(labels, IGNORED, multiple)[0]}
@@ -238,7 +237,7 @@ def batch_of(inputs: Sequence[np.ndarray], labels: Sequence[np.ndarray], pad_tok
 
 
 def _loss_of_logits(logits: Tensor, labels: Tensor, smoothing: float, items: Tensor | int | None) -> Tensor:
-    """The smoothed cross-entropy of the real positions, of a model that does not compute it; logits (..., V)."""
+    """Returns the smoothed cross-entropy of the real positions, for a model that does not compute it."""
     real = labels != IGNORED
     return cross_entropy(logits[real], labels[real], smoothing) / divisor(labels, items)
 
@@ -281,7 +280,7 @@ class Translation(Objective):
         return batch_of(sources, targets, self.pad_token_id, self.pad_to_multiple_of)
 
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
-        """Smoothed cross-entropy summed over target tokens, divided by `num_items_in_batch`."""
+        """Sums the smoothed cross-entropy over target tokens, divided by `num_items_in_batch`."""
         if computes_own_loss(model):
             settings = {"smoothing": self.label_smoothing, "loss_only": True, **self.languages}
             output = model(**batch, **settings, num_items_in_batch=num_items_in_batch)
@@ -299,14 +298,9 @@ class Translation(Objective):
 
 @dataclass
 class Distortion:
-    """tau for one vocabulary; a pure function of (seed, epoch, number of the sentence, the sentence).
+    """The function tau of one vocabulary, pure in (seed, epoch, number of the sentence, the sentence).
 
-    Args:
-        settings: the probabilities.
-        mask: the id of <mask>.
-        special: ids that are neither distorted nor drawn.
-        vocabulary: ids are below this.
-        seed: of the draws.
+    mask: the id of <mask>. special: ids that are neither distorted nor drawn. vocabulary: ids are below this.
     """
 
     settings: DistortionSettings
@@ -321,7 +315,7 @@ class Distortion:
 
     @classmethod
     def of(cls, settings: DistortionSettings, tokenizer: Any, seed: int) -> Distortion:
-        """For a tokenizer. Raises: UserError when it has no <mask>."""
+        """Makes tau for a tokenizer. Raises: UserError when it has no <mask>."""
         if getattr(tokenizer, "mask_token_id", None) is None:
             raise UserError(
                 "the tokenizer has no <mask>, which stands for what is to be predicted. Set tokenizer.mask to true, "
@@ -330,7 +324,7 @@ class Distortion:
         return cls(settings, tokenizer.mask_token_id, np.array(tokenizer.all_special_ids), len(tokenizer), seed)
 
     def __call__(self, ids: np.ndarray, epoch: int, sentence: int) -> tuple[np.ndarray, np.ndarray]:
-        """tau(ids) (length,), and which positions are D (length,)."""
+        """Returns tau(ids) (length,), and which positions are D (length,)."""
         draws, settings = np.random.default_rng([self.seed, epoch, sentence]), self.settings
         chances, kinds = draws.random(len(ids)), draws.random(len(ids))
         others = self.words[draws.integers(len(self.words), size=len(ids))]
@@ -344,13 +338,10 @@ class Distortion:
 
 @dataclass
 class TextObjective(Objective):
-    """What objectives on text share.
+    """The base of objectives on text.
 
-    Args:
-        pad_token_id: what fills the input; labels are filled with -100.
-        start_token_id: what stands before the first token of a language model.
-        label_smoothing: eps of loss.py.
-        distortion: tau, of those that restore text.
+    pad_token_id: fills the input; labels are filled with -100. start_token_id: stands before the first token of a
+    language model. label_smoothing: eps of loss.py. distortion: tau, of those that restore text.
     """
 
     pad_token_id: int
@@ -369,17 +360,17 @@ class TextObjective(Objective):
         return cls(config.pad_token_id, start, given.smoothing(settings), distortion)  # type: ignore[arg-type]
 
     def measured(self) -> Self:
-        """The same without smoothing, which a development set's perplexity is of."""
+        """Returns this objective without smoothing, for a development set's perplexity."""
         return replace(self, label_smoothing=0.0)
 
     def shifted(self, examples: Sequence[Example]) -> Batch:
-        """input_ids: the start token and all tokens but the last; labels: all tokens; (sentences, longest)."""
+        """Makes input_ids, the start token and all tokens but the last, and labels, all: (sentences, longest)."""
         sentences = [np.asarray(example["input_ids"]) for example in examples]
         inputs = [np.concatenate([[self.start_token_id], ids[:-1]]) for ids in sentences]
         return batch_of(inputs, sentences, self.pad_token_id)
 
     def distorted(self, examples: Sequence[Example]) -> Batch:
-        """input_ids: tau of the tokens; labels: the tokens at the distorted positions; (sentences, longest)."""
+        """Makes input_ids, tau of the tokens, and labels, the distorted tokens: (sentences, longest)."""
         assert self.distortion is not None
         inputs, labels = [], []
         for example in examples:
@@ -393,7 +384,7 @@ class TextObjective(Objective):
 
 @dataclass
 class EncoderObjective(TextObjective):
-    """What those that train an encoder share: the projection of its last state, and the cross-entropy.
+    """The base of objectives that train an encoder: the projection of its last state, and the cross-entropy.
 
     head: W_proj (vocabulary, d_model); None: the model's own projection, or with `tie` the source embedding.
     """
@@ -417,10 +408,7 @@ class EncoderObjective(TextObjective):
     def cross_entropy(
         self, model: nn.Module, batch: Batch, items: Tensor | int | None, **options: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """-log softmax(W_proj h) of the labels, from the encoder's states h (sentences, length, d_model).
-
-        options: of the encoder.
-        """
+        """Returns -log softmax(W_proj h) of the labels; h: the encoder's states, called with `options`."""
         states = _part(model, "encoder")(batch["input_ids"], batch["attention_mask"], **options).last_hidden_state
         inner, labels = unwrap(model), batch["labels"]
         if self.tie:

@@ -17,8 +17,6 @@
 Behind these, with the length of an epoch known: `check_budget` (recipe/checks.py), `check_lengths` and
 `doubts_about_rows`. A sweep runs `CHECKS` once for each of its points. What concerns the folder of a run is in
 folder.py.
-
-This file is in training/ and not in recipe/: a model is made, weights are read, Transformers' arguments are built.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
-from hf_mlnmt.data.lines import open_text, read_lines
+from hf_mlnmt.data.lines import open_text
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.subwords import SPECIAL_TOKENS
 from hf_mlnmt.data.text import Overlap, TextSpec, read_text, word_overlap
@@ -65,7 +63,7 @@ Spec = CorpusSpec | TextSpec
 
 
 class Preflight:
-    """What the checks of one training look at; each part is made when it is first asked for.
+    """The subject of the checks of one training; each part is made when it is first asked for.
 
     Args:
         processes: on this machine.
@@ -78,12 +76,11 @@ class Preflight:
 
     @cached_property
     def of_each_language(self) -> bool:
-        """Whether the model has modules of its own for every language."""
         return speaks_many(self.recipe, self.root)
 
     @cached_property
     def tokenizers(self) -> Tokenizers:
-        """Those of tokenizer.path; of those that are trained here, what they will be."""
+        """Loads those of tokenizer.path, or returns what those that are trained here will be."""
         if not self.trains_tokenizer:
             return self.preparation.tokenizers()
         each = self.preparation.corpora.languages() if self.of_each_language and not self.recipe.tokenizer.joint else []
@@ -91,17 +88,15 @@ class Preflight:
 
     @cached_property
     def model(self) -> tuple[PreTrainedConfig, int]:
-        """The model's config, and its number of parameters."""
         return checked_model(self.preparation, self.tokenizers)
 
     @cached_property
     def seen(self) -> tuple[dict[str, Seen], list[str]]:
-        """What the corpora hold, as far as it is cheap to read, and warnings."""
         return check_corpora(self.train, self.scored, self.root)
 
     @cached_property
     def train(self) -> dict[str, Spec]:
-        """Key of the recipe -> training corpus."""
+        """Returns key of the recipe -> training corpus."""
         return {
             f"{'data.train' if self.recipe.tasks is None else f'tasks.{task.name}.data'} {spec}": spec
             for task in self.preparation.corpora.tasks
@@ -110,7 +105,7 @@ class Preflight:
 
     @cached_property
     def scored(self) -> dict[str, Spec]:
-        """Key of the recipe -> development or test set."""
+        """Returns key of the recipe -> development or test set."""
         sets: dict[str, Spec] = {
             "data.dev" if name == MAIN_DEV else f"tasks.{name}.dev": spec
             for name, spec in self.preparation.corpora.dev.items()
@@ -119,7 +114,7 @@ class Preflight:
 
 
 def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
-    """Everything that can be known before a training begins; yields warnings. What takes long comes last.
+    """Checks all that can be known before a training begins; yields warnings. What takes long comes last.
 
     Raises: UserError for the first thing that is wrong.
     """
@@ -129,17 +124,17 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
 
 
 def keys(training: Preflight) -> None:
-    """The recipe by itself, also one that was not read but made."""
+    """Checks the recipe by itself, also one that was not read but made."""
     check_recipe(training.recipe)
 
 
 def arguments(training: Preflight) -> None:
-    """What Transformers' trainer is told."""
+    """Makes the arguments of Transformers' trainer."""
     training_arguments(training.recipe, training.preparation.output)
 
 
 def metrics(training: Preflight) -> None:
-    """The metrics of the development sets."""
+    """Loads the metrics of the development sets."""
     for name in training.recipe.evaluation.metrics:
         try:
             dev.metric(name)
@@ -148,12 +143,12 @@ def metrics(training: Preflight) -> None:
 
 
 def model(training: Preflight) -> None:
-    """The model, and that it fits in the memory by itself."""
+    """Checks the model, and that it fits in the memory by itself."""
     check_memory(training.recipe, *training.model, training.processes, tokens=0)
 
 
 def weights(training: Preflight) -> None:
-    """That what init_from names is there and, where the tokenizers are known, that its weights fit in the model.
+    """Checks that what init_from names is there and, where the tokenizers are known, fits in the model.
 
     A run that has begun no longer needs them.
     """
@@ -168,7 +163,7 @@ def weights(training: Preflight) -> None:
 
 
 def languages(training: Preflight) -> Iterator[str]:
-    """That the model can be told the target language of every pair, by one of the tokenizer's codes; yields a warning.
+    """Checks that one of the tokenizer's codes says the target language of every pair; yields a warning.
 
     Raises: UserError for pairs of a language without a code.
     """
@@ -192,12 +187,12 @@ def languages(training: Preflight) -> Iterator[str]:
 
 
 def corpora(training: Preflight) -> list[str]:
-    """Read what is cheap to read of the training corpora, and the development and test sets whole."""
+    """Reads the corpora (`check_corpora`); returns warnings."""
     return training.seen[1]
 
 
 def processing(training: Preflight) -> None:
-    """That Moses's tokens, put together again, are the text: its rules cut some scripts in the middle of words."""
+    """Checks that Moses's tokens, put together, are the text: its rules cut some scripts in the middle of words."""
     made = training.preparation.processing() if training.trains_tokenizer else training.tokenizers.processing
     moses: dict[str | None, TextProcessing] = {side: each for side, each in made.items() if each.moses}
     texts: dict[Any, Sequence[str]]
@@ -212,13 +207,13 @@ def processing(training: Preflight) -> None:
 
 
 def sides(training: Preflight) -> Iterator[str]:
-    """Which side of a synthetic corpus is which."""
+    """Yields warnings about synthetic corpora (`doubts_about_sides`)."""
     for task in training.preparation.corpora.tasks:
         yield from doubts_about_sides(task.name, task.pairs, training.root)
 
 
 def texts(training: Preflight) -> Iterator[str]:
-    """Which language a training text of one language is in."""
+    """Returns warnings about the languages of training texts (`doubts_about_texts`)."""
     of_one = {key: spec for key, spec in training.train.items() if isinstance(spec, TextSpec)}
     others = [spec for spec in (*training.scored.values(), *training.train.values()) if spec not in of_one.values()]
     tokenizers = None if training.trains_tokenizer else training.tokenizers
@@ -226,7 +221,7 @@ def texts(training: Preflight) -> Iterator[str]:
 
 
 def memory(training: Preflight) -> None:
-    """That the model and the largest batch fit in the memory."""
+    """Checks that the model and the largest batch fit in the memory."""
     subwords = sum(training.seen[0][key].subwords for key in training.train)
     check_memory(training.recipe, *training.model, training.processes, min(training.recipe.batch.tokens, subwords))
 
@@ -239,7 +234,7 @@ CHECKS = (keys, arguments, metrics, model, weights, languages, corpora, processi
 
 
 def check_models(jobs: Sequence[Job], data: Path) -> None:
-    """Refuse a config that cannot be, and a model that this machine cannot train. UserError naming the run."""
+    """Refuses a config that cannot be, and a model that this machine cannot train. UserError naming the run."""
     for job in _one_a_point(jobs):
         with folder.temporary() as output, _naming(job):
             training = Preflight(Preparation(job.recipe(), data, output, lambda text: None))
@@ -248,7 +243,7 @@ def check_models(jobs: Sequence[Job], data: Path) -> None:
 
 
 def check_everything(jobs: Sequence[Job], data: Path, warn: Callable[[str], None]) -> None:
-    """All that a training checks before it begins, once for each point. UserError naming the run."""
+    """Checks what a training does before it begins, once for each point. UserError naming the run."""
     for job in _one_a_point(jobs):
         with folder.temporary() as output, _naming(job):
             for warning in check_before(Preparation(job.recipe(), data, output, lambda text: None)):
@@ -256,7 +251,7 @@ def check_everything(jobs: Sequence[Job], data: Path, warn: Callable[[str], None
 
 
 def _one_a_point(jobs: Sequence[Job]) -> Iterator[Job]:
-    """Seeds differ in nothing that is checked."""
+    """Yields a job for each point: seeds differ in nothing that is checked."""
     points: dict[tuple[Path, tuple[str, ...]], Job] = {}
     for job in jobs:
         points.setdefault((job.path, job.settings), job)
@@ -265,7 +260,7 @@ def _one_a_point(jobs: Sequence[Job]) -> Iterator[Job]:
 
 @contextmanager
 def _naming(job: Job) -> Iterator[None]:
-    """The same UserError, saying which run it is about."""
+    """Puts the run's name before a UserError."""
     try:
         yield
     except UserError as error:
@@ -281,7 +276,7 @@ BYTES_OF_WEIGHT = {"adam": 16, "adamw": 16, "sgd": 8}
 
 @dataclass
 class ExpectedTokenizer:
-    """Stands for a tokenizer that is still to be trained: its size, and ids as every tokenizer of ours has them."""
+    """The size of a tokenizer that is still to be trained, and the ids that every tokenizer of ours has."""
 
     size: int
     pad_token_id: int = SPECIAL_TOKENS.index("<pad>")
@@ -295,14 +290,14 @@ class ExpectedTokenizer:
 
 
 class ExpectedTokenizers(Tokenizers):
-    """Stands for `Tokenizers`; the ids of the languages' codes are not known yet."""
+    """The tokenizers of a run that are still to be trained; the ids of the languages' codes are not known yet."""
 
     def language_ids(self) -> dict[str, int]:
         return {}
 
 
 def expected_tokenizers(recipe: Recipe, languages: Sequence[str] = ()) -> Tokenizers:
-    """What the tokenizers will be if the corpus has words enough; `languages`: each of these has its own."""
+    """Returns what the tokenizers will be if the corpus has words enough; `languages`: each of these has its own."""
     made: list[Any] = [ExpectedTokenizer(recipe.tokenizer.vocab_size) for _ in (*languages, "source", "target")]
     *each, source, target = made
     if languages or recipe.tokenizer.joint:
@@ -311,7 +306,7 @@ def expected_tokenizers(recipe: Recipe, languages: Sequence[str] = ()) -> Tokeni
 
 
 def checked_model(preparation: Preparation, tokenizers: Tokenizers) -> tuple[PreTrainedConfig, int]:
-    """The model's config, and its number of parameters; of the model only the shapes are made.
+    """Returns the model's config, and its number of parameters; of the model only the shapes are made.
 
     Args:
         tokenizers: those of the run, or expected ones.
@@ -337,7 +332,7 @@ def checked_model(preparation: Preparation, tokenizers: Tokenizers) -> tuple[Pre
 
 
 def _in_words(text: str) -> str:
-    """An error of a config as one of the recipe's keys.
+    """Rewrites an error of a config as one of the recipe's keys.
 
     The text is "Class validation error for validator 'validate_rates':\\n ValueError: dropout=1.5: must be ..." or
     "Validation error for field 'd_model':\\n TypeError: Field 'd_model' expected int, got str (value: 'x')".
@@ -351,7 +346,7 @@ def _in_words(text: str) -> str:
 
 
 def check_memory(recipe: Recipe, config: PreTrainedConfig, parameters: int, processes: int, tokens: int) -> None:
-    """Refuse a training that this machine cannot hold.
+    """Refuses a training that this machine cannot hold.
 
     Args:
         processes: on this machine.
@@ -375,7 +370,7 @@ def check_memory(recipe: Recipe, config: PreTrainedConfig, parameters: int, proc
 
 
 def bytes_of_step(recipe: Recipe, config: Any, tokens: int) -> float:
-    """A lower bound of what the backward pass reads: of each layer on the side that `tokens` are of, for each token.
+    """Returns a lower bound of what the backward pass reads, of the layers on the side that `tokens` are of.
 
     In self-attention the input, queries, keys, values and the context, in a decoder's cross-attention input, queries
     and context, in the feed-forward layer the input and what is inside; half of it in mixed precision. Of a
@@ -394,7 +389,7 @@ FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns
 
 @dataclass(frozen=True)
 class Seen:
-    """What the check of a corpus found.
+    """The findings about a corpus.
 
     `identity` is equal for equal corpora alone. `subwords` is what the target side has at least: one a line and one in
     ten bytes; 0 where it was not read.
@@ -408,7 +403,7 @@ class Seen:
 def check_corpora(
     train: Mapping[str, CorpusSpec | TextSpec], scored: Mapping[str, CorpusSpec | TextSpec], root: Path
 ) -> tuple[dict[str, Seen], list[str]]:
-    """Read what is cheap to read of the training corpora, and the dev and test sets whole.
+    """Reads every byte of the text files; of the sentences the first of training corpora, and all dev and test sets.
 
     Args:
         train, scored: key of the recipe -> training corpora, and development and test sets.
@@ -426,14 +421,14 @@ def check_corpora(
         for key, each in seen.items()
         if each.sides_are_equal
     ]
-    for one, other in combinations(seen, 2):
-        if other in scored and seen[one].identity == seen[other].identity:
-            warnings.append(f"{one} and {other} are the same sentences: scores of these say nothing about other text.")
+    for key, other in combinations(seen, 2):
+        if other in scored and seen[key].identity == seen[other].identity:
+            warnings.append(f"{key} and {other} are the same sentences: scores of these say nothing about other text.")
     return seen, warnings
 
 
 def doubts_about_sides(key: str, specs: Sequence[CorpusSpec], root: Path) -> Iterator[str]:
-    """Warnings, with evidence, about synthetic corpora whose sides look as if they were exchanged."""
+    """Yields warnings, with evidence, about synthetic corpora whose sides look as if they were exchanged."""
     parallel = next((spec for spec in specs if not spec.synthetic), None)
     if parallel is None:
         return
@@ -456,8 +451,8 @@ def _look(key: str, spec: CorpusSpec | TextSpec, root: Path, whole: bool) -> See
 
 def _look_at_text(key: str, spec: TextSpec, root: Path) -> Seen:
     try:
-        files = [_lines_of(path) for path in spec.local_files(root) if path.suffix != ".parquet"]
         sentences = list(islice(read_text(spec, root), FIRST_PAIRS))
+        files = [_lines_of(path) for path in spec.local_files(root) if path.suffix != ".parquet"]
     except UserError as error:
         raise UserError(f"{key}: {error}") from error
     if not any(sentence.strip() for sentence in sentences):
@@ -468,8 +463,8 @@ def _look_at_text(key: str, spec: TextSpec, root: Path) -> Seen:
 
 def _look_at_pairs(key: str, spec: CorpusSpec, root: Path, whole: bool) -> Seen:
     try:
-        files = [_lines_of(path) for path in spec.local_files(root) if path.suffix != ".parquet"]
         pairs = list(islice(read_pairs(spec, root), None if whole else FIRST_PAIRS))
+        files = [_lines_of(path) for path in spec.local_files(root) if path.suffix != ".parquet"]
     except UserError as error:
         raise UserError(f"{key}: {error}") from error
     if spec.is_two_files and files[0][0] != files[1][0]:
@@ -490,8 +485,7 @@ def _look_at_pairs(key: str, spec: CorpusSpec, root: Path, whole: bool) -> Seen:
 
 
 def _lines_of(path: Path) -> tuple[int, int, int]:
-    """Number of lines, a checksum and the number of bytes of the text, of a file."""
-    next(read_lines(path, bad=lambda *_: None), None)  # says what is wrong with a file that cannot be read
+    """Counts the lines of a file and the bytes of its text; makes a checksum: (lines, checksum, bytes)."""
     count, checksum, size, last = 0, 0, 0, b"\n"
     with open_text(path) as text:
         while block := text.read(1 << 20):
@@ -504,7 +498,7 @@ CUT, CHANGED = 0.01, 0.2  # of the lines: words are cut; anything is changed, as
 
 
 def check_round_trip(where: str, lines: Sequence[str], processing: TextProcessing) -> None:
-    """Refuse Moses where it does not give back what it was given. UserError naming a line."""
+    """Refuses Moses where it does not give back what it was given. UserError naming a line."""
     kept = replace(processing, moses=False)
     given = [" ".join(kept.apply(line).split()) for line in lines]
     pairs = [(line, processing.undo(processing.apply(line))) for line in given]
@@ -535,7 +529,7 @@ def doubts_about_texts(
     root: Path,
     tokenizers: Tokenizers | None,
 ) -> Iterator[str]:
-    """Warnings with their evidence: words that a text shares with the recipe's other corpora, pieces of a tokenizer.
+    """Yields warnings with their evidence: words shared with the recipe's other corpora, pieces of a tokenizer.
 
     Args:
         texts: key of the recipe -> training text of one language, which its spec names.
@@ -583,7 +577,7 @@ def _known(specs: Sequence[CorpusSpec | TextSpec], root: Path) -> dict[str, list
 
 
 def _most_alike(lines: Sequence[str], known: Sequence[tuple[str, list[str]]]) -> tuple[Overlap, str]:
-    """The largest share of the lines' words that one of the known texts has, and its name."""
+    """Returns the largest share of the lines' words that one of the known texts has, and its name."""
     overlaps = [(word_overlap(lines, others), name) for name, others in known]
     return max(overlaps, key=lambda pair: pair[0].share, default=(Overlap(0.0, ()), ""))
 
@@ -592,7 +586,7 @@ def _most_alike(lines: Sequence[str], known: Sequence[tuple[str, list[str]]]) ->
 
 
 def check_lengths(training: Preparation, config: Any, sets: Mapping[str, Any]) -> None:
-    """Refuse a development set, or text to be scored, of which the model cannot read a sentence.
+    """Refuses a development set, or text to be scored, of which the model cannot read a sentence.
 
     Args:
         sets: key of the recipe -> the encoded set; nothing was dropped of it.
@@ -613,7 +607,7 @@ def check_lengths(training: Preparation, config: Any, sets: Mapping[str, Any]) -
 
 
 def doubts_about_rows(config: Any, tasks: Sequence[Task]) -> Iterator[str]:
-    """A warning where most sentences have fewer positions than the attention bridge has rows, one for all tasks.
+    """Yields one warning for all tasks where most sentences have fewer positions than the bridge has rows.
 
     With n positions the penalty of k rows is at least k - n (bridge.py): a floor that says nothing of a model.
     """

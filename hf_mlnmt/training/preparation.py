@@ -490,7 +490,7 @@ class Preparation:
                 account.notes.append(f"{name} translates {' to '.join(there)}, this training {' to '.join(here)}")
         self.tell(account.table())
         if PartialState().is_main_process:
-            write_json(self.output / ACCOUNT, account.to_dict())
+            write_json(self.output / ACCOUNT, vars(account))
 
 
 def measured_by(tasks: Sequence[Task], dev_sets: Sequence[dev.DevSet]) -> list[dev.DevSet]:

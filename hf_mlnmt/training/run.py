@@ -51,7 +51,7 @@ from hf_mlnmt.generation.back_translation import Watcher
 from hf_mlnmt.made_from import Changes, MadeFrom, digest
 from hf_mlnmt.model_folder import RESULTS, WEIGHTS, auto_class_of, load_model
 from hf_mlnmt.recipe.checks import check_budget
-from hf_mlnmt.recipe.reading import Recipe, read_recipe
+from hf_mlnmt.recipe.reading import Recipe, find_recipe, read_recipe
 from hf_mlnmt.recipe.schema import saved_steps
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training import checkpoints, folder
@@ -82,9 +82,8 @@ from hf_mlnmt.training.preflight import check_before, check_lengths, doubts_abou
 from hf_mlnmt.training.preparation import ACCOUNT, EncodedSet, Preparation, measured_by
 from hf_mlnmt.training.processes import check_all, main_first, meet, of_main
 from hf_mlnmt.training.rounds import Rounds, read_rounds
-from hf_mlnmt.training.tasks import Batches, lasting_parameters
+from hf_mlnmt.training.tasks import lasting_parameters
 from hf_mlnmt.training.trainer import TranslationTrainer
-from hf_mlnmt.zoo.records import find_recipe
 
 
 @folder.each_said_once()
@@ -109,7 +108,7 @@ def run_recipe(
 
     Args:
         recipe: a Recipe, the path of its YAML, or the name of a setup.
-        system: what is trained in a setup (zoo/records.py); unless given, its baseline.
+        system: what is trained in a setup (recipe/reading.py); unless given, its baseline.
         data: folder that the recipe's paths are relative to.
         settings: "key.sub=value" strings that replace keys of the recipe.
         dry_run: only print sizes, batches and estimates; nothing is left behind.
@@ -302,7 +301,7 @@ class Training:
 
 def build(run: Run, data: Data) -> Training:
     """Makes the model with new weights, its tasks, and the trainer around them."""
-    recipe, batch, preparation = run.recipe, run.recipe.batch, run.preparation
+    recipe, preparation = run.recipe, run.preparation
     arguments = training_arguments(recipe, run.output)
     if arguments.bf16 and not computes_bfloat16(arguments.use_cpu):
         run.warn(
@@ -322,7 +321,7 @@ def build(run: Run, data: Data) -> Training:
         model,
         arguments,
         tasks,
-        Batches(batch.tokens, batch.side, batch.max_sentences, batch.shapes),
+        recipe.batch,
         schedule(recipe),
         dev_sets,
         save_extras=data.tokenizers.save,

@@ -1,4 +1,4 @@
-"""Few shapes of batches: every batch is filled up to one of so many boxes (sentences, source length, target length).
+"""Boxes, so that batches have few shapes: each is filled up to one of them (sentences, source, target length).
 
 A GPU prepares every new shape anew: plans of attention, compiled kernels, graphs, places in memory. `Boxes.fit` chooses
 the boxes from the lengths of the data. It begins with a fine grid and takes the box away that costs least, again and
@@ -42,7 +42,7 @@ class Boxes:
     def fit(
         cls, source: np.ndarray, target: np.ndarray, seen: np.ndarray, count: int, tokens: int, side: Side, most: int
     ) -> Boxes:
-        """At most `count` boxes for sentences of these lengths, with little padding of those that are `seen`."""
+        """Chooses at most `count` boxes for sentences of these lengths, with little padding of those `seen`."""
         grids = [_grid(int(lengths.max())) for lengths in (source, target)]
         places = [np.searchsorted(grid, lengths[seen]) for grid, lengths in zip(grids, (source, target))]
         last = [np.append(place, len(grid) - 1) for grid, place in zip(grids, places)]  # the box of everything
@@ -53,15 +53,15 @@ class Boxes:
         return cls(kept[:, 0], kept[:, 1], tokens, side, most)
 
     def rows(self, tokens: int) -> np.ndarray:
-        """Sentences of a batch of each box, for a budget of `tokens`: (boxes,) int64."""
+        """Returns the sentences of a batch of `tokens` in each box: (boxes,) int64."""
         longer = np.maximum(self.source, self.target)
         length = {"source": self.source, "target": self.target, "both": longer}[self.side]
         return np.clip(tokens // length, 1, self.sentences)
 
     def shape(self, sentences: int, source: int, target: int) -> Shape:
-        """What a batch of so many sentences, of at most these lengths, is filled up to: the box with fewest tokens.
+        """Returns what a batch of so many sentences of at most these lengths is filled up to, the cheapest box.
 
-        A batch that fits in no box is as large as it is; `pack` makes none within the budget of the boxes.
+        A batch that fits in no box stays as it is; `pack` makes none with the tokens of the boxes.
         """
         rows = self.rows(self.tokens)
         cells = rows * (self.source + self.target)
@@ -74,7 +74,7 @@ class Boxes:
     def pack(
         self, source: np.ndarray, target: np.ndarray, draws: np.random.Generator, tokens: int
     ) -> tuple[np.ndarray, list[int]]:
-        """An order of the sentences with these lengths, and where batches begin and end in it.
+        """Orders the sentences with these lengths; says where batches begin and end in that order.
 
         How many batches there are depends on the lengths alone; `draws` decides who is with whom.
         """
@@ -104,7 +104,7 @@ class Boxes:
 
 
 def _grid(longest: int) -> np.ndarray:
-    """Lengths up to `longest`: all short ones, then in steps of a twentieth."""
+    """Returns lengths up to `longest`: all short ones, then in steps of a twentieth."""
     grid = [1]
     while grid[-1] < longest:
         grid.append(min(longest, max(grid[-1] + 1, int(grid[-1] * STEP))))
@@ -112,7 +112,7 @@ def _grid(longest: int) -> np.ndarray:
 
 
 def _thin(corners: np.ndarray, counts: np.ndarray, count: int) -> np.ndarray:
-    """Which `count` of the corners (n, 2) to keep, the last always, so that little padding is added: bool (n,).
+    """Chooses `count` of the corners (n, 2), the last always, so that little padding is added: bool (n,).
 
     counts: sentences at each corner. A sentence is in the box of the smallest sum of lengths that it fits in.
     """
@@ -138,5 +138,5 @@ def _thin(corners: np.ndarray, counts: np.ndarray, count: int) -> np.ndarray:
 
 
 def cells(shapes: Sequence[Shape]) -> tuple[int, int]:
-    """Tokens of batches of these shapes, padding included: of all sources, of all targets."""
+    """Counts the tokens of batches of these shapes, padding included: of all sources, of all targets."""
     return sum(rows * source for rows, source, _ in shapes), sum(rows * target for rows, _, target in shapes)

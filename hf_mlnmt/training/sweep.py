@@ -26,10 +26,9 @@ import yaml
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json, write_json
 from hf_mlnmt.model_folder import RESULTS
-from hf_mlnmt.recipe.reading import Recipe, parse_yaml, read_recipe
+from hf_mlnmt.recipe.reading import Recipe, find_recipe, parse_yaml, read_recipe
 from hf_mlnmt.training import checkpoints, folder
 from hf_mlnmt.training.callbacks import SIGNALS, handled
-from hf_mlnmt.zoo.records import find_recipe
 
 MOST = 10_000  # values of a range; more is a slip of the pen
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"

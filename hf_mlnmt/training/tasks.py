@@ -1,4 +1,4 @@
-"""A training is a list of tasks: a training set, an objective and a share of the batches each.
+"""Tasks, of which a training is a list: each a training set, an objective and a share of the batches.
 
 Which task comes when follows from the shares, which hold exactly, and from the seed (`Rotation`). `task_sampler` says
 which examples are in the batches of a process, and in which order; `task_loader` loads and collates them.
@@ -20,8 +20,8 @@ from transformers import TrainingArguments
 from hf_mlnmt.data.training_set import TrainingSet
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.recipe.checks import whole_numbers
-from hf_mlnmt.recipe.schema import TASK_NAME
-from hf_mlnmt.training.batching import Side, TokenBatchSampler
+from hf_mlnmt.recipe.schema import TASK_NAME, Batches
+from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.objectives import IGNORED, SHOWN, Batch, Example, Objective
 from hf_mlnmt.training.shapes import Boxes, Shape
 
@@ -30,7 +30,7 @@ HEADS = "objective_heads"  # the part of a model in training that holds what the
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained on what, and how often.
+    """A training set with an objective and a share of the batches.
 
     Args:
         data: the examples.
@@ -55,12 +55,12 @@ class Task:
             )
 
     def describe(self) -> str:
-        """One line for the user: the task's languages and how many examples it has."""
+        """Describes the task in a line: its languages, and how many examples it has."""
         return ": ".join(filter(None, ["-".join(self.languages.values()), self.data.describe()]))
 
 
 def active(tasks: Task | Sequence[Task]) -> list[Task]:
-    """The tasks that have a share.
+    """Returns the tasks that have a share.
 
     Raises: UserError when there is none, or two have the same name.
     """
@@ -74,7 +74,7 @@ def active(tasks: Task | Sequence[Task]) -> list[Task]:
 
 
 def check_needs(name: str, objective: Objective, model: nn.Module) -> None:
-    """Refuse a model that the objective of the task `name` cannot train.
+    """Refuses a model that the objective of the task `name` cannot train.
 
     Raises: UserError naming the task, the objective and what the model lacks.
     """
@@ -87,7 +87,7 @@ def check_needs(name: str, objective: Objective, model: nn.Module) -> None:
 
 
 def attach_heads(model: nn.Module, tasks: Sequence[Task]) -> None:
-    """Make the objectives' heads a part of the model: trained, moved and saved in checkpoints with it.
+    """Makes the objectives' heads a part of the model: trained, moved and saved in checkpoints with it.
 
     The finished model is without them (`is_head`).
     """
@@ -101,12 +101,12 @@ def attach_heads(model: nn.Module, tasks: Sequence[Task]) -> None:
 
 
 def is_head(name: str) -> bool:
-    """Whether this is the name of a head's parameter, in the model in training."""
+    """Returns whether this is the name of a head's parameter, in the model in training."""
     return name.startswith(f"{HEADS}.")
 
 
 def lasting_parameters(model: nn.Module) -> int:
-    """How many parameters the finished model has."""
+    """Counts the parameters that the finished model has."""
     return sum(parameter.numel() for name, parameter in model.named_parameters() if not is_head(name))
 
 
@@ -133,14 +133,14 @@ class Rotation:
         self._latest: tuple[int, np.ndarray] = (-1, self._tasks)  # a cycle and its order
 
     def cycle(self, number: int) -> np.ndarray:
-        """The tasks of a cycle in order, by number: int64 (length,)."""
+        """Returns the tasks of a cycle in order, by number: int64 (length,)."""
         if self._latest[0] != number:
             order = np.random.default_rng([self.seed, number, ORDER]).permutation(self.length)
             self._latest = number, self._tasks[order]
         return self._latest[1]
 
     def at(self, place: int) -> tuple[int, int]:
-        """The task at a place (from 0), and how many places before it were that task's."""
+        """Returns the task at a place (from 0), and how many places before it were that task's."""
         number, within = divmod(place, self.length)
         tasks = self.cycle(number)
         task = int(tasks[within])
@@ -148,7 +148,7 @@ class Rotation:
 
 
 def seed_of(seed: int, number: int) -> int:
-    """The seed of the task with this number; of the first it is `seed` itself."""
+    """Returns the seed of the task with this number; of the first it is `seed` itself."""
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) if number else seed
 
 
@@ -172,7 +172,7 @@ class TaskBatchSampler(Sampler[list[tuple[int, int, int]]]):
         self.total = math.ceil(cycles / together) * together * rotation.length
 
     def __len__(self) -> int:
-        """Batches of this process in one epoch of the training."""
+        """Returns the batches of this process in one epoch of the training."""
         return self.total
 
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
@@ -182,26 +182,26 @@ class TaskBatchSampler(Sampler[list[tuple[int, int, int]]]):
             yield [(task, index, epoch) for index in batches[self.rank]]
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration yields."""
+        """Chooses the epoch that the next iteration yields."""
         self.epoch = epoch
 
     def at(self, place: int) -> tuple[int, list[list[int]]]:
-        """The task at a place, and the example indices that each process has there."""
+        """Returns the task at a place, and the example indices that each process has there."""
         task, count = self.rotation.at(place)
         return task, self.samplers[task].at(count)
 
     def members(self, step: int) -> list[tuple[int, list[int]]]:
-        """Task and example indices of each batch of optimizer step `step` (from 0), over all processes."""
+        """Returns task and example indices of each batch of step `step` (from 0), over all processes."""
         places = range(step * self.accumulation, (step + 1) * self.accumulation)
         return [(task, batch) for task, batches in map(self.at, places) for batch in batches]
 
     def shapes(self, steps: int) -> set[tuple[int, Shape]]:
-        """The shapes of the batches of so many steps from the start, of all processes, each with its task."""
+        """Returns the shapes of the batches of the first `steps`, of all processes, each with its task."""
         batches = itertools.chain.from_iterable(map(self.members, range(steps)))
         return {(task, self.samplers[task].shape(batch)) for task, batch in batches}
 
     def epochs(self, places: int) -> list[float]:
-        """How many epochs of its own each task goes through in so many places from the start."""
+        """Returns how many epochs of its own each task goes through in the first `places`."""
         cycles, rest = divmod(places, self.rotation.length)
         last = self.rotation.cycle(cycles)[:rest]
         shown = [cycles * count + int((last == task).sum()) for task, count in enumerate(self.rotation.counts)]
@@ -211,18 +211,8 @@ class TaskBatchSampler(Sampler[list[tuple[int, int, int]]]):
 TASK = "task"  # the key of a batch that names its task
 
 
-@dataclass(frozen=True)
-class Batches:
-    """How sentences are put into batches; see `TokenBatchSampler`."""
-
-    tokens: int = 1024
-    side: Side = "target"
-    max_sentences: int | None = None
-    shapes: int | None = None  # of all tasks together
-
-
 def task_sampler(tasks: Sequence[Task], batches: Batches, args: TrainingArguments) -> TaskBatchSampler:
-    """The batches of this process.
+    """Returns the sampler of this process's batches; `batches.shapes` are of all tasks together.
 
     Raises: UserError for a task that has too few examples.
     """
@@ -253,12 +243,12 @@ class EpochLoader(DataLoader):
     """A DataLoader whose batch sampler, already split over the processes, hears which epoch begins."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by Trainer at the start of each epoch."""
+        """Takes the epoch that begins, from Trainer."""
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
 
 def task_loader(tasks: Sequence[Task], sampler: TaskBatchSampler, args: TrainingArguments) -> EpochLoader:
-    """Loads the batches of a sampler, in processes of its own if the arguments say so."""
+    """Makes the loader of a sampler's batches, in processes of its own if the arguments say so."""
     workers = args.dataloader_num_workers
     return EpochLoader(
         TaskExamples(tasks),
@@ -266,7 +256,7 @@ def task_loader(tasks: Sequence[Task], sampler: TaskBatchSampler, args: Training
         collate_fn=Collator(
             [task.name for task in tasks],
             [task.objective.collate for task in tasks],
-            [one.boxes for one in sampler.samplers],
+            [each.boxes for each in sampler.samplers],
         ),
         num_workers=workers,
         persistent_workers=workers > 0,
@@ -275,8 +265,7 @@ def task_loader(tasks: Sequence[Task], sampler: TaskBatchSampler, args: Training
 
 
 class TaskExamples(Dataset):
-    """All tasks' examples: item (number of a task, index, epoch) is the task's number and its example as it is shown
-    in that epoch (`SHOWN`)."""
+    """The examples of all tasks: item (task, index, epoch) is the task and its example as that epoch shows it."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.sets = [task.data for task in tasks]
@@ -291,8 +280,7 @@ class TaskExamples(Dataset):
 
 @dataclass(frozen=True)
 class Collator:
-    """Examples of one task to the batch that its objective wants, filled up to its box, with the task's name under the
-    key "task"."""
+    """The collator of all tasks: a batch as its objective wants it, filled up to its box, with the task's name."""
 
     names: list[str]
     collates: list[Callable[[Sequence[Example]], Batch]]
@@ -307,11 +295,13 @@ class Collator:
 def collate_in(
     boxes: Boxes | None, collate: Callable[[Sequence[Example]], Batch], examples: Sequence[Example]
 ) -> Batch:
-    """The batch of the examples, filled up to a shape of the boxes: places are padded as the objective does it, rows
-    without an example hold one that no label counts of."""
+    """Collates examples, filled up to a shape of the boxes: places as the objective pads them, rows without an example
+    with one that has no labels."""
     if boxes is None:
         return collate(examples)
-    source, target = (max(len(one.get(side, one["input_ids"])) for one in examples) for side in ("input_ids", "labels"))
+    source, target = (
+        max(len(each.get(side, each["input_ids"])) for each in examples) for side in ("input_ids", "labels")
+    )
     rows, source, target = boxes.shape(len(examples), source, target)
     lengths = {"input_ids": source, "labels": target}
     longest = {side: np.resize(ids, lengths[side]) for side, ids in examples[0].items() if side in lengths}
@@ -321,8 +311,3 @@ def collate_in(
     batch = {name: tensor[:rows] for name, tensor in batch.items()}
     batch["labels"][len(examples) :] = IGNORED
     return batch
-
-
-def split(batch: Mapping[str, Any]) -> tuple[str, Batch]:
-    """The name of a batch's task, and its tensors."""
-    return batch[TASK], {name: value for name, value in batch.items() if name != TASK}

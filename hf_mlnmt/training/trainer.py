@@ -1,4 +1,4 @@
-"""`TranslationTrainer`: Transformers' Seq2SeqTrainer with objectives, token-budget batches and whole checkpoints.
+"""`TranslationTrainer`: Transformers' Seq2SeqTrainer with objectives, batches by tokens, and whole checkpoints.
 
 The losses of tasks are computed around the model, divided by each task's own items of the step, and logged by name. A
 meter counts time and tokens: what the training cost so far, over all its interruptions.
@@ -27,23 +27,28 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import write_json
 from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.model_folder import first_line
+from hf_mlnmt.recipe.schema import Batches
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.callbacks import FiniteGuard, SaveEndsOfCycles
 from hf_mlnmt.training.objectives import Batch, Losses
 from hf_mlnmt.training.processes import of_all
 from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import (
-    Batches,
+    TASK,
     Task,
     TaskBatchSampler,
     TaskExamples,
     active,
     attach_heads,
     check_needs,
-    split,
     task_loader,
     task_sampler,
 )
+
+
+def _split(batch: Mapping[str, Any]) -> tuple[str, Batch]:
+    """Returns the name of a batch's task, and its tensors."""
+    return batch[TASK], {name: value for name, value in batch.items() if name != TASK}
 
 
 class TaskLosses(nn.Module):
@@ -59,7 +64,7 @@ class TaskLosses(nn.Module):
         self.objectives = {task.name: task.objective for task in tasks}
 
     def forward(self, task: str, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
-        """The loss of a task's batch and its named parts, see `Objective.loss`."""
+        """Returns the loss of a task's batch and its named parts, see `Objective.loss`."""
         return self.objectives[task].loss(self.model, batch, num_items_in_batch)
 
 
@@ -77,7 +82,7 @@ class NamedLosses:
         self._steps: dict[str, set[int]] = {}
 
     def add(self, task: str, step: int, loss: Tensor, parts: Mapping[str, Tensor]) -> None:
-        """Add the loss of one batch and its parts."""
+        """Adds the loss of one batch and its parts."""
         named = {f"loss_{task}_{part}" if self.several else f"loss_{part}": value for part, value in parts.items()}
         if self.several:
             named[f"loss_{task}"] = loss
@@ -86,14 +91,14 @@ class NamedLosses:
             self._steps.setdefault(name, set()).add(step)
 
     def take(self, total: Callable[[Tensor], Tensor]) -> dict[str, float]:
-        """The means per step since the last call. `total` adds up over the processes."""
+        """Returns the means per step since the last call. `total` adds up over the processes."""
         sums, steps = self._sums, self._steps
         self._sums, self._steps = {}, {}
         return {name: total(sums[name]).item() / len(steps[name]) for name in sorted(sums)}
 
 
 class Meter:
-    """Counts seconds (wall and processor time) and target tokens while it runs, evaluation and saving left out.
+    """A count of seconds (wall and processor time) and target tokens, evaluation and saving left out.
 
     `seconds` and `cpu_seconds` are of this process; `tokens` are real target tokens of all processes.
     """
@@ -115,7 +120,7 @@ class Meter:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """A block whose time and tokens do not count."""
+        """Runs a block whose time and tokens do not count."""
         running = self._since is not None
         if running:
             self.__exit__()
@@ -126,11 +131,11 @@ class Meter:
                 self.__enter__()
 
     def add(self, tokens: Any) -> None:
-        """Count target tokens: an int or a scalar tensor."""
+        """Counts target tokens: an int or a scalar tensor."""
         self._pending.append(tokens)
 
     def interval(self, step: int) -> dict[str, float]:
-        """The speeds since the last call."""
+        """Returns the speeds since the last call."""
         self._read()
         seconds, tokens, steps = (now - then for now, then in zip(self._now(step), self._last))
         self._last = self._now(step)
@@ -139,13 +144,13 @@ class Meter:
         return {"steps_per_second": steps / seconds, "target_tokens_per_second": tokens / seconds}
 
     def save(self, folder: Path, processes: int = 1) -> None:
-        """Write the totals, and by how many processes, into a checkpoint folder."""
+        """Writes the totals, and by how many processes, into a checkpoint folder."""
         self._read()
         totals = {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds, "tokens": self.tokens}
         write_json(folder / checkpoints.METER, {**totals, "processes": processes})
 
     def load(self, folder: Path, step: int) -> None:
-        """Go on from the totals of a checkpoint folder, written at `step`; without them, from zero."""
+        """Reads the totals of a checkpoint folder, written at `step`, to go on from; without them, from zero."""
         with contextlib.suppress(FileNotFoundError):
             totals = json.loads((folder / checkpoints.METER).read_text(encoding="utf-8"))
             self.seconds, self.cpu_seconds = totals["seconds"], totals["cpu_seconds"]
@@ -171,7 +176,7 @@ RECURRENT = (nn.RNNBase, nn.RNNCellBase)  # which it cannot trace
 
 @contextlib.contextmanager
 def compiled_layers(model: nn.Module) -> Iterator[None]:
-    """Within it the layers of encoder and decoder are compiled in training mode: one graph for all layers of a class.
+    """Compiles the layers of encoder and decoder in training mode while a block runs: a graph for each class of layers.
 
     It is for all shapes, and parameters keep their names. What is around the layers, the loss, evaluation, and layers
     of LSTMs stay as they are.
@@ -197,12 +202,12 @@ _UNFIT = "its tensors have other shapes than the weights"
 
 
 def _is_unfit(state: Any, weight: Tensor) -> bool:
-    """Whether a moment of the optimizer cannot be this weight's; step counters are scalars."""
+    """Returns whether a moment of the optimizer cannot be this weight's; step counters are scalars."""
     return isinstance(state, Tensor) and state.dim() > 0 and state.shape != weight.shape
 
 
 class TranslationTrainer(Seq2SeqTrainer):
-    """Trains one task, or several in turn (see tasks.py), on batches of a token budget.
+    """A trainer of one task, or of several in turn (see tasks.py), on batches of a number of tokens.
 
     Differs from Seq2SeqTrainer in this: the loss is the objective's, a sum over target tokens divided by the target
     tokens that its task has in the whole optimizer step (accumulated batches and all processes); where a step has
@@ -218,7 +223,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             args.ddp_find_unused_parameters is therefore on, unless it is set: tasks that use all parameters do not
             need it.
         tasks: what to train: a `Task`, or several.
-        batches: the token budget; None for that of `Batches`.
+        batches: their size, as in a recipe; how many are in a step, args.gradient_accumulation_steps says.
         schedule: learning-rate schedule; None takes args.lr_scheduler_type.
         dev_sets: what `evaluate` measures, translates and scores, the most important first; without any, evaluation
             is left to Seq2SeqTrainer.
@@ -259,6 +264,11 @@ class TranslationTrainer(Seq2SeqTrainer):
             logger.warning("using 1 of %d GPUs; to use all: accelerate launch -m hf_mlnmt train ...", args.n_gpu)
             args._n_gpu = 1
         self.tasks, self.batches = active(tasks), batches or Batches()
+        if self.batches.accumulate not in (1, args.gradient_accumulation_steps):
+            raise UserError(
+                f"batches.accumulate is {self.batches.accumulate} and args.gradient_accumulation_steps "
+                f"{args.gradient_accumulation_steps}: give the arguments the number of batches in a step."
+            )
         self.schedule, self.save_extras, self.compiled = schedule, save_extras, compiled
         self.dev_sets = list(dev_sets) if isinstance(dev_sets, Sequence) else [dev_sets]
         for task in self.tasks:
@@ -286,15 +296,15 @@ class TranslationTrainer(Seq2SeqTrainer):
     # Data
 
     def sampler(self) -> TaskBatchSampler:
-        """The batches of this process."""
+        """Makes the sampler of this process's batches."""
         return task_sampler(self.tasks, self.batches, self.args)
 
     def get_train_dataloader(self) -> DataLoader:
-        """Not prepared by Accelerate: the sampler already gives each process its own batches."""
+        """Makes the loader, not prepared by Accelerate: the sampler already gives each process its own batches."""
         return task_loader(self.tasks, self.sampler(), self.args)
 
     def steps(self) -> tuple[int, int]:
-        """Steps of the whole training, and of an epoch."""
+        """Counts the steps of the whole training, and of an epoch."""
         epoch = len(self.sampler()) // self.args.gradient_accumulation_steps
         return self.args.max_steps if self.args.max_steps > 0 else math.ceil(self.args.num_train_epochs * epoch), epoch
 
@@ -303,13 +313,13 @@ class TranslationTrainer(Seq2SeqTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The task's loss. Gradients are averaged over processes, so each one's part is multiplied back.
+        """Computes the task's loss. Gradients are averaged over processes, so each part is multiplied back.
 
         `num_items_in_batch`, task -> items, is what `_get_num_items_in_batch` counted in the step.
         """
         if return_outputs:
             return super().compute_loss(model, inputs, True, num_items_in_batch)
-        task, batch = split(inputs)
+        task, batch = _split(inputs)
         loss, parts = model(task, batch, num_items_in_batch[task])
         self.losses.add(task, self.state.global_step, loss, parts)
         if self.args.average_tokens_across_devices:
@@ -317,16 +327,16 @@ class TranslationTrainer(Seq2SeqTrainer):
         return loss
 
     def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward; the loss is watched."""
+        """Runs forward and backward, and watches the loss."""
         loss = super().training_step(model, inputs, num_items_in_batch)
         self.guard.watch(self.state.global_step, loss)
         return loss
 
     def _get_num_items_in_batch(self, batch_samples: list, device: Any) -> Any:
-        """Task -> its items in the step's batches, of all processes or of this one alone; the meter counts them."""
+        """Counts task -> its items in the step's batches, of all processes or of this one alone, for the meter too."""
         objectives = {task.name: task.objective for task in self.tasks}
         counts: dict[str, Tensor] = {}
-        for name, batch in map(split, batch_samples):
+        for name, batch in map(_split, batch_samples):
             items = objectives[name].items(batch)
             counts[name] = counts[name] + items if name in counts else items
         counts = {name: items.to(device) for name, items in counts.items()}
@@ -337,11 +347,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         return counts
 
     def floating_point_ops(self, inputs: Batch) -> int:
-        """6 x parameters x source tokens; the stock one counts the parameters anew at every step."""
+        """Returns 6 x parameters x source tokens; the stock one counts the parameters anew at every step."""
         return 6 * self._parameters * inputs["input_ids"].numel() if "input_ids" in inputs else 0
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
-        """The objectives around the model, and around them what several processes and mixed precision need."""
+        """Wraps the model into the objectives, and these into what processes and mixed precision need."""
         if not training:
             return super()._wrap_model(model, training, dataloader)
         if isinstance(self.accelerator.unwrap_model(model, keep_torch_compile=False), TaskLosses):
@@ -351,7 +361,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return self.accelerator.prepare_model(TaskLosses(self.model, self.tasks))
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The recipe's schedule instead of lr_scheduler_type."""
+        """Makes the recipe's schedule instead of that of lr_scheduler_type."""
         if self.schedule is None:
             return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
@@ -363,7 +373,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     # Training
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """As Trainer's; each process draws its own dropout; a checkpoint of another model is refused."""
+        """Trains as Trainer does; each process draws its own dropout; a checkpoint of another model is refused."""
         set_seed(self.args.seed + self.args.process_index)
         if self.args.device.type == "cpu":
             keep_memory()
@@ -374,7 +384,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def compiling(self) -> contextlib.AbstractContextManager[None]:
-        """A block in which steps are as `compiled` says."""
+        """Returns a block in which steps are as `compiled` says."""
         return compiled_layers(self.model) if self.compiled else contextlib.nullcontext()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -390,7 +400,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval", **gen: Any
     ) -> dict[str, float]:
-        """Loss per target token (not smoothed), perplexity and metrics on translations, of each of `dev_sets`.
+        """Measures loss per target token (not smoothed), perplexity and metrics on translations of `dev_sets`.
 
         The numbers of the first are eval_loss, eval_bleu and so on, those of others eval_<name>_loss. Without
         `dev_sets`, or with `eval_dataset`, it is Seq2SeqTrainer's, but for what that does to the generation_config.
@@ -453,7 +463,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             self._push_from_checkpoint(str(checkpoint))
 
     def _gather_rng_states(self, staging: Path) -> None:
-        """Put those of processes that do not see the main one's folder beside its own: a checkpoint is whole there."""
+        """Puts the states of processes that do not see the main one's folder beside its own, for a whole checkpoint."""
         if self.args.world_size == 1:
             return
         own = (staging / f"rng_state_{self.args.process_index}.pth").read_bytes()
@@ -463,7 +473,7 @@ class TranslationTrainer(Seq2SeqTrainer):
                 file.write_bytes(state)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """As Trainer's. Raises: UserError for a state that is not of this model's optimizer."""
+        """Loads as Trainer does. Raises: UserError for a state that is not of this model's optimizer."""
         why: str | None
         try:
             super()._load_optimizer_and_scheduler(checkpoint)
@@ -471,7 +481,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             why = first_line(error)
         else:
             state = self.optimizer.state if checkpoint and self.optimizer else {}
-            why = next((_UNFIT for weight, of in state.items() for one in of.values() if _is_unfit(one, weight)), None)
+            why = next(
+                (_UNFIT for weight, of in state.items() for moment in of.values() if _is_unfit(moment, weight)), None
+            )
         if why:
             raise UserError(
                 f"{checkpoint}: its optimizer.pt or scheduler.pt does not fit this training ({why}). Put back the "
@@ -479,7 +491,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             )
 
     def _show_batch(self, step: int, batch: int) -> tuple[str, str]:
-        """A batch of this process, for the guard: its place, and its sentences."""
+        """Describes a batch of this process, for the guard: its place, and its sentences."""
         args = self.args
         number, indices = self.sampler().members(step)[batch * args.world_size + args.process_index]
         task = self.tasks[number]
@@ -489,7 +501,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return place, f"(positions in the training set{which}, from 0): {sentences}"
 
     def _save_good_state(self, step: int) -> str | None:
-        """A checkpoint, for the guard; several processes may not all come here."""
+        """Saves a checkpoint, for the guard; several processes may not all come here."""
         if self.args.world_size > 1 or self.args.save_strategy == "no":
             return None
         self._save_checkpoint(self.model, None)
@@ -513,7 +525,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         checkpoints.rotate(run, keep | {max(steps), self.state.best_global_step or max(steps)})
 
     def scheduled(self, steps: Sequence[int]) -> list[int]:
-        """Those of `steps` whose checkpoints are kept and averaged, however often a run was interrupted.
+        """Returns those of `steps` whose checkpoints are kept and averaged, however often a run was interrupted.
 
         The ends of the schedule's cycles or, without restarts, multiples of save_steps and the last step.
         """

@@ -1,9 +1,10 @@
-"""Where this project's recipes and records are, in a checkout or a wheel, and which recipe a setup and a system name.
+"""The places of this project's recipes and records, in a checkout or a wheel.
 
 | file | what |
 | --- | --- |
 | training/<setup>/base.yaml | a setup: how every system is trained on one corpus; by itself, the baseline's recipe |
-| training/<setup>/<system>.yaml | the recipe of a system, or of a way of training, that differs in more than its name |
+| `variants` in it | the recipes of the setup that differ from it in a few keys: name -> these |
+| training/<setup>/<system>.yaml | the recipe of a system, or of a way of training, that differs in more |
 | modeling/<setup>/<system>.json | the config of a model that was trained here |
 | model_cards/<setup>/<system>.md | its card, with the scores of its seeds |
 
@@ -14,81 +15,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.zoo.systems import find_system, list_systems
-
 BASE = "base.yaml"
 BASELINE = "transformer"
 
 
 def records_root() -> Path:
-    """The folder that holds modeling/, training/ and model_cards/: inside an installed wheel, else the checkout."""
+    """Returns the folder of modeling/, training/ and model_cards/: inside an installed wheel, else the checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "records"
     return installed if installed.is_dir() else package.parent
 
 
 def setups() -> list[str]:
-    """The names of this project's setups."""
+    """Returns the names of this project's setups."""
     return sorted(path.parent.name for path in (records_root() / "training").glob(f"*/{BASE}"))
 
 
 def trained(root: Path | None = None) -> list[str]:
-    """The names <setup>/<system> of all records below `root`, by default this project's own."""
+    """Returns the names <setup>/<system> of all records below `root`, by default this project's own."""
     folder = (root or records_root()) / "modeling"
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.json"))
 
 
-def project_recipe(name: str | Path) -> Path | None:
-    """The file of <setup> or <setup>/<system>, with or without .yaml, of this project; None for any other name."""
-    path = records_root() / "training" / name
-    return next((one for one in (path / BASE, path, path.parent / f"{path.name}.yaml") if one.is_file()), None)
-
-
-def find_recipe(name: str | Path, system: str | None = None) -> tuple[Path, list[str]]:
-    """The recipe of `hf-mlnmt train <name> --system <system>`, and the settings that it is read with.
-
-    Args:
-        name: a recipe's file, a folder with a base.yaml, or one of this project's setups.
-        system: what is trained in it: the setup's own recipe of that name where there is one, else a system of the
-            zoo, by the settings, in the place of the recipe's own.
-
-    Raises: UserError naming the nearest setup or system; of a name that recipes had before there were setups, the
-    command of now.
-    """
-    path = next((one for one in (Path(name), Path(name) / BASE) if one.is_file()), None) or project_recipe(name)
-    if path is None:
-        if now := renamed(name):
-            words = ["hf-mlnmt train", now[0], *([] if now[1] == BASELINE else ["--system", now[1]])]
-            raise UserError(f"{name}: recipes are called by setup and system now: {' '.join(words)}")
-        known = setups()
-        raise UserError(
-            f"{name}: no such file, and no setup of that name{suggest(str(name), known)}. Setups: {', '.join(known)}."
-        )
-    if system is None:
-        return path, []
-    if path.name == BASE and (own := path.with_name(f"{system}.yaml")) != path and own.is_file():
-        return own, []
-    try:
-        find_system(system)
-    except UserError as error:
-        beside = sorted(one.stem for one in path.parent.glob("*.yaml") if path.name == BASE and one != path)
-        there = f" recipes of the setup: {', '.join(beside)};" if beside else ""
-        raise UserError(
-            f"{name}: system '{system}' is unknown{suggest(system, [*beside, *list_systems()])};{there} systems of the "
-            f"zoo: {', '.join(list_systems())}, ms-<layers>"
-        ) from error
-    return path, [f"model.system={system}"]
-
-
-def renamed(name: str | Path) -> tuple[str, str] | None:
-    """(setup, system) of what was called <system>.<setup> before there were setups; None for any other name."""
-    system, _, setup = Path(name).name.removesuffix(".yaml").removesuffix(".json").partition(".")
-    return (setup, system) if setup in setups() else None
-
-
 def run_name(path: Path, system: str | None) -> str:
-    """What the runs of a recipe are called: in training/<setup>/ <system>.<setup>, anywhere else as its file.
+    """Returns the name of a recipe's runs: in training/<setup>/ <system>.<setup>, anywhere else its file's.
 
     system: of the recipe's model; the name of base.yaml, which may be any system's.
     """

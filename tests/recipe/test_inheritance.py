@@ -106,7 +106,6 @@ def test_another_kind_of_model_takes_the_place_of_the_bases(tmp_path):
         ({"base": BASE, "child": "seed: 1\nextends: bsae.yaml\n"},
          r"child.yaml, line 2: extends: there is no .*bsae.yaml.*did you mean 'base.yaml'"),
         ({"child": "extends: demo-end\n"}, "did you mean 'demo-ende'"),
-        ({"child": "extends: m-10.multi30k-ende.yaml\n"}, "it is multi30k-ende now, with model: {system: m-10}"),
         ({"child": "extends: [base.yaml]\n"}, r"child.yaml, line 1: extends: expected the name of a recipe"),
         ({"child": "extends: child.yaml\n"}, "child.yaml, line 1: extends: child.yaml extends this recipe in turn"),
         ({"a": "extends: b.yaml\n", "b": "seed: 1\nextends: a.yaml\n", "child": "extends: a.yaml\n"},
@@ -119,6 +118,11 @@ def test_another_kind_of_model_takes_the_place_of_the_bases(tmp_path):
          "child.yaml, line 3: budget: {} changes nothing of what it is laid over"),
         ({"base": BASE, "child": "extends: base.yaml\nbatch: 3\n"}, "child.yaml, line 2: batch: expected a section"),
         ({"base": BASE, "child": "extends: base.yaml\nbudget: {epochs: 2}\n"}, "child.yaml: budget: give either"),
+        ({"base": BASE + "variants: {wide: {}}\n", "child": "extends: wide.yaml\n"},
+         "base.yaml, line 10: variants: expected names with the keys that differ"),
+        ({"base": BASE + "variants:\n  wide:\n    batch: {tokns: 3}\n", "child": "extends: wide.yaml\n"},
+         r"base.yaml, line 12: batch.tokns: unknown key \(did you mean 'tokens'\?\)"),
+        ({"child": BASE + "variants: {wide: {seed: 3}}\n"}, "child.yaml, line 10: variants: unknown key"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named(tmp_path, recipes, message):

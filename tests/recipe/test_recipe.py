@@ -95,16 +95,6 @@ def test_mistakes_are_named(tmp_path, change, message):
         read(tmp_path, GOOD + change)
 
 
-def test_a_dropped_key_that_did_nothing_is_passed_over(tmp_path):
-    """Recipes and runs of earlier versions say `bidirectional_epochs: 0`."""
-    text = GOOD.replace("data:\n", "data:\n  bidirectional_epochs: 0\n")
-    assert read(tmp_path, text).to_dict() == read(tmp_path, GOOD).to_dict()
-    with pytest.raises(UserError, match=r"line 3: data.bidirectional_epochs: this key .* was dropped\. Leave it out"):
-        read(tmp_path, text.replace("epochs: 0", "epochs: 12"))
-    with pytest.raises(UserError, match=r"bidirectional_epochs: this key .* was dropped"):
-        read(tmp_path, GOOD, "data.bidirectional_epochs=1")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

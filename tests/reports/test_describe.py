@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError, config_for
 from hf_mlnmt.cli.describe import describe as describe_command
+from hf_mlnmt.recipe.reading import find_recipe
 from hf_mlnmt.reports import describe, parameters_by_part
 from hf_mlnmt.reports.description import describe_machine, render, render_machine
 from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair
 from hf_mlnmt.training import read_recipe
 from hf_mlnmt.training.model_making import config_of_recipe
 from hf_mlnmt.training.preflight import expected_tokenizers
-from hf_mlnmt.zoo.records import find_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 D, FFN, V = 16, 16, 50

@@ -10,8 +10,9 @@ from papers import LAYERS_READ, READERS, decoding_ratio, reported, scores, train
 from records import card, config_of, main, recipe_of, results_of, stale, trained_here
 
 from hf_mlnmt.evaluation.comparison import read_comparison
+from hf_mlnmt.recipe.reading import find_recipe
 from hf_mlnmt.reports.parameters import parameters_of_config
-from hf_mlnmt.zoo.records import find_recipe, setups
+from hf_mlnmt.zoo.records import setups
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -242,16 +242,3 @@ def test_what_differs(tmp_path):
     assert found["model.settings.encoder_layers"] == (1, None)
     assert "model.settings.d_model" not in found
     assert changes(before, before) == {}
-
-
-def test_a_run_of_an_earlier_version_goes_on_unless_it_used_what_was_dropped(finished, data):
-    output, recipe = finished
-    before, text = times(output), (output / "recipe.yaml").read_text()
-    for epochs in (0, 1):
-        (output / "recipe.yaml").write_text(text.replace("\ndata:\n", f"\ndata:\n  bidirectional_epochs: {epochs}\n"))
-        if epochs:
-            with pytest.raises(UserError, match=r"bidirectional_epochs: this key .* was dropped"):
-                run(recipe, data, output)
-        else:
-            run(recipe, data, output)
-    assert not written_again(output, before)

@@ -68,7 +68,7 @@ def test_max_sentences():
 def test_padding_is_small_and_batches_change(side, tokens):
     source, target = captions(20_000)
     sampler = TokenBatchSampler(source, target, tokens, side)
-    figures = batch_statistics(sampler, source, target, epoch=2)
+    figures = batch_statistics(sampler, epoch=2)
     assert figures.source_padding < 0.05
     assert figures.target_padding < 0.05
     assert figures.sentences == 20_000
@@ -130,7 +130,7 @@ def test_a_mixture_keeps_the_count():
 
 def test_padding_by_hand():
     sampler = TokenBatchSampler([2, 4, 7], [1, 1, 3], 2)  # the first two are one batch
-    figures = batch_statistics(sampler, sampler.source, sampler.target)
+    figures = batch_statistics(sampler)
     assert (figures.source_padding, figures.target_padding) == pytest.approx((2 / 15, 0))
 
 

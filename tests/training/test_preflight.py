@@ -90,7 +90,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.train.files.target=val.de", "data.train .*train.en has 120 lines and .*val.de has 10"),
         ("data.train.files.target=short.de", "data.train .*train.en has 120 lines and .*short.de has 110"),
         ("data.train.files.target=broken.gz", "broken.gz: broken gz file"),
-        ("data.dev.files={source: blank, target: blank}", "data.dev: .*every source sentence is blank"),
+        ("data.dev.files={source: blank.en, target: blank.de}", "data.dev: .*every source sentence is blank"),
         ("data.dev={path: two.tsv, columns: {source: 1, target: 3}}", "two.tsv, line 1: .*2 columns, 3 expected"),
         ("data.bpe_dropout=0.1 tokenizer.kind=unigram", "data.bpe_dropout leaves out merges of BPE"),
         ("languages.target=it tokenizer.languages=[de, en]", "target language is 'it', .* codes of de, en alone"),
@@ -103,7 +103,8 @@ def test_it_is_refused_before_anything_is_made(tmp_path, setting, message, dry_r
     data, recipe = write_corpus(tmp_path / "data", SIZES), write_recipe(tmp_path / "recipe.yaml")
     (data / "broken.gz").write_bytes(gzip.compress(b"one\ntwo\n" * 5000)[:-9])
     (data / "short.de").write_text("baab.\n" * 110)
-    (data / "blank").write_text(" \n\n")
+    for name in ("blank.en", "blank.de"):
+        (data / name).write_text(" \n\n")
     (data / "two.tsv").write_text("ba\tdo\n")
     settings = re.split(r" (?=[a-z_.]+=)", setting)
     text = refused(recipe, data, tmp_path / "run", settings, dry_run)
@@ -175,7 +176,8 @@ def test_dev_or_test_sets_that_are_training_data(tmp_path):
     }.items():
         text = run(recipe, data, tmp_path / "run", settings=[setting, "data.max_length=39"], dry_run=True)
         assert f"data.train train.en + train.de and {name} are the same sentences" in text
-    same = "data.dev.files={source: val.en, target: val.en}"
+    (data / "same.de").write_bytes((data / "val.en").read_bytes())
+    same = "data.dev.files={source: val.en, target: same.de}"
     assert "data.dev: source and target are the same" in run(
         recipe, data, tmp_path / "r", settings=[same], dry_run=True
     )

@@ -25,7 +25,7 @@ from hf_mlnmt.training.objectives import (
     TextObjective,
 )
 from hf_mlnmt.training.preparation import CLASSES
-from hf_mlnmt.training.tasks import Rotation, TaskBatchSampler, collate_in, split, task_sampler
+from hf_mlnmt.training.tasks import Rotation, TaskBatchSampler, collate_in, task_sampler
 
 
 def captions(count: int = 29_000) -> tuple[np.ndarray, np.ndarray]:
@@ -53,7 +53,7 @@ def test_a_thousand_steps_meet_few_shapes_with_little_padding(lengths, tokens, s
     met = TaskBatchSampler([sampler], Rotation([1], 1)).shapes(1000)
     assert len(met) <= shapes
     assert all(rows * length <= tokens for _, (rows, _, length) in met)
-    figures = batch_statistics(sampler, source, target)
+    figures = batch_statistics(sampler)
     assert figures.source_padding < padding
     assert figures.target_padding < padding
     assert figures.sentences == len(source)
@@ -180,7 +180,7 @@ def trained(folder, resume=None, **settings):
     compute = trainer.compute_loss
 
     def watched(model, inputs, *args, **more):
-        shapes.append((*split(inputs)[1]["input_ids"].shape, inputs["labels"].shape[1]))
+        shapes.append((*inputs["input_ids"].shape, inputs["labels"].shape[1]))
         return compute(model, inputs, *args, **more)
 
     trainer.compute_loss = watched

@@ -15,6 +15,7 @@ from transformers import Seq2SeqTrainingArguments
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.training_set import Corpora
+from hf_mlnmt.recipe.schema import Languages, Recipe
 from hf_mlnmt.training import Batches, Schedule, Task, TokenBatchSampler, Translation, TranslationTrainer
 from hf_mlnmt.training import trainer as trainer_module
 from hf_mlnmt.training.callbacks import NonFiniteLoss
@@ -181,6 +182,14 @@ def test_saved_configs_are_clean(tmp_path):
 def test_the_stock_label_smoothing_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"auxiliary decoders.*label_smoothing=0.1"):
         make(tmp_path, label_smoothing_factor=0.1)
+
+
+def test_batches_of_a_step_are_counted_in_one_place(tmp_path):
+    settings, task = arguments(tmp_path, gradient_accumulation_steps=2), Task(Pairs(), Translation(0, 0.1))
+    with pytest.raises(UserError, match=r"batches.accumulate is 3 and args.gradient_accumulation_steps 2"):
+        TranslationTrainer(tiny_model(), settings, task, Batches(60, accumulate=3))
+    assert TranslationTrainer(tiny_model(), settings, task, Batches(60, accumulate=2)).batches.tokens == 60
+    assert TranslationTrainer(tiny_model(), settings, task).batches.tokens == Recipe(Languages("", "")).batch.tokens
 
 
 def test_named_losses_are_logged(tmp_path):

@@ -1,4 +1,4 @@
-"""What schema.py says, for people and for editors: the tables of docs/recipes.md, and a JSON schema.
+"""The keys of hf_mlnmt/recipe/schema.py for people and for editors: the tables of docs/recipes.md, and a JSON schema.
 
 `make report` writes both (studies/regions.py).
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import json
+import re
 import types
 import typing
 from collections.abc import Iterator
@@ -17,12 +19,15 @@ from typing import Any, Literal, Union
 import yaml
 
 from hf_mlnmt.keys import Key, Range, keys_of
-from hf_mlnmt.recipe.schema import OBJECTIVES, Recipe
+from hf_mlnmt.modeling.configuration import StackConfig
+from hf_mlnmt.recipe.schema import OBJECTIVES, Model, Recipe
 from hf_mlnmt.table import Table
+from hf_mlnmt.zoo.systems import SYSTEMS
 
 WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 JSON_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 EXTENDED = "The name of a recipe beside this one, or of a setup, whose keys hold where this one has none."
+VARIANTS = "In base.yaml: the recipes of the setup that differ from it in a few keys, name -> these keys."
 
 
 @functools.cache
@@ -63,9 +68,12 @@ def _keys(section: type) -> Iterator[tuple[str, Any, Any, Key]]:
     hints, keys = typing.get_type_hints(section), keys_of(section)
     for item in dataclasses.fields(section):
         if (section, item.name) != (Recipe, "path"):
-            factory: Any = item.default_factory
-            default = item.default if factory is dataclasses.MISSING else factory()
-            yield item.name, hints[item.name], default, keys[item.name]
+            yield item.name, hints[item.name], _default(item), keys[item.name]
+
+
+def _default(item: dataclasses.Field[Any]) -> Any:
+    factory: Any = item.default_factory
+    return item.default if factory is dataclasses.MISSING else factory()
 
 
 # For people
@@ -116,7 +124,7 @@ def _table(section: type, head: str, prefix: str = "") -> str:
             shown = "" if default is not dataclasses.MISSING else "required"
         else:
             shown = f"`{_yaml(default)}`"
-        value = ", ".join(filter(None, [_value(hint, key), _limits(key.range) if key.range else ""]))
+        value = ", ".join(filter(None, [_value(hint, key), _limits_of(key.range)]))
         rows.append([f"`{prefix}{name}`", value, shown, key.help])
     return Table([head, "value", "default", "what"], rows).markdown()
 
@@ -131,7 +139,8 @@ def _value(hint: Any, key: Key) -> str:
     if origin is Literal:
         return ", ".join(f"`{_yaml(choice)}`" for choice in inner)
     if origin in (Union, types.UnionType):
-        return " or ".join(_value(one, key) for one in inner if one is not type(None))
+        kinds = [kind for kind in inner if kind is not type(None) and not (kind is int and float in inner)]
+        return " or ".join(_value(kind, key) for kind in kinds)
     if dataclasses.is_dataclass(hint):
         return _link(typing.cast(type, hint))
     if origin is list:
@@ -144,13 +153,77 @@ def _value(hint: Any, key: Key) -> str:
     return WORDS.get(hint, "anything")
 
 
-def _limits(allowed: Range) -> str:
+def _limits_of(allowed: Range | None) -> str:
+    if allowed is None:
+        return ""
     if allowed.says and allowed.high == float("inf"):
         return f"from {allowed.low:g}"
     low = f"{'above' if allowed.above else 'from'} {allowed.low:,g}"
     if allowed.high == float("inf"):
         return low
     return f"{low}, {'below' if allowed.below else 'at most'} {allowed.high:,}"
+
+
+# Fields of the models' configs
+
+# What the tokenizer, the tasks or the class of the model say, and no recipe.
+GIVEN = {"vocab_size", "decoder_vocab_size", "vocab_sizes", "language_codes", "source_languages", "target_languages"}
+GIVEN |= {"pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id", "use_cache", "is_encoder_decoder"}
+
+
+def configs() -> list[type]:
+    """Returns the config classes that have fields of their own, each behind those that it inherits from."""
+    found: dict[type, None] = {}
+    for system in SYSTEMS.values():
+        kinds = reversed(system.architecture.config_class.__mro__)
+        found |= dict.fromkeys(kind for kind in kinds if issubclass(kind, StackConfig) and own_fields(kind))
+    return list(found)
+
+
+def own_fields(config: type) -> list[dataclasses.Field[Any]]:
+    """Returns the fields that `model.settings` can name and that this class declares, other defaults included."""
+    own = inspect.get_annotations(config).keys() - GIVEN
+    return [item for item in dataclasses.fields(config) if item.name in own]
+
+
+def sentences(config: type) -> dict[str, str]:
+    """Returns field -> what the docstring of a config, or of one that it inherits from, says under Args."""
+    said: dict[str, str] = {}
+    for kind in reversed(config.__mro__):
+        if issubclass(kind, StackConfig):
+            names = "|".join(inspect.get_annotations(kind))
+            text = " ".join((kind.__doc__ or "").partition("Args:")[2].split())
+            parts = re.split(rf"\b((?:(?:{names}), )*(?:{names})): ", text)
+            for fields, words in zip(parts[1::2], parts[2::2]):
+                said |= dict.fromkeys(fields.split(", "), words.strip())
+    return said
+
+
+def settings_as_markdown() -> str:
+    """Returns a table of the fields of each config, for `model.settings`, with the systems and the paper."""
+    limits = keys_of(Model)["settings"].inside
+    blocks = []
+    for config in configs():
+        systems = [name for name, system in SYSTEMS.items() if issubclass(system.architecture.config_class, config)]
+        others = [name for name in SYSTEMS if name not in systems]
+        named = ", ".join(f"`{name}`" for name in systems)
+        if len(others) < len(systems):
+            named = "all systems" + f" but `{'`, `'.join(others)}`" * bool(others)
+        doc = inspect.getmodule(config).__doc__ or ""  # type: ignore[union-attr]
+        reference = re.search(r"^Reference: (.*?)(?:\n\n|\Z)", doc, re.DOTALL | re.MULTILINE)
+        paper = f" Reference: {' '.join(reference[1].split())}" if reference else ""
+        said = sentences(config)
+        rows = [
+            [
+                f"`{item.name}`",
+                ", ".join(filter(None, [_value(item.type, Key()), _limits_of(limits.get(item.name))])),
+                f"`{_yaml(_default(item))}`",
+                said[item.name],
+            ]
+            for item in own_fields(config)
+        ]
+        blocks += [f"Of {named}.{paper}", Table(["setting", "value", "default", "what"], rows).markdown()]
+    return "\n\n".join(blocks)
 
 
 # For editors
@@ -162,7 +235,9 @@ def json_schema() -> str:
     Nothing is required in it: a recipe that extends another says only what is different.
     """
     top = _object(Recipe)
-    top["properties"] = {"extends": {"type": "string", "description": EXTENDED}, **top["properties"]}
+    variants = {"type": "object", "additionalProperties": {"$ref": "#"}, "description": VARIANTS}
+    extends = {"type": "string", "description": EXTENDED}
+    top["properties"] = {"extends": extends, "variants": variants, **top["properties"]}
     parts = {one.__name__: _object(one) for one in _sections() if one is not Recipe}
     named = [_object(one.settings, name={"const": name}) for name, one in OBJECTIVES.items()]
     parts["Objective"] = {"anyOf": [{"enum": list(OBJECTIVES)}, *named]}

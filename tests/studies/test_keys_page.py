@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
+from keys_page import configs, json_schema, keys_as_markdown, own_fields, sentences, settings_as_markdown
 
 from hf_mlnmt.keys import keys_of
-from hf_mlnmt.recipe.documentation import json_schema, keys_as_markdown
 from hf_mlnmt.recipe.schema import OBJECTIVES, Recipe
 from hf_mlnmt.training.preparation import CLASSES
+from hf_mlnmt.zoo.systems import SYSTEMS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads(json_schema())
@@ -93,6 +94,16 @@ def test_every_key_has_a_sentence():
     assert len(described) > 150
     assert not [name for name, one in described if not one["description"].endswith(".")]
     assert not [name for name, one in keys_of(Recipe).items() if name != "path" and not one.help]
+
+
+def test_every_field_of_a_config_has_a_sentence():
+    """All that model.settings can name, on the page of keys, too."""
+    assert settings_as_markdown() in (ROOT / "docs" / "recipes.md").read_text("utf-8"), "make report writes it"
+    for config in configs():
+        assert {item.name for item in own_fields(config)} <= sentences(config).keys()
+    said = sentences(SYSTEMS["s-agg"].architecture.config_class)
+    assert said["collected_layers"].startswith("the paper's n: the top n encoder layers")
+    assert said["encoder_ffn_dim"] == "of the encoder (L), as those of the decoder."
 
 
 def test_what_is_said_of_an_objective_holds_for_its_class():
