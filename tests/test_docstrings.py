@@ -9,22 +9,23 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "hf_mlnmt"
 VERBS = frozenset(
     """
-    accept add adjust advance align allocate allow answer append apply ask assemble assign attach attend average back back-translate
-    batch begin bind break build calculate call cap carry cast change check choose clean clear close collapse collate
-    collect combine compare compile complain complete compute concatenate configure connect consume convert copy count
-    create cut deal decide declare decode define delete describe detach detect determine divide download draw drop embed
-    empty encode end ensure enter estimate evaluate exclude execute expand explain export expose extend extract fail feed
-    fetch fill filter find finish fit flatten fold follow forbid force forget format forward freeze fuse gather generate
-    get give group guard halve handle hand hash hold identify ignore import index infer initialise initialize insert install
-    invert iterate join judge keep label lay leave let lift limit link list load lock log look lower make map mark mask
-    match measure memoise merge mix move multiply name normalise normalize note notice number open order pack pad parse
-    pass patch perform permit pick pin place plan plot point pool predict prefix prepare preserve print probe process
-    produce project prove publish put quote raise rank read rebuild receive record reduce refresh refuse register reject
-    release reload remember remove render reorder repeat replace report request require reserve reset reshape resize
-    resolve restore restrict resume retrieve return reverse rewrite round route run sample save say scale scan schedule
-    score search segment select send separate serialise serve set shape shard share shift show shrink shuffle skip slice
-    smooth sort speak split spread stack start state stop store stream strip subtract sum support swap switch take tell
-    test tie time tokenise tokenize trace track train transform translate trim truncate try tune turn undo unfold unpack
+    accept add adjust advance align allocate allow answer append apply ask assemble assign attach attend average
+    back back-translate batch begin bind break build calculate call cap carry cast change check choose clean clear
+    close collapse collate collect combine compare compile complain complete compute concatenate configure connect
+    consume convert copy count create cut deal decide declare decode define delete describe detach detect determine
+    divide download draw drop embed empty encode end ensure enter estimate evaluate exclude execute expand explain
+    export expose extend extract fail feed fetch fill filter find finish fit flatten fold follow forbid force forget
+    format forward freeze fuse gather generate get give group guard halve hand handle hash hold identify ignore
+    import index infer initialise initialize insert install invert iterate join judge keep label lay leave let lift
+    limit link list load lock log look lower make map mark mask match measure memoise merge mix move multiply name
+    normalise normalize note notice number open order pack pad parse pass patch perform permit pick pin place plan
+    plot point pool predict prefix prepare preserve print probe process produce project prove publish put quote
+    raise rank read rebuild receive record reduce refresh refuse register reject release reload remember remove
+    render reorder repeat replace report request require reserve reset reshape resize resolve restore restrict
+    resume retrieve return reverse rewrite round route run sample save say scale scan schedule score search segment
+    select send separate serialise serve set shape shard share shift show shrink shuffle skip slice smooth sort
+    speak split spread stack start state stop store stream strip subtract sum support swap switch take tell test tie
+    time tokenise tokenize trace track train transform translate trim truncate try tune turn undo unfold unpack
     update upload use validate verify wait walk warn watch weigh weight withhold wrap write yield zero
     """.split()  # noqa: SIM905
 )
