@@ -28,7 +28,7 @@ from hf_mlnmt.reports.facts import languages_of_results, load_results
 from hf_mlnmt.reports.parameters import model_of_config
 from hf_mlnmt.training.model_making import config_of_recipe
 from hf_mlnmt.training.preflight import expected_tokenizers
-from hf_mlnmt.zoo.records import BASELINE, find_recipe, records_root, renamed
+from hf_mlnmt.zoo.records import BASELINE, find_recipe, records_root, setups
 
 
 def recipe_of(setup: str, system: str) -> Recipe:
@@ -57,10 +57,16 @@ def results_of(setup: str, system: str, root: Path) -> list[Path]:
     return []
 
 
+def parts_of_name(name: str | Path) -> tuple[str, str] | None:
+    """Returns (setup, system) of a run's or a recipe's name <system>.<setup>, or None for any other name."""
+    system, _, setup = Path(name).name.removesuffix(".yaml").removesuffix(".json").partition(".")
+    return (setup, system) if setup in setups() else None
+
+
 def trained_here(root: Path) -> Iterator[tuple[str, str]]:
     """(setup, system) of every model with results."""
     names = {re.sub(r"\.seed\d+$", "", path.stem) for path in (root / "results").rglob("*.json")}
-    for setup, system in sorted(filter(None, map(renamed, names))):
+    for setup, system in sorted(filter(None, map(parts_of_name, names))):
         if results_of(setup, system, root):
             yield setup, system
 
@@ -85,7 +91,7 @@ def _in_words_of_now(results: dict[str, Any]) -> dict[str, Any]:
     """Results whose command calls its recipe as it is called now, not <system>.<setup>.yaml."""
 
     def now(match: re.Match[str]) -> str:
-        known = renamed(match[1])
+        known = parts_of_name(match[1])
         return command_of_now(*known).removeprefix("hf-mlnmt ") if known else match[0]
 
     return {**results, "command": re.sub(r"train training/(\S+)", now, results.get("command") or "") or None}

@@ -34,7 +34,7 @@ from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.keys import Lines, build, truth
 from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import Directions, Languages, Recipe, TaskSection, dev_names, reads_text, translates
-from hf_mlnmt.zoo.records import project_recipe, renamed, setups
+from hf_mlnmt.zoo.records import project_recipe, setups
 
 EXTENDS, REVERSE = "extends", "reverse"
 PLACE = "<language>"
@@ -208,10 +208,8 @@ def _extended(named: Any, path: Path, where: str) -> Path:
     if (recipe := project_recipe(named)) is not None:
         return recipe
     known = [*(other.name for other in sorted(path.parent.glob("*.yaml")) if other != path), *setups()]
-    now = renamed(named)
-    hint = f"; it is {now[0]} now, with model: {{system: {now[1]}}}" if now else suggest(named, known)
     raise UserError(
-        f"{where}: there is no {beside}, and no setup of that name{hint}. "
+        f"{where}: there is no {beside}, and no setup of that name{suggest(named, known)}. "
         "Give the name of a recipe beside this one, or of a setup."
     )
 

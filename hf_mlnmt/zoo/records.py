@@ -42,7 +42,7 @@ def trained(root: Path | None = None) -> list[str]:
 def project_recipe(name: str | Path) -> Path | None:
     """The file of <setup> or <setup>/<system>, with or without .yaml, of this project; None for any other name."""
     path = records_root() / "training" / name
-    return next((one for one in (path / BASE, path, path.parent / f"{path.name}.yaml") if one.is_file()), None)
+    return next((file for file in (path / BASE, path, path.parent / f"{path.name}.yaml") if file.is_file()), None)
 
 
 def find_recipe(name: str | Path, system: str | None = None) -> tuple[Path, list[str]]:
@@ -53,14 +53,10 @@ def find_recipe(name: str | Path, system: str | None = None) -> tuple[Path, list
         system: what is trained in it: the setup's own recipe of that name where there is one, else a system of the
             zoo, by the settings, in the place of the recipe's own.
 
-    Raises: UserError naming the nearest setup or system; of a name that recipes had before there were setups, the
-    command of now.
+    Raises: UserError naming the nearest setup or system.
     """
-    path = next((one for one in (Path(name), Path(name) / BASE) if one.is_file()), None) or project_recipe(name)
+    path = next((file for file in (Path(name), Path(name) / BASE) if file.is_file()), None) or project_recipe(name)
     if path is None:
-        if now := renamed(name):
-            words = ["hf-mlnmt train", now[0], *([] if now[1] == BASELINE else ["--system", now[1]])]
-            raise UserError(f"{name}: recipes are called by setup and system now: {' '.join(words)}")
         known = setups()
         raise UserError(
             f"{name}: no such file, and no setup of that name{suggest(str(name), known)}. Setups: {', '.join(known)}."
@@ -72,19 +68,13 @@ def find_recipe(name: str | Path, system: str | None = None) -> tuple[Path, list
     try:
         find_system(system)
     except UserError as error:
-        beside = sorted(one.stem for one in path.parent.glob("*.yaml") if path.name == BASE and one != path)
+        beside = sorted(file.stem for file in path.parent.glob("*.yaml") if path.name == BASE and file != path)
         there = f" recipes of the setup: {', '.join(beside)};" if beside else ""
         raise UserError(
             f"{name}: system '{system}' is unknown{suggest(system, [*beside, *list_systems()])};{there} systems of the "
             f"zoo: {', '.join(list_systems())}, ms-<layers>"
         ) from error
     return path, [f"model.system={system}"]
-
-
-def renamed(name: str | Path) -> tuple[str, str] | None:
-    """(setup, system) of what was called <system>.<setup> before there were setups; None for any other name."""
-    system, _, setup = Path(name).name.removesuffix(".yaml").removesuffix(".json").partition(".")
-    return (setup, system) if setup in setups() else None
 
 
 def run_name(path: Path, system: str | None) -> str:
