@@ -53,7 +53,7 @@ class LoopProduct:
             self.matrix, self.bias = matrix.detach(), None if bias is None else bias.detach()
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """y_t (..., outputs)."""
+        """Returns y_t (..., outputs)."""
         given = inputs.to(self.matrix.dtype)
         if self.end is None:
             return nn.functional.linear(given, self.matrix, self.bias).to(inputs.dtype)
@@ -116,12 +116,12 @@ class Packing:
 
     @cached_property
     def places(self) -> Tensor:
-        """The positions of each sentence, (batch, time): the real ones first, each kind in its order."""
+        """Returns the positions of each sentence, (batch, time): the real ones first, each kind in its order."""
         return self.real.to(torch.int8).argsort(dim=1, descending=True, stable=True)
 
     @cached_property
     def aligned(self) -> Packing:
-        """The packing of sentences whose real positions were moved to the front: itself, where they stand there."""
+        """Returns the packing of the sentences when real positions stand in front: itself, if they do already."""
         if torch.compiler.is_exporting():  # it cannot ask; equation 4 does on any side, and tokenizers make no holes
             return self
         asked = not (runs_ahead(self.real) or torch.compiler.is_compiling())
@@ -143,14 +143,14 @@ class Packing:
 
     @cached_property
     def sides(self) -> tuple[Tensor, Tensor]:
-        """Where the first and the last real position of each sentence is, (batch,)."""
+        """Returns the places of the first and the last real position of each sentence, (batch,)."""
         places = torch.arange(self.real.shape[1], device=self.real.device)
         first = places.masked_fill(~self.real, self.real.shape[1]).amin(1)
         return first, places.masked_fill(~self.real, -1).amax(1)
 
 
 class LSTM(nn.LSTM):
-    """One layer, (batch, time, inputs) -> (batch, time, outputs); in half of `outputs` each direction if both."""
+    """A layer, (batch, time, inputs) -> (batch, time, outputs); in half of `outputs` each direction if both."""
 
     weight_ih_l0: Tensor
     weight_hh_l0: Tensor
@@ -163,7 +163,7 @@ class LSTM(nn.LSTM):
 
     @property
     def _flat_weights(self) -> Any:  # type: ignore[override]
-        """The parameters as they are now; PyTorch keeps a list of those that the module was made with."""
+        """Returns the parameters as they are now; PyTorch keeps a list of those that the module was made with."""
         return [getattr(self, name) for name in self._flat_weights_names]
 
     @_flat_weights.setter
@@ -171,7 +171,7 @@ class LSTM(nn.LSTM):
         pass
 
     def begin_weights(self, config: Any) -> None:
-        """Xavier-uniform matrices gate by gate, biases 0, those of the forget gates 1."""
+        """Begins with Xavier-uniform matrices gate by gate, biases 0, those of the forget gates 1."""
         for name, parameter in self.named_parameters():
             if name.startswith("weight"):
                 bound = (6.0 / (self.hidden_size + parameter.shape[1])) ** 0.5
@@ -185,7 +185,7 @@ class LSTM(nn.LSTM):
     def forward(  # type: ignore[override]
         self, states: Tensor | None, packing: Packing | None = None, start: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Equations 1 to 3 for all positions; with None for `states` W, U and b + b', for a loop of the caller's own.
+        """Computes equations 1 to 3 for all positions; for None as `states` returns W, U and b + b', for another loop.
 
         Args:
             start: h and c before the first position, (batch, outputs) each; None: zeros.
@@ -206,7 +206,7 @@ class LSTM(nn.LSTM):
         return outputs, hidden, cell
 
     def whole(self, states: Tensor, begin: Any, weights: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """PyTorch's layer: h of every position, and the last h and c, (directions, batch, width)."""
+        """Calls PyTorch's layer: h of every position, and the last h and c, (directions, batch, width)."""
         width = self.hidden_size
         nothing = states.new_zeros(2 if self.bidirectional else 1, states.shape[0], width)
         # Only a layer that is trained keeps what cuDNN needs on the way back; without dropout it computes the same.
@@ -216,7 +216,7 @@ class LSTM(nn.LSTM):
         )
 
     def closed(self, states: Tensor, packing: Packing, begin: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """As `forward`, with equation 4: C is the weight of one more input, which is 1 at padding."""
+        """Calls the layer with equation 4: C is the weight of one more input, which is 1 at padding."""
         ends = ["l0", "l0_reverse"][: 2 if self.bidirectional else 1]
         inputs = torch.cat([states, (~packing.real).unsqueeze(-1).to(states.dtype)], dim=-1)
         switch = states.new_tensor([-CLOSED, CLOSED, 0.0, 0.0]).repeat_interleave(self.hidden_size).unsqueeze(1)
@@ -233,19 +233,19 @@ class LSTM(nn.LSTM):
         return outputs, torch.cat([ahead, back], dim=1), cells.transpose(0, 1).flatten(1)
 
     def inner_product(self, fed: int) -> tuple[Tensor, Tensor]:
-        """[W' ; U] (4 outputs, fed + outputs), equation 1's products with the last `fed` inputs and with h_{t-1}; and
-        b + b'."""
+        """Returns [W' ; U] (4 outputs, fed + outputs), equation 1's products with the last `fed` inputs and with
+        h_{t-1}, and b + b'."""
         matrix, recurrent, biases = self(None)
         return torch.cat([matrix[:, self.input_size - fed :], recurrent], dim=1), biases
 
     def outer_gates(self, inputs: Tensor) -> Tensor:
-        """The rest of equation 1: W x + b + b' of the first inputs (..., some of them) -> (..., 4 outputs)."""
+        """Computes the rest of equation 1: W x + b + b' of the first inputs (..., some of them) -> (..., 4 outputs)."""
         matrix, _, biases = self(None)
         return nn.functional.linear(inputs, matrix[:, : inputs.shape[-1]], biases)
 
 
 def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """Equations 2 and 3: gates (..., 4 width), c_{t-1} (..., width) -> h_t, c_t."""
+    """Computes equations 2 and 3: gates (..., 4 width), c_{t-1} (..., width) -> h_t, c_t."""
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         return _Cell.apply(gates, cell)
     inputs, forget, new, output = gates.chunk(4, dim=-1)
