@@ -115,7 +115,7 @@ def _why_not_beams(config: Any, beams: int, count: int, own_stopping: bool) -> s
     formula = getattr(config.length_penalty, "normalization", "generate")
     if formula != "generate" and (formula != "length" or config.forced_bos_token_id is not None):
         return f"length_normalization={formula}"
-    if count > 1 and config.length_penalty == 0:
+    if count > 1 and float(config.length_penalty) == 0:
         return "several translations with length_penalty=0 (CTranslate2 ends such searches early)"
     return None
 

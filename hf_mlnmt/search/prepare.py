@@ -21,6 +21,7 @@ import ctypes
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -274,15 +275,16 @@ def _key(options: dict[str, Any], given: Any) -> Any:
     for name, value in options.items():
         if type(value) in (list, tuple, dict):
             value = repr(value)
-        values.append((name, type(value), value, None if type(value) in PLAIN else repr(vars(value))))
+        values.append((name, type(value), value))
     return tuple(values), id(given)
 
 
 def _is_plain(value: Any, inside: bool = False) -> bool:
-    """Whether it is a number or text, of a class of its own too, or a list, tuple or dict of such."""
+    """Returns whether it is a number or text, a list, tuple or dict of such, or a frozen dataclass of such."""
     if type(value) in (list, tuple, dict):
         return all(_is_plain(one, True) for one in (*value, *(value.values() if type(value) is dict else ())))
-    return type(value) in PLAIN or (isinstance(value, int | float | str) and hasattr(value, "__dict__") and not inside)
+    frozen = is_dataclass(value) and type(value).__hash__ is not None and not inside
+    return type(value) in PLAIN or (frozen and all(type(part) in PLAIN for part in vars(value).values()))
 
 
 _PREPARED: WeakKeyDictionary[Any, OrderedDict[Any, Prepared]] = WeakKeyDictionary()

@@ -187,7 +187,9 @@ def test_a_reset_state_is_none():
 
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("start", [False, True])
-@pytest.mark.parametrize("sides", [[[1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], [[0, 0, 1, 1, 1], [1, 0, 1, 1, 0], [0, 1, 0, 0, 1]]])
+@pytest.mark.parametrize(
+    "sides", [[[1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], [[0, 0, 1, 1, 1], [1, 0, 1, 1, 0], [0, 1, 0, 0, 1]]]
+)
 def test_padding_anywhere_does_not_exist(sides, start, ahead, monkeypatch):
     """Padding on the sides and holes: as PyTorch's layer reads each sentence alone, gradients too."""
     torch.manual_seed(0)
