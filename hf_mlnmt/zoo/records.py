@@ -1,4 +1,4 @@
-"""Where this project's recipes and records are, in a checkout or a wheel, and which recipe a setup and a system name.
+"""The places of this project's recipes and records, in a checkout or a wheel, and the recipe of a setup and a system.
 
 | file | what |
 | --- | --- |
@@ -22,31 +22,31 @@ BASELINE = "transformer"
 
 
 def records_root() -> Path:
-    """The folder that holds modeling/, training/ and model_cards/: inside an installed wheel, else the checkout."""
+    """Returns the folder of modeling/, training/ and model_cards/: inside an installed wheel, else the checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "records"
     return installed if installed.is_dir() else package.parent
 
 
 def setups() -> list[str]:
-    """The names of this project's setups."""
+    """Returns the names of this project's setups."""
     return sorted(path.parent.name for path in (records_root() / "training").glob(f"*/{BASE}"))
 
 
 def trained(root: Path | None = None) -> list[str]:
-    """The names <setup>/<system> of all records below `root`, by default this project's own."""
+    """Returns the names <setup>/<system> of all records below `root`, by default this project's own."""
     folder = (root or records_root()) / "modeling"
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.json"))
 
 
 def project_recipe(name: str | Path) -> Path | None:
-    """The file of <setup> or <setup>/<system>, with or without .yaml, of this project; None for any other name."""
+    """Returns this project's file of <setup> or <setup>/<system>, with or without .yaml; None for any other name."""
     path = records_root() / "training" / name
     return next((file for file in (path / BASE, path, path.parent / f"{path.name}.yaml") if file.is_file()), None)
 
 
 def find_recipe(name: str | Path, system: str | None = None) -> tuple[Path, list[str]]:
-    """The recipe of `hf-mlnmt train <name> --system <system>`, and the settings that it is read with.
+    """Returns the recipe of `hf-mlnmt train <name> --system <system>`, and the settings that it is read with.
 
     Args:
         name: a recipe's file, a folder with a base.yaml, or one of this project's setups.
@@ -78,7 +78,7 @@ def find_recipe(name: str | Path, system: str | None = None) -> tuple[Path, list
 
 
 def run_name(path: Path, system: str | None) -> str:
-    """What the runs of a recipe are called: in training/<setup>/ <system>.<setup>, anywhere else as its file.
+    """Names the runs of a recipe: in training/<setup>/ <system>.<setup>, anywhere else as its file.
 
     system: of the recipe's model; the name of base.yaml, which may be any system's.
     """
