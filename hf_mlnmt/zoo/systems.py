@@ -75,7 +75,7 @@ class Architecture:
         return {auto_class: self._class(suffix) for auto_class, suffix in suffixes.items()}
 
     def classes_of(self, model_class: Any) -> dict[str, Any]:
-        """Returns what a folder of a model of that class needs, by the names of the Auto classes; imports the models."""
+        """Returns what a folder of a model of a class needs, by names of Auto classes; imports the models."""
         name = next(name for name, cls in self.heads.items() if cls.__name__ == model_class.__name__)
         classes = {"AutoConfig": self.config_class, name: self.heads[name]}
         return classes if name != self.auto_class else {**classes, "AutoModel": self.base_class}
