@@ -179,7 +179,7 @@ class AttentionBridge(nn.Module):
         self.head_proj = nn.Linear(inner, heads, bias=bias)  # W_2
 
     def forward(self, states: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Maps H (batch, source, d_h), mask (batch, source) to M (batch, k, d_h), A (batch, k, source)."""
+        """Maps H (batch, source, d_h) and its mask, 0 at padding, to M (batch, k, d_h) and A (batch, k, source)."""
         scores = project(self.head_proj, torch.relu(project(self.inner_proj, states))).transpose(1, 2)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if mask is not None:

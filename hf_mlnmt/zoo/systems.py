@@ -43,7 +43,7 @@ class Architecture:
     beyond: str = ""
     over_dual_context: Architecture | None = None
     kind: Kind = "translation"
-    encoder_heads: bool = False
+    encoder_heads: bool = True
 
     @property
     def config_class(self) -> Any:
@@ -100,19 +100,17 @@ class System:
     """What it is."""
 
 
-TRANSFORMER = Architecture("mlnmt-transformer", "transformer", "Transformer", encoder_heads=True)
+TRANSFORMER = Architecture("mlnmt-transformer", "transformer", "Transformer")
 AGGREGATION = Architecture(
     "mlnmt-aggregation",
     "aggregation",
     "Aggregation",
     beyond="a decoder that reads several of the encoder's layers (it hands over the last one only)",
-    encoder_heads=True,
     over_dual_context=Architecture(
         "mlnmt-dual-context-aggregation",
         "combinations",
         "DualContextAggregation",
         beyond="a decoder that reads several of the encoder's layers, and the dual contextual module",
-        encoder_heads=True,
     ),
 )
 MULTI_LAYER_ATTENTION = Architecture(
@@ -120,13 +118,11 @@ MULTI_LAYER_ATTENTION = Architecture(
     "multi_layer_attention",
     "MultiLayerAttention",
     beyond="attention over several of the encoder's layers",
-    encoder_heads=True,
     over_dual_context=Architecture(
         "mlnmt-dual-context-multi-layer",
         "combinations",
         "DualContextMultiLayer",
         beyond="attention over several of the encoder's layers, and the dual contextual module",
-        encoder_heads=True,
     ),
 )
 MULTI_LEVEL_SUPERVISION = Architecture(
@@ -134,13 +130,11 @@ MULTI_LEVEL_SUPERVISION = Architecture(
     "multi_level_supervision",
     "MultiLevelSupervision",
     beyond="auxiliary decoders that the main decoder reads (information_fusion)",
-    encoder_heads=True,
     over_dual_context=Architecture(
         "mlnmt-dual-context-supervision",
         "combinations",
         "DualContextSupervision",
         beyond="the dual contextual module (a convolution and a second attention in each layer)",
-        encoder_heads=True,
     ),
 )
 DUAL_CONTEXT = Architecture(
@@ -148,29 +142,36 @@ DUAL_CONTEXT = Architecture(
     "dual_context",
     "DualContext",
     beyond="the dual contextual module (a convolution and a second attention in each layer)",
-    encoder_heads=True,
 )
 EXTENDED_CROSS_ATTENTION = Architecture(
     "mlnmt-extended-cross-attention",
     "extended_cross_attention",
     "ExtendedCrossAttention",
     beyond="attention over the source that reads embeddings or its own earlier decisions",
-    encoder_heads=True,
 )
 SSRU = Architecture(
     "mlnmt-ssru",
     "ssru",
     "SSRU",
     beyond="a decoder whose layers have a recurrent unit (SSRU) in place of self-attention",
-    encoder_heads=True,
 )
-RNN = Architecture("mlnmt-rnn", "rnn", "RNN", beyond="a BiLSTM encoder and an LSTM decoder with Luong's attention")
+RNN = Architecture(
+    "mlnmt-rnn",
+    "rnn",
+    "RNN",
+    beyond="a BiLSTM encoder and an LSTM decoder with Luong's attention",
+    encoder_heads=False,
+)
 BRIDGE = Architecture(
-    "mlnmt-bridge", "bridge", "Bridge", beyond="an encoder or decoder for each language, and an attention bridge"
+    "mlnmt-bridge",
+    "bridge",
+    "Bridge",
+    beyond="an encoder or decoder for each language, and an attention bridge",
+    encoder_heads=False,
 )
-LANGUAGE_MODEL = Architecture("mlnmt-lm", "language_model", "DecoderOnly", kind="language-model")
+LANGUAGE_MODEL = Architecture("mlnmt-lm", "language_model", "DecoderOnly", kind="language-model", encoder_heads=False)
 # Made of the folders of other models (`hf_mlnmt.fuse`), so there is no system to give `config_for`.
-FUSION = Architecture("mlnmt-fusion", "fusion", "Fusion", "several models")
+FUSION = Architecture("mlnmt-fusion", "fusion", "Fusion", "several models", encoder_heads=False)
 
 
 def _supervised(name: str) -> System | None:
