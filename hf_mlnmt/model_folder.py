@@ -78,6 +78,15 @@ _NO_WEIGHTS = re.compile(r"(position_ids|num_batches_tracked|attn\.(masked_)?bia
 _MOST_LAYERS = 10_000  # where there are no weights to compare with
 _HINT = f"Give a model folder, such as a run's {MODELS_OF_A_RUN[0]}/ or {MODELS_OF_A_RUN[1]}/"
 
+TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+"""The special tokens that a generation config has from the model's config."""
+
+
+def token_ids(config: Any) -> dict[str, Any]:
+    """Returns the special tokens for a generation config; a language model has no start token."""
+    names = TOKEN_IDS if config.is_encoder_decoder else TOKEN_IDS[:-1]
+    return {name: getattr(config, name, None) for name in names}
+
 
 # Finding and checking
 

@@ -31,7 +31,7 @@ from transformers.activations import ACT2FN
 
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.model_folder import first_line
+from hf_mlnmt.model_folder import first_line, token_ids
 from hf_mlnmt.modeling import TransformerConfig
 from hf_mlnmt.modeling.positions import SinusoidalPositions
 
@@ -140,14 +140,7 @@ def yaml_of(where: str, text: str | bytes) -> Any:
 
 def generation_config(config: TransformerConfig, **search: Any) -> GenerationConfig:
     """The config's special tokens and its longest sequence, at most 512, with the settings of a toolkit's search."""
-    return GenerationConfig(
-        **search,
-        max_length=min(512, config.max_position_embeddings),
-        pad_token_id=config.pad_token_id,
-        bos_token_id=config.bos_token_id,
-        eos_token_id=config.eos_token_id,
-        decoder_start_token_id=config.decoder_start_token_id,
-    )
+    return GenerationConfig(**search, max_length=min(512, config.max_position_embeddings), **token_ids(config))
 
 
 Parts = Mapping[str, Sequence[str]]

@@ -105,6 +105,7 @@ def _bpe(tokenizer: PreTrainedTokenizerBase) -> dict:
     )
 
 
+GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, splitmix64's step
 CUTS = 16  # segmentations drawn of every distinct word; an epoch picks one of them for each place the word stands at
 VARIANTS = 32  # of the whole corpus; epochs beyond see the first again
 
@@ -238,8 +239,14 @@ class _Side:
 
 
 def _hash(places: np.ndarray, seed: int, variant: int) -> np.ndarray:
-    """A number for every place that looks random and is the same in every process: splitmix64's finish."""
-    mixed = places + np.uint64((seed * 0x9E3779B97F4A7C15 + variant * 0xD1B54A32D192ED03) % 2**64)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+    """Returns a number for every place."""
+    return mixed(places + np.uint64(((seed - 1) * GOLDEN + variant * 0xD1B54A32D192ED03) % 2**64))
+
+
+def mixed(values: np.ndarray | np.uint64) -> np.ndarray:
+    """Returns 64 bits each that look random and are the same in all processes: splitmix64 (Steele, Lea, Flood 2014)."""
+    with np.errstate(over="ignore"):
+        state = np.atleast_1d(values) + np.uint64(GOLDEN)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return state ^ (state >> np.uint64(31))

@@ -12,6 +12,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import pad
 from hf_mlnmt.hub.check_reload import TEXTS
+from hf_mlnmt.model_folder import token_ids
 
 LENGTH = 32
 _TOLERANCE = 1e-3
@@ -96,10 +97,7 @@ def generate(model: Any, sources: list[list[int]], beams: int) -> list[list[int]
         do_sample=False,
         max_new_tokens=LENGTH,
         early_stopping=beams > 1,
-        pad_token_id=config.pad_token_id or 0,
-        bos_token_id=config.bos_token_id,
-        eos_token_id=config.eos_token_id,
-        decoder_start_token_id=config.decoder_start_token_id,
+        **{**token_ids(config), "pad_token_id": config.pad_token_id or 0},
     )
     input_ids, mask = pad(sources, config.pad_token_id or 0)
     before, model.generation_config = model.generation_config, settings  # else it fills in what `settings` leave open

@@ -102,7 +102,7 @@ def _lacking(model: Any, config: Any, limit: int, stopping: bool) -> Iterator[st
         formula = getattr(config.length_penalty, "normalization", "generate")
         if formula != "generate" and (formula != "length" or config.forced_bos_token_id is not None):
             yield f"length_normalization={formula}"
-        if (config.num_return_sequences or 1) > 1 and config.length_penalty == 0:
+        if (config.num_return_sequences or 1) > 1 and float(config.length_penalty) == 0:
             yield "several translations with length_penalty=0 (CTranslate2 ends such searches early)"
     if limit > model.config.max_position_embeddings:
         yield f"max_new_tokens={limit}, more than the model's {model.config.max_position_embeddings}"

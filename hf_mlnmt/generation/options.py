@@ -38,50 +38,56 @@ LARGEST_SEED = 2**64 - 1
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
 
 
-class LengthPenalty(float):
-    """A `length_penalty` for generate() that carries its formula: the float is the exponent a.
+@dataclass(frozen=True)
+class LengthPenalty:
+    """A `length_penalty` for generate(): the exponent a and its formula.
 
     Beam search uses `length_penalty` in two places, the score of a finished hypothesis and the bound that stops the
-    search, both times as `length ** length_penalty`. Python gives this class the last word on that power, so both
-    follow the chosen formula. JSON holds the exponent alone, and `length_normalization` beside it the formula.
+    search, both times as `length ** length_penalty`. That power of this class, of a number or of a tensor, is the
+    formula's divisor, so both follow it with no copy of the search loop. It is no number itself: what takes it for one
+    fails, and does not lose the formula.
+
+    It is written to JSON as the plain exponent: save the formula beside it, as `length_normalization`.
     """
 
-    normalization: str
-    uncounted: int
+    exponent: float
+    normalization: str = "generate"
+    uncounted: int = 0
+    """How many generated positions Z leaves out (1 when the language code is forced)."""
 
-    def __new__(cls, exponent: float, normalization: str = "generate", uncounted: int = 0) -> LengthPenalty:
-        """Checks both; `uncounted`: how many generated positions Z leaves out (1: a forced language code)."""
-        if normalization not in LENGTH_NORMALIZATIONS:
-            near = suggest(normalization, LENGTH_NORMALIZATIONS)
+    def __post_init__(self) -> None:
+        if self.normalization not in LENGTH_NORMALIZATIONS:
+            near = suggest(self.normalization, LENGTH_NORMALIZATIONS)
             known = ", ".join(LENGTH_NORMALIZATIONS)
-            raise UserError(f"length_normalization: unknown value {normalization!r}{near}. Choose one of {known}.")
-        if not abs(exponent) <= LARGEST_EXPONENT:
+            raise UserError(f"length_normalization: unknown value {self.normalization!r}{near}. Choose one of {known}.")
+        if not abs(self.exponent) <= LARGEST_EXPONENT:
             raise UserError(
-                f"length_penalty: {exponent!r} is not a number from {-LARGEST_EXPONENT:g} to {LARGEST_EXPONENT:g}; "
-                "0.6 to 1.1 are usual."
+                f"length_penalty: {self.exponent!r} is not a number from {-LARGEST_EXPONENT:g} to "
+                f"{LARGEST_EXPONENT:g}; 0.6 to 1.1 are usual."
             )
-        penalty = super().__new__(cls, exponent)
-        penalty.normalization = normalization
-        penalty.uncounted = 0 if normalization == "generate" else uncounted
-        return penalty
 
     def divisor(self, length: Any) -> Any:
-        """Returns what divides the log probability; `length` counts all generated positions (number or tensor)."""
-        exponent = float(self)
+        """Returns the divisor of the log probability; `length` (number or tensor) counts all generated positions."""
         if self.normalization == "generate":
-            return length**exponent
+            return length**self.exponent
         # The bound is also asked for when only the language code is there: Z is at least 1.
         z = length - self.uncounted
         z = max(z, 1) if isinstance(z, int | float) else z.clamp(min=1)
         if self.normalization == "length+1":
-            return (1 + z) ** exponent
-        return ((5 + z) / 6) ** exponent if self.normalization == "gnmt" else z**exponent
+            return (1 + z) ** self.exponent
+        return ((5 + z) / 6) ** self.exponent if self.normalization == "gnmt" else z**self.exponent
 
-    def __rpow__(self, length: Any, modulus: None = None) -> Any:
-        return self.divisor(length)
+    __rpow__ = divisor
 
-    def __repr__(self) -> str:
-        return f"LengthPenalty({float(self)}, {self.normalization!r})"
+    def __gt__(self, other: float) -> bool:  # a search asks whether more than 0 favours long translations
+        return self.exponent > other
+
+    def __float__(self) -> float:
+        return float(self.exponent)
+
+    def to_dict(self) -> float:
+        """Returns the exponent, which GenerationConfig writes to JSON."""
+        return float(self)
 
 
 SEARCH = "Search (unless given: as the model's generation_config.json says)"

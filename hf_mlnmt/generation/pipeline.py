@@ -30,6 +30,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from hf_mlnmt.data.resegmented import mixed
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.alignments import Link, SourceAttention, joined, word_links, words_of_source, words_of_target
@@ -106,15 +107,6 @@ class TextDraws(LogitsProcessor):
 def unit_interval(keys: np.ndarray, position: int) -> np.ndarray:
     """Returns a number in [0, 1) for each key at a position of its text: float64 (keys,), of 53 bits."""
     return (mixed(keys + np.uint64(position)) >> np.uint64(11)) * 2.0**-53
-
-
-def mixed(values: np.ndarray | np.uint64) -> np.ndarray:
-    """Returns 64 bits each that look random: splitmix64 (Steele, Lea and Flood 2014)."""
-    with np.errstate(over="ignore"):
-        state = np.atleast_1d(values) + np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return state ^ (state >> np.uint64(31))
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from safetensors import SafetensorError, safe_open
 from transformers import GenerationConfig
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.model_folder import CARD, CONFIG, GENERATION_CONFIG, auto_class_of, read_part
+from hf_mlnmt.model_folder import CARD, CONFIG, GENERATION_CONFIG, TOKEN_IDS, auto_class_of, read_part
 from hf_mlnmt.reports.paths import SECRET, find_paths, machine_roots
 
-TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 _FORCED = ("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
 _SEARCH = (
     "num_beams",

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """The class of that name, from whichever file here defines it: a new file needs no mention."""
+    """Returns the class of that name, from whichever file here defines it: a new file needs no mention."""
     if name[:1].isupper() and name.isidentifier():
         defined = re.compile(rf"^(class {name}\b|(\w+, )?{name}\b.* = encoder_heads)", re.MULTILINE)
         for path in sorted(Path(__file__).parent.glob("*.py")):

@@ -56,13 +56,13 @@ class AggregationConfig(TransformerConfig):
 
     @property
     def feature_count(self) -> int:
-        """How many states are collected: n, and for Transparent L + 1."""
+        """Returns how many states are collected: n, and for Transparent L + 1."""
         if self.aggregation == "Transparent":
             return self.encoder_layers + 1
         return self.collected_layers or self.encoder_layers
 
     def validate_collected_layers(self):
-        """1 <= n <= L; Transparent has no choice of n."""
+        """Refuses n outside 1 .. L; Transparent has no choice of n."""
         check_feature_count("collected_layers", self.collected_layers, self.encoder_layers)
         if self.aggregation == "Transparent" and self.collected_layers not in (None, self.encoder_layers):
             raise ValueError(
@@ -71,7 +71,6 @@ class AggregationConfig(TransformerConfig):
             )
 
     def validate_softmax_weights(self):
-        """Only Transparent has weights to normalise."""
         if self.softmax_weights and self.aggregation != "Transparent":
             raise ValueError(f"softmax_weights=True: only for aggregation='Transparent', not '{self.aggregation}'")
 
@@ -130,7 +129,7 @@ class IterativeAggregate(Iterative):
 
 
 class TransparentWeights(nn.Module):
-    """One weighting of the L + 1 states for each decoder layer, equation B."""
+    """Weightings of the L + 1 states, one for each decoder layer, equation B."""
 
     def __init__(self, config: AggregationConfig, inputs: int):
         super().__init__()
@@ -139,11 +138,11 @@ class TransparentWeights(nn.Module):
         self.begin_weights(config)
 
     def begin_weights(self, config: AggregationConfig) -> None:
-        """The mean of the states, whether a softmax follows or not."""
+        """Begins with the mean of the states, whether a softmax follows or not."""
         init.constant_(self.weight, 0.0 if self.softmax else 1.0 / self.weight.shape[0])
 
     def forward(self, features: Tensor) -> Tensor:
-        """(batch, source, (L + 1) d_model) -> (batch, source, L_d, d_model)."""
+        """Maps (batch, source, (L + 1) d_model) to (batch, source, L_d, d_model)."""
         weight = self.weight.softmax(dim=0) if self.softmax else self.weight
         return torch.matmul(weight.t(), features.unflatten(2, (len(weight), -1)))
 
@@ -170,7 +169,7 @@ class AggregationEncoder(FeatureCollector):
         self.post_init()
 
     def merge(self, features: Tensor) -> Tensor:
-        """The joint representation: (batch, source, d_model), for Transparent (batch, source, L_d, d_model)."""
+        """Returns the joint representation: (batch, source, d_model), for Transparent (batch, source, L_d, d_model)."""
         return self.merging_module(features.flatten(2))
 
 
@@ -181,7 +180,7 @@ class AggregationDecoderLayer(DecoderLayer):
         return super().attend_source(hidden_states, self.memory_of(memory), *args, **kwargs)
 
     def memory_of(self, memory: Tensor) -> Tensor:
-        """What this layer reads, (batch, source, d_model): of Transparent's (batch, source, L_d, d_model) its own."""
+        """Returns this layer's memory, (batch, source, d_model); Transparent's is (batch, source, L_d, d_model)."""
         return memory if memory.dim() == 3 else memory[:, :, self.source_attn.layer_idx]
 
 
@@ -189,7 +188,6 @@ class AggregationDecoder(Decoder):
     """The baseline's decoder, of the layers above."""
 
     layer_class = AggregationDecoderLayer
-    _no_split_modules = ["AggregationDecoderLayer"]
 
 
 class AggregationModel(TransformerModel):

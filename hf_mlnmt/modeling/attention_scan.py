@@ -40,7 +40,7 @@ from .linear import in_own_precision
 
 
 def weight_step(energies: Tensor, coefficient: Tensor, memory: Tensor | None) -> Tensor:
-    """alpha of positions whose `memory` m (batch, heads, target, source) is known; None is zero."""
+    """Computes alpha of positions whose `memory` m (batch, heads, target, source) is known; None is zero."""
     if memory is not None:
         energies = torch.addcmul(energies, coefficient.unsqueeze(2), memory)
     return softmax(energies, dim=-1)
@@ -49,7 +49,7 @@ def weight_step(energies: Tensor, coefficient: Tensor, memory: Tensor | None) ->
 def weight_scan(
     energies: Tensor, coefficient: Tensor, start: Tensor | None, real: Tensor | None, accumulate: bool
 ) -> Tensor:
-    """Attention whose energies depend on the earlier weights of the same source position.
+    """Computes attention whose energies depend on the earlier weights of the same source position.
 
     Args:
         energies: E (batch, heads, target, source), very negative where the source is masked.
@@ -70,7 +70,7 @@ def context_scan(
     start: Tensor | None,
     real: Tensor | None,
 ) -> Tensor:
-    """Attention whose query depends on the previous context.
+    """Computes attention whose query depends on the previous context.
 
     Args:
         energies: E (batch, heads, target, source), very negative where the source is masked.
@@ -87,10 +87,8 @@ def context_scan(
 def gate_step(
     query: Tensor, plain: Tensor, log_sum: Tensor, transition: Tensor, bias: Tensor | None, context: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """pi (batch, heads, target, 1) and c where the previous `context`, the shape of c, is known; None is zero.
-
-    In the precision of its inputs, as the scan.
-    """
+    """Computes pi (batch, heads, target, 1) and c where the previous `context`, the shape of c, is known (None: zero),
+    in the precision of its inputs, as the scan."""
     if context is None:
         context = torch.zeros_like(plain)
     with in_own_precision(plain):
@@ -113,7 +111,7 @@ def gate_scan(
     start: Tensor | None,
     real: Tensor | None,
 ) -> Tensor:
-    """Ordinary attention's contexts, mixed with the previous context through a gate.
+    """Mixes ordinary attention's contexts with the previous context through a gate.
 
     Args:
         query: q (batch, heads, target, width), scaled.
@@ -130,7 +128,7 @@ def gate_scan(
 
 
 def linear_scan(added: Tensor, decay: Tensor, start: Tensor | None) -> Tensor:
-    """States c of b (`added`) and a (`decay`), each (batch, target, width); start: c_0 (batch, width), None is zero."""
+    """Computes c of b (`added`) and a (`decay`), each (batch, target, width); start: c_0 (batch, width) or None."""
     return _SCANS["linear"](added, decay, start, None)
 
 
@@ -172,7 +170,7 @@ def _fake_linear_backward(gradient: Tensor, *others) -> tuple[Tensor, ...]:
 
 
 def _kernels(tensor: Tensor, real: Tensor | None) -> Any:
-    """The Triton kernels by name, or None where loops must do: no CUDA, no Triton, float64, padding of the target."""
+    """Returns the Triton kernels, or None where loops must do: no CUDA, no Triton, float64, padding of the target."""
     if tensor.device.type != "cuda" or tensor.dtype == torch.float64 or real is not None:
         return None
     from .attention_scan_triton import KERNELS
@@ -181,14 +179,14 @@ def _kernels(tensor: Tensor, real: Tensor | None) -> Any:
 
 
 def _heads_alone(given: dict[str, Any]) -> bool:
-    """Whether every head goes by itself, and on its context if it has one: all that the kernels can."""
+    """Returns whether every head goes by itself, and on its context if it has one: all that the kernels can."""
     if "keys" in given:
         return given["values"] is not None and given["transition"] is None
     return "query" not in given or len(given["transition"]) == given["query"].shape[1]
 
 
 def _define(name: str, loop: Callable, fake: Callable) -> Any:
-    """The operator hf_mlnmt::<name>: the loop, or the kernel of its name, in the precision of its inputs."""
+    """Defines the operator hf_mlnmt::<name>: the loop, or the kernel of its name, in the precision of its inputs."""
     names = list(inspect.signature(loop).parameters)
 
     def run(*args):
@@ -207,8 +205,8 @@ def _define(name: str, loop: Callable, fake: Callable) -> Any:
 
 
 def _scan(name: str, forward: Callable, fake: Callable, backward: Callable, fake_backward: Callable, kept: int) -> Any:
-    """`forward` as an operator, differentiated by `backward`, an operator too, of the gradient, the inputs from number
-    `kept` on, and the output (flags last); it returns the gradients of the first inputs, in order."""
+    """Defines `forward` as an operator, differentiated by `backward`, an operator too, of the gradient, the inputs from
+    number `kept` on, and the output (flags last); it returns the gradients of the first inputs, in order."""
     # The package and a copy of it from the Hub may be in one process; change the number when an operator changes.
     name = f"{name}_1"
     if hasattr(torch.ops.hf_mlnmt, name):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def previous_states(states: Tensor, start: Tensor | None, real: Tensor | None) -> Tensor:
-    """What each position finds: of states (target, batch, ...) that of the last real position before it, or `start`."""
+    """Returns, of states (target, batch, ...), that of the last real position before each, or `start`."""
     first = torch.zeros_like(states[:1]) if start is None else start.reshape(states[:1].shape)
     if real is None:
         return torch.cat([first, states[:-1]])
@@ -25,17 +25,17 @@ def previous_states(states: Tensor, start: Tensor | None, real: Tensor | None) -
 
 
 def _time_first(tensor: Tensor) -> Tensor:
-    """(batch, heads, target, ...) -> (target, batch, heads, ...), contiguous: a step's slice is one block."""
+    """Makes (batch, heads, target, ...) a contiguous (target, batch, heads, ...): a step's slice is one block."""
     return tensor.movedim(2, 0).contiguous()
 
 
 def _per_step(real: Tensor | None, steps: int) -> Sequence[Tensor | None]:
-    """`real` (batch, target) as one (batch, 1, 1) mask a step."""
+    """Splits `real` (batch, target) into one (batch, 1, 1) mask a step."""
     return [None] * steps if real is None else real.t()[:, :, None, None].unbind(0)
 
 
 def _kept(real: Tensor | None, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The gradient of the state after a position, split: to this position's own state, and past it."""
+    """Splits the gradient of the state after a position: to this position's own state, and past it."""
     if real is None:
         return gradient, None
     return gradient * real, gradient * ~real
@@ -157,12 +157,12 @@ def contexts_backward(
 
 
 def group(tensor: Tensor, groups: int) -> Tensor:
-    """(batch, heads, target, ...) -> (target, groups, batch, heads / groups, ...), contiguous."""
+    """Makes (batch, heads, target, ...) a contiguous (target, groups, batch, heads / groups, ...)."""
     return tensor.unflatten(1, (groups, -1)).movedim(3, 0).transpose(1, 2).contiguous()
 
 
 def ungroup(tensor: Tensor) -> Tensor:
-    """The inverse of `group`."""
+    """Undoes `group`."""
     return tensor.transpose(1, 2).movedim(0, 3).flatten(1, 2)
 
 
@@ -237,8 +237,8 @@ def gates_backward(
 
 
 def recur(added: Tensor, decay: Tensor) -> Tensor:
-    """c_t = a_t c_{t-1} + b_t, c_0 = 0, along the first dimension: position by position on a CPU; elsewhere, where a
-    call costs more than what it computes, in log2 of their number passes over all positions."""
+    """Computes c_t = a_t c_{t-1} + b_t, c_0 = 0, along the first dimension: position by position on a CPU; elsewhere,
+    where a call costs more than what it computes, in log2 of their number passes over all positions."""
     if added.device.type != "cpu":
         return recur_by_doubling(added, decay)
     states, before = added.new_empty(added.shape), torch.zeros_like(added[0])
@@ -248,7 +248,7 @@ def recur(added: Tensor, decay: Tensor) -> Tensor:
 
 
 def recur_by_doubling(added: Tensor, decay: Tensor) -> Tensor:
-    """The same; after a pass with `step` each state holds what the 2 step positions up to it have added."""
+    """Computes the same; after a pass with `step` each state holds what the 2 step positions up to it have added."""
     step = 1
     while step < len(added):
         added = torch.cat([added[:step], torch.addcmul(added[step:], decay[step:], added[:-step])])

@@ -23,13 +23,13 @@ except ImportError:  # a reader of the Hub's code need not have it
     AVAILABLE = False
 
     class tl:  # type: ignore[no-redef]
-        """What the kernels' signatures name."""
+        """A stand-in for what the kernels' signatures name."""
 
         constexpr = int
 
 
 def kernel(function: Any) -> Any:
-    """`triton.jit`, or the function as it is where there is no Triton to compile it."""
+    """Compiles by `triton.jit`; where there is no Triton, returns the function as it is."""
     return triton.jit(function) if AVAILABLE else function
 
 
@@ -238,17 +238,16 @@ def _gates_backward_kernel(
 
 
 def _time_first(like: Tensor) -> Tensor:
-    """An empty (target, batch, heads, ...) for what is (batch, heads, target, ...), in float32."""
+    """Returns an empty (target, batch, heads, ...) for what is (batch, heads, target, ...), in float32."""
     return torch.empty_like(like.movedim(2, 0), dtype=torch.float32, memory_format=torch.contiguous_format)
 
 
 def _given(tensor: Tensor | None, otherwise: Tensor) -> Tensor:
-    """A pointer for an argument that is not there; its flag keeps it from being read."""
+    """Returns a pointer for an argument that is not there; its flag keeps it from being read."""
     return otherwise if tensor is None else tensor.contiguous()
 
 
 def weights_forward(energies: Tensor, coefficient: Tensor, start: Tensor | None, accumulate: bool) -> Tensor:
-    """As `attention_scan_eager.weights_forward`."""
     batch, heads, length, places = energies.shape
     energies, coefficient = energies.contiguous(), coefficient.contiguous()
     weights, programs = _time_first(energies), batch * heads
@@ -262,7 +261,6 @@ def weights_forward(energies: Tensor, coefficient: Tensor, start: Tensor | None,
 def weights_backward(
     gradient: Tensor, coefficient: Tensor, start: Tensor | None, weights: Tensor, accumulate: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `attention_scan_eager.weights_backward`."""
     batch, heads, length, places = gradient.shape
     gradient, coefficient = gradient.contiguous(), coefficient.contiguous()
     d_energies, programs = _time_first(gradient), batch * heads
@@ -276,13 +274,13 @@ def weights_backward(
 
 
 def _tiles(places: int, width: int) -> tuple[int, int]:
-    """Source positions of a tile, and the width as a power of 2."""
+    """Returns the source positions of a tile, and the width as a power of 2."""
     wide = triton.next_power_of_2(width)
     return min(triton.next_power_of_2(places), max(16, 4096 // wide)), wide
 
 
 def contexts_forward(energies: Tensor, keys: Tensor, values: Tensor, start: Tensor | None) -> Tensor:
-    """As `attention_scan_eager.contexts_forward`, without a transition."""
+    """Computes `attention_scan_eager.contexts_forward` without a transition."""
     batch, heads, length, places = energies.shape
     width, programs = keys.shape[3], batch * heads
     energies, keys, values = energies.contiguous(), keys.contiguous(), values.contiguous()
@@ -300,7 +298,7 @@ def contexts_forward(energies: Tensor, keys: Tensor, values: Tensor, start: Tens
 def contexts_backward(
     gradient: Tensor, keys: Tensor, values: Tensor, start: Tensor | None, weights: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `attention_scan_eager.contexts_backward`, without a transition."""
+    """Computes `attention_scan_eager.contexts_backward` without a transition."""
     batch, heads, length, places = gradient.shape
     width, programs = keys.shape[3], batch * heads
     gradient, keys, values = gradient.contiguous(), keys.contiguous(), values.contiguous()
@@ -322,7 +320,7 @@ def contexts_backward(
 def gates_forward(
     query: Tensor, plain: Tensor, log_sum: Tensor, transition: Tensor, bias: Tensor | None, start: Tensor | None
 ) -> Tensor:
-    """As `attention_scan_eager.gates_forward`, where every head is a group."""
+    """Computes `attention_scan_eager.gates_forward` where every head is a group."""
     batch, heads, length, width = query.shape
     query, plain, log_sum, transition = (x.contiguous() for x in (query, plain, log_sum, transition))
     contexts = torch.empty(query.shape, device=query.device)
@@ -343,7 +341,7 @@ def gates_backward(
     start: Tensor | None,
     contexts: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `attention_scan_eager.gates_backward`, where every head is a group."""
+    """Computes `attention_scan_eager.gates_backward` where every head is a group."""
     batch, heads, length, width = query.shape
     before = previous_states(contexts.movedim(2, 0), start, None).movedim(0, 2)
     mixed = torch.matmul(before, transition)

@@ -32,6 +32,7 @@ All rows of a batch are of one pair; padding is on the right.
 """
 
 import copy
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,12 +43,9 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers.modeling_outputs import Seq2SeqModelOutput
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
 
 from .linear import project
 from .outputs import EncoderOutput, TranslationOutput
-from .releases import takes_cache
 from .rnn import RNNConfig, RNNDecoder, RNNEncoder, RNNForConditionalGeneration, RNNPreTrainedModel
 from .sentence_embedding import pooled_rows
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
@@ -91,7 +89,7 @@ class BridgeConfig(RNNConfig):
 
     @property
     def languages(self) -> list[str]:
-        """All languages, each once. Set, it leaves only those modules: `from_pretrained(folder, languages=[...])`."""
+        """Returns all languages, each once. Set, it leaves no others: `from_pretrained(folder, languages=[...])`."""
         return list(dict.fromkeys([*self.source_languages, *self.target_languages]))
 
     @languages.setter
@@ -105,11 +103,10 @@ class BridgeConfig(RNNConfig):
 
     @property
     def is_pair(self) -> bool:
-        """Whether there is one language on each side."""
+        """Returns whether there is one language on each side."""
         return len(self.source_languages) == len(self.target_languages) == 1
 
     def vocabulary(self, language: str, side: Literal["source", "target"]) -> int:
-        """Entries of a language's vocabulary."""
         if self.vocab_sizes is not None:
             return self.vocab_sizes[language]
         assert self.decoder_vocab_size is not None
@@ -117,7 +114,7 @@ class BridgeConfig(RNNConfig):
 
     @contextmanager
     def sized_for(self, language: str) -> Iterator[None]:
-        """While a language's encoder or decoder is made, the vocabulary is that language's.
+        """Sets the vocabulary's size to that of a language while its encoder or decoder is made.
 
         All modules share this one config, or what is changed in it later would reach some of them only.
         """
@@ -129,7 +126,7 @@ class BridgeConfig(RNNConfig):
             self.vocab_size, self.decoder_vocab_size = sizes
 
     def choose(self, side: Literal["source", "target"], language: str | None) -> str:
-        """The language that is meant; None: the only one. Raises: ValueError that lists those there are."""
+        """Returns the language that is meant; None: the only one. Raises: ValueError that lists those there are."""
         known = self.source_languages if side == "source" else self.target_languages
         if language is None and len(known) == 1:
             return known[0]
@@ -139,14 +136,13 @@ class BridgeConfig(RNNConfig):
         return language
 
     def cache_slots(self) -> list[str]:
-        """Those that the decoders of these `coders` need."""
         return ["mlnmt_lstm"] if self.coders == "rnn" else ["full_attention"] * self.decoder_layers
 
     def validate_depth(self):
-        """Decoders begin with the mean of the bridge's rows: encoders may have other depths."""
+        pass  # decoders begin with the mean of the bridge's rows: encoders may have other depths
 
     def validate_languages(self):
-        """Codes that can name modules; vocabularies for all."""
+        """Refuses codes that cannot name modules, and languages without a vocabulary."""
         for name in ("source_languages", "target_languages"):
             codes = getattr(self, name)
             if len(set(codes)) < len(codes):
@@ -166,7 +162,7 @@ class BridgeConfig(RNNConfig):
             )
 
     def validate_bridge(self):
-        """Sizes of the bridge; and nothing but the bridge is shared."""
+        """Refuses sizes of the bridge that cannot be built, and anything else that is shared."""
         self.refuse_below_one("bridge_heads", "bridge_width")
         if self.penalty_weight < 0:
             raise ValueError(f"penalty_weight={self.penalty_weight}: must be at least 0")
@@ -183,7 +179,7 @@ class AttentionBridge(nn.Module):
         self.head_proj = nn.Linear(inner, heads, bias=bias)  # W_2
 
     def forward(self, states: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """H (batch, source, d_h), mask (batch, source), 0 at padding -> M (batch, k, d_h) and A (batch, k, source)."""
+        """Maps H (batch, source, d_h) and its mask, 0 at padding, to M (batch, k, d_h) and A (batch, k, source)."""
         scores = project(self.head_proj, torch.relu(project(self.inner_proj, states))).transpose(1, 2)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if mask is not None:
@@ -193,7 +189,7 @@ class AttentionBridge(nn.Module):
 
 
 def redundancy(weights: Tensor) -> Tensor:
-    """Equation 10's penalty of each sentence: A (batch, k, source) -> (batch,).
+    """Computes equation 10's penalty of each sentence: A (batch, k, source) -> (batch,).
 
     Where k is greater than the number n of a sentence's positions it cannot be less than k - n: A A^T has rank n.
     """
@@ -208,7 +204,7 @@ def take_codes(
     source: str | None = None,
     target: str | None = None,
 ) -> tuple[Tensor | None, Tensor | None, str | None, str | None]:
-    """input_ids and attention_mask (batch, source) without their codes, and the languages, as named or as they say.
+    """Takes the codes off input_ids and attention_mask (batch, source); returns the languages too, as named or as said.
 
     codes: language -> id of its token; None: there are none, and everything stays as it is.
     Raises: ValueError where the rows are not all of the same languages.
@@ -251,41 +247,40 @@ class BridgeModelOutput(Seq2SeqModelOutput):
 
 
 class BridgePreTrainedModel(RNNPreTrainedModel):
-    """What Transformers must know of all models of this family."""
+    """The base of all models of this family."""
 
     config: BridgeConfig
-    _no_split_modules = ["EncoderLayer", "DecoderLayer", "RNNEncoderLayer", "RNNDecoderLayers"]
     _supports_flash_attn = True
 
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:
-        """Transformers guesses it from the text of the file, and takes AttentionBridge for an attention of its own."""
+        # Transformers guesses it from the text of the file, and takes AttentionBridge for an attention of its own.
         return True
 
 
 def module_name(language: str) -> str:
-    """The name of a language's module; the code alone will not do: "to" is a language, and a method of every module."""
+    """Names a language's module; the code alone will not do: "to" is a language, and a method of every module."""
     return f"of_{language}"
 
 
 def new_coder(config: BridgeConfig, language: str, side: Literal["source", "target"]) -> Any:
-    """A language's encoder (source) or decoder (target), with new weights."""
+    """Makes a language's encoder (source) or decoder (target), with new weights."""
     with config.sized_for(language):
         return CODERS[config.coders][side](config)
 
 
 def new_head(config: BridgeConfig, language: str) -> nn.Linear:
-    """A language's output projection, with new weights."""
+    """Makes a language's output projection, with new weights."""
     return nn.Linear(config.d_model, config.vocabulary(language, "target"), bias=config.output_bias)
 
 
 def tied_heads(names: Iterable[str]) -> dict[str, str]:
-    """The output projections' weights, and those that they are where embeddings are tied, for names of modules."""
+    """Maps the output projections' weights to those that they are where embeddings are tied, for names of modules."""
     return {f"lm_heads.{name}.weight": f"model.decoders.{name}.embed_tokens.weight" for name in names}
 
 
 def other_languages(config: BridgeConfig) -> list[str]:
-    """Patterns of the weights of languages that were not asked for (`from_pretrained(folder, languages=[...])`)."""
+    """Returns patterns of the weights of languages that `from_pretrained(folder, languages=[...])` leaves out."""
     kept = {"encoders": config.source_languages, "decoders": config.target_languages}
     kept["lm_heads"] = config.target_languages
     names = {part: "|".join(map(module_name, codes)) or "-" for part, codes in kept.items()}
@@ -305,12 +300,10 @@ class BridgedEncoder(nn.Module):
 
     @property
     def embed_tokens(self) -> nn.Module:
-        """The language's embeddings."""
         return self.encoder.embed_tokens
 
     @property
     def layers(self) -> nn.ModuleList:
-        """The encoder's."""
         return self.encoder.layers
 
     def forward(
@@ -320,7 +313,7 @@ class BridgedEncoder(nn.Module):
         inputs_embeds: Tensor | None = None,
         **kwargs,
     ) -> BridgeEncoderOutput:
-        """input_ids and attention_mask (batch, source) -> H, and M as `memory`, A as `bridge_attentions`."""
+        """Encodes input_ids and attention_mask (batch, source) as H; M is `memory`, A `bridge_attentions`."""
         encoded = self.encoder(input_ids, attention_mask, inputs_embeds, **{**kwargs, "return_dict": True})
         memory, weights = self.bridge(encoded.last_hidden_state, attention_mask)
         return BridgeEncoderOutput(
@@ -346,12 +339,12 @@ class BridgeModel(BridgePreTrainedModel, TransformerModel):
 
     @property
     def encoder(self) -> BridgedEncoder:  # type: ignore[override]
-        """The only encoder, with the bridge."""
+        """Returns the only encoder, with the bridge."""
         return BridgedEncoder(self.encoders[module_name(self.config.choose("source", None))], self.bridge)
 
     @property
     def decoder(self) -> Any:  # type: ignore[override]
-        """The only decoder."""
+        """Returns the only decoder."""
         return self.decoders[module_name(self.config.choose("target", None))]
 
     def get_input_embeddings(self) -> nn.Module:
@@ -363,7 +356,7 @@ class BridgeModel(BridgePreTrainedModel, TransformerModel):
         self.encoder.encoder.embed_tokens = value
 
     def decode(self, encoded: EncoderOutput, **inputs: Any) -> BridgeModelOutput:
-        """The decoder over M, without the mask (batch, source), which is the source's.
+        """Runs the decoder over M, without the mask (batch, source), which is the source's.
 
         A mask of four dimensions stays: it was made for M, by a search that fills up its blocks of slots.
         """
@@ -395,18 +388,18 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
 
     @property
     def lm_head(self) -> Any:  # type: ignore[override]
-        """The only output projection."""
+        """Returns the only output projection."""
         return self.lm_heads[module_name(self.config.choose("target", None))]
 
     def get_output_embeddings(self) -> Any:
-        """The only output projection; None where every target language has its own."""
+        """Returns the only output projection; None where every target language has its own."""
         return self.lm_head if len(self.config.target_languages) == 1 else None
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
         cls, pretrained_model_name_or_path: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
     ) -> Any:
-        """As Transformers'; `languages=[...]` loads the modules of these alone, and all of them must be there."""
+        """Loads the model; with `languages=[...]` these modules alone. Raises: ValueError if one has no weights."""
         model, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
         missing = set(info["missing_keys"])
         loaded = [name for name, _ in model.named_parameters() if name not in missing]
@@ -421,7 +414,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         return (model, info) if output_loading_info else model
 
     def pair(self, source_language: str | None = None, target_language: str | None = None) -> Any:
-        """A model of one encoder, the bridge and one decoder, for itself: it shares the weights, saves and publishes.
+        """Makes a model of one encoder, the bridge and one decoder: it shares the weights, saves and publishes.
 
         Raises: ValueError for an unknown language, listing those there are.
         """
@@ -431,7 +424,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         return pair
 
     def between(self, source_language: str | None, target_language: str | None) -> Any:
-        """This model with one language on each side: itself, if it has no others."""
+        """Returns this model with one language on each side: itself, if it has no others."""
         source = self.config.choose("source", source_language)
         target = self.config.choose("target", target_language)
         if self.config.is_pair:
@@ -491,7 +484,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         self.train(self.training)
 
     def config_between(self, source: str, target: str) -> BridgeConfig:
-        """The config with one language on each side."""
+        """Returns the config with one language on each side."""
         config = copy.copy(self.config)
         vocabularies = self.config.vocabulary(source, "source"), self.config.vocabulary(target, "target")
         config.source_languages, config.target_languages = [source], [target]
@@ -500,53 +493,19 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         config.vocab_size, config.decoder_vocab_size = vocabularies
         return config
 
-    @takes_cache
-    def forward(  # type: ignore[override]
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
-        cache: Any = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int | Tensor = 0,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+    @functools.wraps(TransformerForConditionalGeneration.forward)
+    def forward(
+        self, input_ids=None, attention_mask=None, *inputs, source_language=None, target_language=None, **named
     ) -> TranslationOutput:
-        """As `TransformerForConditionalGeneration.forward`, between two languages of this model."""
+        """Scores or trains between two languages of this model."""
         input_ids, attention_mask, source_language, target_language = take_codes(
             self.config.language_codes, input_ids, attention_mask, source_language, target_language
         )
         model = self.between(source_language, target_language)
-        return super(BridgeForConditionalGeneration, model).forward(
-            input_ids,
-            attention_mask,
-            decoder_input_ids,
-            decoder_attention_mask,
-            encoder_outputs,
-            cache,
-            inputs_embeds,
-            decoder_inputs_embeds,
-            labels,
-            use_cache,
-            logits_to_keep,
-            **kwargs,
-        )
+        return super(BridgeForConditionalGeneration, model).forward(input_ids, attention_mask, *inputs, **named)
 
-    def generate(
-        self,
-        inputs: Tensor | None = None,
-        *args,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        **kwargs,
-    ) -> Any:
-        """As Transformers', between two languages of this model, also such that were never trained together."""
+    def generate(self, inputs=None, *args, source_language=None, target_language=None, **kwargs) -> Any:
+        """Translates between two languages of this model, also such that were never trained together."""
         inputs = kwargs.pop("input_ids", None) if inputs is None else inputs
         inputs, mask, source_language, target_language = take_codes(
             self.config.language_codes, inputs, kwargs.pop("attention_mask", None), source_language, target_language
@@ -563,8 +522,8 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         source_language: str | None = None,
         **inputs,
     ) -> Tensor:
-        """Sentence embeddings, the same space for all languages: M as one vector (batch, k d_model), or its rows' mean,
-        or one row (batch, d_model); sentence_embedding.py. Needs no decoder.
+        """Returns sentence embeddings, the same space for all languages: M as one vector (batch, k d_model), or its
+        rows' mean, or one row (batch, d_model); sentence_embedding.py. Needs no decoder.
 
         Raises: ValueError for an unknown language or pooling, listing what there is.
         """
@@ -575,15 +534,8 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         encoder = BridgedEncoder(self.model.encoders[module_name(language)], self.model.bridge)
         return pooled_rows(encoder(input_ids, attention_mask, **inputs).memory, pooling)
 
-    def supervise(  # type: ignore[override]
-        self,
-        outputs: BridgeModelOutput,
-        logits: Tensor | None,
-        labels: Tensor,
-        label_smoothing: float,
-        items: int | Tensor,
-    ) -> dict[str, Tensor]:
-        """Equation 10, as "translation" and in training "penalty"."""
+    def supervise(self, outputs: Any, logits, labels, label_smoothing, items) -> dict[str, Tensor]:
+        """Returns equation 10, as "translation" and in training "penalty"."""
         losses = super().supervise(outputs, logits, labels, label_smoothing, items)
         if self.training and self.config.penalty_weight and outputs.bridge_attentions is not None:
             real = (labels != -100).any(1)

@@ -21,13 +21,13 @@ from transformers.cache_utils import DynamicLayer, StaticLayer
 
 
 def windows(extended: Tensor, length: int) -> Tensor:
-    """The window of each of the last `length` positions, its inputs side by side: (batch, length, f d_model)."""
+    """Returns the window of each of the last `length` positions, inputs side by side: (batch, length, f d_model)."""
     kernel = extended.shape[1] - length + 1
     return torch.cat([extended[:, i : i + length] for i in range(kernel)], dim=-1)
 
 
 class KeptStates(DynamicLayer):
-    """What becomes of the states that a slot of growing size keeps, (batch, steps, ...), the last step at the end.
+    """A slot of growing size that also keeps states, (batch, steps, ...), the last step at the end.
 
     `kept` steps are kept; while recording (`activate_past_recording`, assisted decoding) all, so that `crop` can drop
     some. `what` they are stands in an error.
@@ -90,7 +90,7 @@ class KeptStates(DynamicLayer):
 
 
 class StaticStates(StaticLayer):
-    """The same of a slot of a fixed size, changed in place (torch.compile)."""
+    """A slot of a fixed size that also keeps a state, changed in place (torch.compile)."""
 
     is_croppable = False  # nothing that was written over can be put back
 
@@ -117,7 +117,7 @@ class StaticStates(StaticLayer):
 
 
 def slot_of(cache: Any, index: int, method: str) -> Any:
-    """A layer's slot of the target's cache, which must have `method`. Raises: ValueError for another kind of cache."""
+    """Returns a layer's slot of the target's cache. Raises: ValueError for a cache whose slot has no such `method`."""
     layers = getattr(cache, "self_attention_cache", cache).layers
     slot = layers[index] if index < len(layers) else None
     if not hasattr(slot, method):
@@ -129,22 +129,22 @@ def slot_of(cache: Any, index: int, method: str) -> Any:
 
 
 class SlotState:
-    """What an attention asks of its slot, whichever kind it is: the slots of a search answer in their own way."""
+    """The base of all slots with a state: the slots of a search answer an attention in their own way."""
 
     def real_positions(self, real: Tensor | None) -> Tensor | None:
-        """Which of the new positions are not padding, (batch, time): those that the mask names. None: all."""
+        """Returns which of the new positions are not padding, (batch, time): those that the mask names. None: all."""
         return real
 
 
 class ConvolutionState(SlotState):
-    """What the dual contextual module asks of its slot: the inputs before."""
+    """The state of a dual contextual module: the inputs before."""
 
     def extend(self, inputs: Tensor, kept: int) -> Tensor:
-        """Inputs (batch, time, d_model) behind the `kept` before them, zeros where the sentence begins."""
+        """Puts inputs (batch, time, d_model) behind the `kept` before them, zeros where the sentence begins."""
         raise NotImplementedError
 
     def windows(self, inputs: Tensor, kept: int) -> Tensor:
-        """Inputs (batch, time, d_model), each behind the `kept` before it: (batch, time, (kept + 1) d_model)."""
+        """Puts each input (batch, time, d_model) behind the `kept` before it: (batch, time, (kept + 1) d_model)."""
         return windows(self.extend(inputs, kept), inputs.shape[1])
 
 
@@ -163,7 +163,7 @@ class ConvolutionCacheLayer(ConvolutionState, KeptStates):
 
 
 class StaticConvolutionCacheLayer(ConvolutionState, StaticStates):
-    """The same for a fixed number of positions."""
+    """A convolution's state for a fixed number of positions."""
 
     _layer_type = "mlnmt_convolution"
 
@@ -177,23 +177,23 @@ class StaticConvolutionCacheLayer(ConvolutionState, StaticStates):
 
 
 class RecurrentState(SlotState):
-    """What a recurrent attention asks of its slot: the state before."""
+    """The state of a recurrent attention: that before a position."""
 
     constants: Any = None
 
     def constant(self, compute: Callable[[], Any]) -> Any:
-        """`compute()`, a product of weights that no position changes, or what it returned the first time."""
+        """Returns `compute()`, a product of weights that no position changes, or what it returned the first time."""
         if self.constants is None:
             self.constants = compute()
         return self.constants
 
     def last_state(self) -> Tensor | None:
-        """(batch, heads, width), or None where the sentence begins."""
+        """Returns (batch, heads, width), or None where the sentence begins."""
         raise NotImplementedError
 
     def states_before(self, length: int) -> Tensor | None:
-        """The state before each of `length` new positions, (batch, heads, length, width), if that is known: before a
-        single one it is the last state, before several all but the first depend on one another."""
+        """Returns the state before each of `length` new positions, (batch, heads, length, width), if that is known:
+        before a single one it is the last state, before several all but the first depend on one another."""
         last = self.last_state()
         return None if last is None or length > 1 else last.unsqueeze(2)
 
@@ -206,27 +206,25 @@ class RecurrentCacheLayer(RecurrentState, KeptStates):
     what = "states of the attention"
 
     def last_state(self) -> Tensor | None:
-        """(batch, heads, width), or None where the sentence begins."""
         return None if self.states is None else self.states[:, -1]
 
     def append_states(self, states: Tensor):
-        """The states behind each of the new positions: (batch, steps, heads, width)."""
+        """Takes the states behind each of the new positions: (batch, steps, heads, width)."""
         if self.record_past and self.states is not None:
             states = torch.cat([self.states, states], dim=1)
         self.states = states if self.record_past else states[:, -1:]
 
 
 class StaticRecurrentCacheLayer(RecurrentState, StaticStates):
-    """The same for a fixed number of positions, with the last state alone, (batch, heads, width)."""
+    """A recurrence's state for a fixed number of positions: the last alone, (batch, heads, width)."""
 
     _layer_type = "mlnmt_recurrence"
 
     def last_state(self) -> Tensor | None:
-        """As `RecurrentCacheLayer.last_state`; after `reset()`, zeros: what every recurrence begins with."""
+        # After `reset()`, zeros: what every recurrence begins with.
         return None if self.states is None else self.states.clone()
 
     def append_states(self, states: Tensor):
-        """As `RecurrentCacheLayer.append_states`."""
         kept, last = self.states, states[:, -1]
         if kept is None:
             kept = self.begin(torch.empty_like(last, memory_format=torch.contiguous_format))
@@ -246,7 +244,7 @@ class LSTMCacheLayer(RecurrentCacheLayer):
 
 
 class StaticLSTMCacheLayer(StaticRecurrentCacheLayer):
-    """The same for a fixed number of positions; an LSTM begins with what the encoder says, not with zeros."""
+    """An LSTM's state for a fixed number of positions; it begins with what the encoder says, not with zeros."""
 
     _layer_type = "mlnmt_lstm"
 

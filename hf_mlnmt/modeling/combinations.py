@@ -73,7 +73,7 @@ class DualContextSupervisionForConditionalGeneration(MultiLevelSupervisionForCon
     )
 
     def single_class(self, encoder_layers: int) -> type[TransformerForConditionalGeneration]:
-        """Below the range of `dual_layers` the encoder is the baseline's."""
+        # Below the range of `dual_layers` the encoder is the baseline's.
         if self.config.dual_layers is not None and encoder_layers < self.config.dual_layers[0]:
             return TransformerForConditionalGeneration
         return DualContextForConditionalGeneration

@@ -61,13 +61,12 @@ class DualContextConfig(TransformerConfig):
     kernel_size: int = 2
 
     def is_dual(self, side: str, layer_idx: int) -> bool:
-        """Whether layer `layer_idx` (from 0) of `side`, "encoder" or "decoder", has the module."""
+        """Returns whether layer `layer_idx` (from 0) of `side`, "encoder" or "decoder", has the module."""
         if self.dual_context == ("Dec-DC" if side == "encoder" else "Enc-DC"):
             return False
         return self.dual_layers is None or self.dual_layers[0] <= layer_idx + 1 <= self.dual_layers[1]
 
     def cache_slots(self) -> list[str]:
-        """Slots with a window for the layers that have the module."""
         slots = super().cache_slots()
         return [ConvolutionCacheLayer._layer_type if self.is_dual("decoder", i) else x for i, x in enumerate(slots)]
 
@@ -108,16 +107,15 @@ class DualContextAttention(Attention):
         is_causal: bool | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """r (batch, time, d_model) -> z, the same shape, and the weights (batch, 2, heads, time, keys) if eager.
+        """Maps r (batch, time, d_model) to z, the same shape; and weights (batch, 2, heads, time, keys) if eager.
 
         is_causal: of an encoder that must not see what follows; the window's later part is zeros then.
         """
         cache = getattr(cache, "self_attention_cache", cache)
         local = self.local_context(hidden_states, attention_mask, cache, bool(is_causal))
         kwargs |= {} if is_causal is None else {"is_causal": is_causal}
-        query, key, value = project(self.global_proj, hidden_states).split(
-            (2 * self.width, self.width, self.width), dim=-1
-        )
+        sizes = 2 * self.width, self.width, self.width
+        query, key, value = project(self.global_proj, hidden_states).split(sizes, dim=-1)
         local_key, local_value = project(self.local_proj, local).chunk(2, dim=-1)
         key, value = torch.cat([local_key, key], dim=-1), torch.cat([local_value, value], dim=-1)
         query, key, value = (split_heads(x, 2 * self.heads) for x in (query, key, value))
@@ -131,7 +129,7 @@ class DualContextAttention(Attention):
     def local_context(
         self, inputs: Tensor, mask: Tensor | None, cache: Cache | None, hide_later: bool = False
     ) -> Tensor:
-        """Equation 5.4: r -> l_c."""
+        """Computes equation 5.4: l_c from r."""
         length = inputs.shape[1]
         slot = None if cache is None else slot_of(cache, self.layer_idx, "windows")
         past = 0 if cache is None else cache.get_seq_length(self.layer_idx)
@@ -175,8 +173,7 @@ class DualContextEncoder(Encoder):
 
     config: DualContextConfig
     layer_class = DualContextEncoderLayer
-    _no_split_modules = ["DualContextEncoderLayer"]
-    _can_record_outputs = {"hidden_states": DualContextEncoderLayer, "attentions": ATTENTIONS}
+    _can_record_outputs = {**Encoder._can_record_outputs, "attentions": ATTENTIONS}
 
 
 class DualContextDecoder(Decoder):
@@ -184,7 +181,6 @@ class DualContextDecoder(Decoder):
 
     config: DualContextConfig
     layer_class = DualContextDecoderLayer
-    _no_split_modules = ["DualContextDecoderLayer"]
     _can_record_outputs = {**Decoder._can_record_outputs, "attentions": ATTENTIONS}
 
 

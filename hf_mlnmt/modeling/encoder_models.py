@@ -20,9 +20,9 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
-from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput, MaskedLMOutput
+from transformers.modeling_outputs import CausalLMOutput, MaskedLMOutput
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
+from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from .configuration import MONOLINGUAL_DATA, TransformerConfig
@@ -53,9 +53,11 @@ class EncoderModel(TransformerPreTrainedModel):
 
 
 class EncoderWithProjection(TransformerPreTrainedModel):
-    """What both models share: the encoder, W_proj, and a loss that is a sum over predicted positions."""
+    """The base of both models: the encoder, W_proj, and a loss that is a sum over predicted positions."""
 
     model_class: type[TransformerModel] = TransformerModel
+    causal = False
+    output_class: type[ModelOutput] = MaskedLMOutput
     computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`
     citation = MONOLINGUAL_DATA
     _keys_to_ignore_on_load_unexpected = [r"^model\.decoder\.", r"^lm_head\.", r"^model\.auxiliary_"]
@@ -72,7 +74,7 @@ class EncoderWithProjection(TransformerPreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, config=None, key_mapping=None, **kwargs):  # type: ignore[override]
-        """As Transformers'; also of a translation model whose sides share one matrix of embeddings, which its file has
+        """Loads the model, also from a translation model whose sides share one matrix of embeddings, which its file has
         under the decoder's name."""
         stored, kind = config, cast(Any, cls.config_class)
         if not isinstance(config, PreTrainedConfig):
@@ -92,60 +94,6 @@ class EncoderWithProjection(TransformerPreTrainedModel):
     def set_output_embeddings(self, value: nn.Module):
         self.projection = value  # type: ignore[assignment]
 
-    def predict(
-        self,
-        outputs: BaseModelOutput,
-        labels: Tensor | None,
-        smoothing: float,
-        loss_only: bool,
-        items: int | Tensor | None,
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Loss and logits (batch, source, vocabulary) of what every position predicts, (batch, source)."""
-        states = outputs.last_hidden_state
-        assert states is not None
-        logits = None if loss_only else project(self.projection, states)
-        if labels is None:
-            return None, logits
-        return head_cross_entropy(self.projection, states, labels, smoothing, logits) / divisor(labels, items), logits
-
-
-class EncoderForMaskedLM(EncoderWithProjection):
-    """Encoder-cloze: the encoder predicts the words at distorted positions from both sides, equation 4.9."""
-
-    @can_return_tuple
-    def forward(  # type: ignore[misc]  # a name that is also among TransformersKwargs
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        smoothing: float = 0.0,
-        loss_only: bool = False,
-        num_items_in_batch: int | Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> MaskedLMOutput:
-        """Score or train: tokens (batch, source) -> logits (batch, source, vocabulary), and with `labels` the loss.
-
-        labels: (batch, source), the tokens at the positions that count, -100 elsewhere. smoothing, loss_only and
-        num_items_in_batch are as in a translation model.
-        """
-        outputs = self.model.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
-        loss, logits = self.predict(outputs, labels, smoothing, loss_only, num_items_in_batch)
-        return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
-
-
-class EncoderForCausalLM(EncoderWithProjection, Generation):
-    """Encoder-lm: the encoder predicts each word from those before it, equation 4.7.
-
-    It keeps no keys and values: generate() reads all words again at each step.
-    Padding may stand on either side, of a prompt for generate() on the left: positions are counted from the first token
-    that the mask shows.
-    """
-
-    _can_compile_fullgraph = False  # what grows at every step has no shape that could be compiled
-
     @can_return_tuple
     def forward(  # type: ignore[misc]  # names that are also among TransformersKwargs
         self,
@@ -158,21 +106,47 @@ class EncoderForCausalLM(EncoderWithProjection, Generation):
         num_items_in_batch: int | Tensor | None = None,
         shift_labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> CausalLMOutput:
-        """Score or train: tokens (batch, source) from f_0 on -> logits (batch, source, vocabulary), and the loss.
+    ) -> ModelOutput:
+        """Score or train: tokens (batch, source) -> logits (batch, source, vocabulary), and with `labels` the loss.
 
-        labels: `input_ids`, -100 where nothing counts; shifted here. shift_labels: what every position predicts, in
-        their place. smoothing, loss_only and num_items_in_batch are as in a translation model.
+        Args:
+            labels: (batch, source). Of encoder-cloze the tokens at the positions that count, -100 elsewhere; of
+                encoder-lm `input_ids` from f_0 on, -100 where nothing counts, shifted here.
+            shift_labels: what every position predicts, (batch, source), in the place of `labels`.
+            smoothing, loss_only, num_items_in_batch: as in a translation model.
         """
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        if given is not None:
-            kwargs["position_ids"] = shown_positions(attention_mask, given.shape[1])
-        outputs = self.model.encoder(input_ids, attention_mask, inputs_embeds, is_causal=True, **kwargs)
-        following = following_labels(labels, attention_mask) if shift_labels is None else shift_labels
-        loss, logits = self.predict(outputs, following, smoothing, loss_only, num_items_in_batch)
-        return CausalLMOutput(
+        if self.causal:
+            given = input_ids if inputs_embeds is None else inputs_embeds
+            kwargs["is_causal"] = True
+            kwargs["position_ids"] = None if given is None else shown_positions(attention_mask, given.shape[1])
+        outputs = self.model.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
+        states, loss = outputs.last_hidden_state, None
+        logits = None if loss_only else project(self.projection, states)
+        if shift_labels is None:
+            shift_labels = following_labels(labels, attention_mask) if self.causal else labels
+        if shift_labels is not None:
+            total = head_cross_entropy(self.projection, states, shift_labels, smoothing, logits)
+            loss = total / divisor(shift_labels, num_items_in_batch)
+        return self.output_class(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
+
+
+class EncoderForMaskedLM(EncoderWithProjection):
+    """Encoder-cloze: the encoder predicts the words at distorted positions from both sides, equation 4.9."""
+
+
+class EncoderForCausalLM(EncoderWithProjection, Generation):
+    """Encoder-lm: the encoder predicts each word from those before it, equation 4.7.
+
+    It keeps no keys and values: generate() reads all words again at each step.
+    Padding may stand on either side, of a prompt for generate() on the left: positions are counted from the first token
+    that the mask shows.
+    """
+
+    causal = True
+    output_class = CausalLMOutput
+    _can_compile_fullgraph = False  # what grows at every step has no shape that could be compiled
 
     def _prepare_generation_config(self, generation_config, *args, **kwargs):
         if kwargs.get("inputs_embeds") is not None:  # Transformers then insists on a cache
@@ -186,7 +160,7 @@ class EncoderForCausalLM(EncoderWithProjection, Generation):
 def encoder_heads(
     model_class: type[TransformerModel], module: str | None = None
 ) -> tuple[type[EncoderForMaskedLM], type[EncoderForCausalLM]]:
-    """The two models of a family, <Family>ForMaskedLM and <Family>ForCausalLM, of the encoder in its <Family>Model.
+    """Makes the two models of a family, <Family>ForMaskedLM and <Family>ForCausalLM, of the encoder in <Family>Model.
 
     module: where they are defined, and published code looks for them; None: where the <Family>Model is.
     """

@@ -91,11 +91,10 @@ class ExtendedCrossAttentionConfig(TransformerConfig):
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether a position needs what the one before it attended to."""
+        """Returns whether a position needs what the one before it attended to."""
         return self.cross_attention not in EMBEDDING
 
     def cache_slots(self) -> list[str]:
-        """Slots with a state for the recurrent members."""
         slots = super().cache_slots()
         return [RecurrentCacheLayer._layer_type] * len(slots) if self.is_recurrent else slots
 
@@ -132,7 +131,7 @@ class WordEmbeddingAttention(CrossAttention):
         words: Tensor | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """As the baseline's; `words`: e~ (batch, target, d_model)."""
+        """Attends as the baseline's does, with `words`: e~ (batch, target, d_model)."""
         query = project(self.q_proj, hidden_states)
         if self.word_q_proj is not None and words is not None:
             query = query + project(self.word_q_proj, words)
@@ -151,7 +150,6 @@ class ExtendedDecoderLayer(DecoderLayer):
         super().__init__(config, layer_idx)
 
     def attend_source(self, hidden_states, memory, mask, cache, extras, **kwargs) -> Tensor:
-        """As the baseline's; the attention reads the extras."""
         return super().attend_source(hidden_states, memory, mask, cache, extras, **extras, **kwargs)
 
 
@@ -167,7 +165,7 @@ class Fertility(nn.Module):
         init.zeros_(self.weight)
 
     def forward(self, states: Tensor) -> Tensor:
-        """(batch, source, d_model) -> (batch, source, 1)."""
+        """Maps states (batch, source, d_model) to 1 / phi, (batch, source, 1)."""
         # 1 / sigmoid(x) = 1 + exp(-x), and exp(20) is far from infinity in any kind of number but float16.
         energy = nn.functional.linear(states, self.weight).clamp(min=-20.0)
         return (1 + torch.exp(-energy)) / self.maximum
@@ -192,13 +190,13 @@ class ExtendedEncoder(Encoder):
         return ("memory",) if self.config.cross_attention in SOURCE else ()
 
     def memory(self, states: list[Tensor]) -> Tensor | None:
-        """[h ; f~] (batch, source, 2 d_model), or None: h."""
+        """Returns [h ; f~] (batch, source, 2 d_model), or None: h."""
         if self.config.cross_attention not in SOURCE:
             return None
         return torch.cat([states[-1], self.word_norm(states[0])], dim=-1)
 
     def features(self, states: list[Tensor]) -> Tensor | None:
-        """1/phi (batch, source, 1) of the member "fertility"."""
+        """Returns 1/phi (batch, source, 1) for the member "fertility"."""
         return None if self.fertility is None else self.fertility(states[-1])
 
 
@@ -207,8 +205,6 @@ class ExtendedDecoder(Decoder):
 
     config: ExtendedCrossAttentionConfig
     layer_class = ExtendedDecoderLayer
-    _no_split_modules = ["ExtendedDecoderLayer"]
-    _can_record_outputs = {**Decoder._can_record_outputs, "hidden_states": ExtendedDecoderLayer}
 
     def __init__(self, config: ExtendedCrossAttentionConfig):
         super().__init__(config)
@@ -218,8 +214,8 @@ class ExtendedDecoder(Decoder):
         self.post_init()
 
     def extend(self, embeds, past, position_ids, attention_mask, features) -> dict[str, Tensor]:
-        """`words`: e~ (batch, target, d_model). `target_real` (batch, target): False at padding, if there may be some.
-        `inverse_fertility`: 1/phi (batch, source, 1)."""
+        """Returns `words`: e~ (batch, target, d_model); `target_real` (batch, target): False at padding, if there may
+        be some; `inverse_fertility`: 1/phi (batch, source, 1)."""
         extras = {}
         if self.reads_words:
             extras["words"] = self.word_norm(self.embed(embeds, past, position_ids))

@@ -53,7 +53,7 @@ class FeatureCollector(Encoder):
         layer_mask: Tensor | Sequence[float] | None = None,
         **kwargs,
     ) -> EncoderOutput:
-        """As the encoder's; memory is `merge(F)`.
+        """Encodes as the base class does; memory is `merge(F)`.
 
         Args:
             layer_mask: (features,), one number for each of F, lowest layer first: 0 replaces that f^i by zeros (thesis,
@@ -72,12 +72,12 @@ class FeatureCollector(Encoder):
         return ("memory",)
 
     def memory(self, states: list[Tensor]) -> Tensor:
-        """F (batch, source, features, d_model), which `forward` masks and merges."""
+        """Returns F (batch, source, features, d_model), which `forward` masks and merges."""
         collected = states[-self.config.feature_count : -1]
         return torch.stack([*map(self.layer_norm, collected), states[-1]], dim=2)
 
     def mask_features(self, features: Tensor, layer_mask: Tensor | Sequence[float] | None) -> Tensor:
-        """F with zeros in place of the masked f^i."""
+        """Returns F with zeros in place of the masked f^i."""
         if layer_mask is None:
             return features
         mask = torch.as_tensor(layer_mask, dtype=features.dtype, device=features.device)
@@ -89,5 +89,5 @@ class FeatureCollector(Encoder):
         return features * mask.unsqueeze(-1)
 
     def merge(self, features: Tensor) -> Tensor:
-        """What the decoder reads, from F (batch, source, features, d_model); here F itself."""
+        """Returns what the decoder reads, from F (batch, source, features, d_model); here F itself."""
         return features

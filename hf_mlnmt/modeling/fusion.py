@@ -54,7 +54,7 @@ SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e4  # sums of scaled log probabilities s
 
 
 def check_scales(alpha: Any, beta: Any, normalization: str = "symbol") -> tuple[float, float]:
-    """Both as floats. Raises: ValueError for what is no scale: not a number, negative, or what no search can add up."""
+    """Returns both as floats. Raises: ValueError for what is no number, negative, or more than a search can add up."""
     check_scale("alpha", alpha)
     check_scale("beta", beta)
     if normalization == "sequence":
@@ -122,16 +122,16 @@ class FusionConfig(PreTrainedConfig):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, **kwargs):  # type: ignore[override]
-        """As Transformers'; the members' own code is looked for where the config is."""
+        """Loads the config; the members' own code is looked for where it is."""
         kwargs.setdefault("name_or_path", str(pretrained_model_name_or_path))
         return super().from_pretrained(pretrained_model_name_or_path, **kwargs)
 
     def members(self) -> list[PreTrainedConfig]:
-        """All members' configs, translation models first."""
+        """Returns all members' configs, translation models first."""
         return [*(self.translation_models or []), *(self.language_models or [])]
 
     def to_dict(self) -> dict[str, Any]:
-        """As Transformers', the members' configs as dictionaries too."""
+        """Returns the fields, the members' configs as dictionaries too."""
         fields = super().to_dict()
         for kind in ("translation_models", "language_models"):
             # What differs from the member's defaults, as in a file of its own; that leaves out where it was loaded.
@@ -139,7 +139,7 @@ class FusionConfig(PreTrainedConfig):
         return fields
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any):
-        """As Transformers'; the code that `auto_map` points to goes along, the members' too (configuration.py)."""
+        """Saves the config, and the code that `auto_map` points to, the members' too (configuration.py)."""
         here = Path(__file__).parent
         for config in (self, *self.members()):
             if pointers := getattr(config, "auto_map", None):
@@ -149,7 +149,7 @@ class FusionConfig(PreTrainedConfig):
         return super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def validate_members(self):
-        """At least one translation model, and of every list as many entries as there are members."""
+        """Refuses a model without translation models, and lists that have not an entry for each member."""
         if self.translation_models is not None and not self.translation_models and self.language_models:
             raise ValueError("translation_models=[]: a fused model needs at least one translation model")
         lists = {"translation_weights": self.translation_models, "language_weights": self.language_models}
@@ -163,12 +163,11 @@ class FusionConfig(PreTrainedConfig):
             raise ValueError(f"start_token_ids={self.start_token_ids}: must have one for each member")
 
     def validate_scales(self):
-        """alpha and beta are numbers of at least 0."""
         check_scales(self.alpha, self.beta, self.normalization)
 
 
 def member_config(fields: Any, origin: str = "") -> PreTrainedConfig:
-    """A member's config: itself, or from its dictionary, by Transformers' table or by code that lies in `origin`."""
+    """Returns a member's config: as given, or of its dictionary, by Transformers' table or code that is in `origin`."""
     if isinstance(fields, PreTrainedConfig):
         return fields
     fields = copy.deepcopy(dict(fields))
@@ -187,12 +186,12 @@ def member_config(fields: Any, origin: str = "") -> PreTrainedConfig:
 
 
 def trusted() -> bool:
-    """Whether this very file was loaded as a repository's own code, which the user then has agreed to run."""
+    """Returns whether this very file was loaded as a repository's own code, which the user then has agreed to run."""
     return __name__.startswith("transformers_modules.")
 
 
 def names_of_member(number: int) -> dict[str, str]:
-    """What an encoder hands on, and the name that it has among the tensors of all encoders."""
+    """Maps the names of what an encoder hands on to those that they have among the tensors of all encoders."""
     prefix = f"member{number}_" if number else ""
     return {name: prefix + name for name in ("last_hidden_state", "memory", "features")}
 
@@ -219,14 +218,14 @@ class FusedEncoderOutput(ModelOutput):
 
     @classmethod
     def of(cls, outputs: Sequence[Any]) -> "FusedEncoderOutput":
-        """From the members' outputs, translation models in their order."""
+        """Makes it of the members' outputs, translation models in their order."""
         tensors: dict[str, Tensor | None] = {}
         for number, output in enumerate(outputs):
             tensors |= {stored: getattr(output, name, None) for name, stored in names_of_member(number).items()}
         return cls(**tensors)
 
     def member(self, number: int) -> EncoderOutput:
-        """What the encoder of a translation model gave."""
+        """Returns the output of a translation model's encoder."""
         names = names_of_member(number)
         return EncoderOutput(**{name: self[stored] for name, stored in names.items() if stored in self})
 
@@ -241,10 +240,21 @@ class FusedEncoder(nn.Module):
         self.encoders = tuple(encoders)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs) -> "FusedEncoderOutput":
-        """input_ids and attention_mask (batch, source) -> states of every member."""
+        """Encodes input_ids and attention_mask (batch, source) as states of every member."""
         kwargs["return_dict"] = True
         outputs = [encoder(input_ids=input_ids, attention_mask=attention_mask, **kwargs) for encoder in self.encoders]
         return FusedEncoderOutput.of(outputs)
+
+
+def _of_members(name: str) -> Any:
+    """Makes a method that calls that of the members which hold something: one whose scale is 0 does not."""
+
+    def call(self: "FusedCache", *arguments: Any) -> None:
+        for member in self.members:
+            if member.get_seq_length():
+                getattr(member, name)(*arguments)
+
+    return call
 
 
 class FusedCache(Cache):
@@ -258,38 +268,21 @@ class FusedCache(Cache):
         return len(self.members[0])
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Of the members that are used: one whose scale is 0 reads nothing."""
+        """Returns the length of the members that are used: one whose scale is 0 reads nothing."""
         return max(int(member.get_seq_length(layer_idx)) for member in self.members)
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
         return -1
 
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        for member in self._in_use():
-            member.reorder_cache(beam_idx)  # type: ignore[arg-type]
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        for member in self._in_use():
-            member.batch_repeat_interleave(repeats)
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        for member in self._in_use():
-            member.batch_select_indices(indices)
-
-    def crop(self, tokens_to_remove: int) -> None:
-        for member in self._in_use():
-            member.crop(tokens_to_remove)
-
-    def reset(self) -> None:
-        for member in self._in_use():
-            member.reset()
-
-    def _in_use(self) -> list[Cache]:
-        return [member for member in self.members if member.get_seq_length()]
+    reorder_cache = _of_members("reorder_cache")
+    batch_repeat_interleave = _of_members("batch_repeat_interleave")
+    batch_select_indices = _of_members("batch_select_indices")
+    crop = _of_members("crop")
+    reset = _of_members("reset")
 
     @property
     def is_linear(self) -> list[bool]:
-        """False for each member: all have keys and values, whose number is the prefix's length. Asked since 5.24."""
+        # All have keys and values, whose number is the prefix's length. Asked since 5.24.
         return [False] * len(self.members)
 
     @property
@@ -306,7 +299,7 @@ class FusedCache(Cache):
 
 
 def part_of(encoded: Any, number: int) -> EncoderOutput:
-    """A member's encoder output; what is no `FusedEncoderOutput` is that of an only translation model.
+    """Returns a member's encoder output; what is no `FusedEncoderOutput` is that of an only translation model.
 
     Raises: ValueError when there are several.
     """
@@ -354,12 +347,12 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
 
     @property
     def translation_models(self) -> list[Any]:
-        """The translation models, in the config's order."""
+        """Returns the translation models, in the config's order."""
         return [getattr(self, f"translation_{number}") for number in range(len(self.config.translation_models or []))]
 
     @property
     def language_models(self) -> list[Any]:
-        """The language models, in the config's order."""
+        """Returns the language models, in the config's order."""
         return [getattr(self, f"language_{number}") for number in range(len(self.config.language_models or []))]
 
     def set_language_models(self, *models: PreTrainedModel, weights: Sequence[float] | None = None) -> None:
@@ -392,7 +385,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
             model.requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> "FusionForConditionalGeneration":
-        """Training or evaluation mode of the translation models. Language models stay as they are: frozen, in
+        """Sets training or evaluation mode of the translation models. Language models stay as they are: frozen, in
         evaluation mode (Transformers' loading lets every parameter be trained, so it is said again here)."""
         super().train(mode)
         self._freeze()
@@ -411,18 +404,18 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         raise ValueError("a fused model has the vocabulary of its members: resize it there, and fuse them again")
 
     def get_encoder(self, modality: str | None = None) -> FusedEncoder:  # type: ignore[override]
-        """All encoders as one."""
+        """Returns all encoders as one."""
         return FusedEncoder([model.get_encoder() for model in self.translation_models])
 
     # Scales
 
     @property
     def logits_are_scores(self) -> bool:  # type: ignore[override]
-        """(4.4): a search adds up what `forward` returns, as it is."""
+        """Returns whether a search adds up what `forward` returns as it is, (4.4)."""
         return self.config.normalization == "sequence"
 
     def factors(self, alpha: float | None = None, beta: float | None = None) -> list[float]:
-        """What every member's logits (4.2) or log probabilities (4.4) are multiplied by, translation models first.
+        """Returns the factors of every member's logits (4.2) or log probabilities (4.4), translation models first.
 
         Raises: ValueError for what is no scale, and where all are 0.
         """
@@ -439,16 +432,16 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         return factors
 
     def combine(self, logits: Sequence[Tensor | None], factors: Sequence[float]) -> Tensor:
-        """The members' logits (..., vocabulary) as one: (4.2) without its log-softmax, or (4.4).
+        """Combines the members' logits (..., vocabulary): (4.2) without its log-softmax, or (4.4).
 
         A member of factor 0 may be None.
         """
         total: Tensor | None = None
-        for one, factor in zip(logits, factors):
-            if factor and one is not None:
-                one = one.to(torch.promote_types(one.dtype, torch.float32))
-                one = factor * (one.log_softmax(-1) if self.logits_are_scores else one)
-                total = one if total is None else total + one
+        for member, factor in zip(logits, factors):
+            if factor and member is not None:
+                member = member.to(torch.promote_types(member.dtype, torch.float32))
+                member = factor * (member.log_softmax(-1) if self.logits_are_scores else member)
+                total = member if total is None else total + member
         assert total is not None
         return total
 
@@ -499,20 +492,13 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
             if not factor:
                 outputs.append(None)
                 continue
-            given: dict[str, Any] = {CACHE: caches[number] if caches else None, "use_cache": use_cache}
+            given = self.inputs_of(number, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs)
+            given |= {CACHE: caches[number] if caches else None, "use_cache": use_cache}
             given |= {"return_dict": True, **(recording if number == 0 else {})}
-            ids = self.start_as(number, decoder_input_ids)
-            if number < len(self.translation_models):
-                given |= {"decoder_input_ids": ids, "attention_mask": attention_mask}
-                given["encoder_outputs"] = part_of(encoder_outputs, number)
-                if decoder_attention_mask is not None:
-                    given["decoder_attention_mask"] = decoder_attention_mask
-            else:
-                given |= {"input_ids": ids, "attention_mask": decoder_attention_mask}
             if logits_to_keep and "logits_to_keep" in inspect.signature(model.forward).parameters:
                 given["logits_to_keep"] = logits_to_keep
             outputs.append(model(**given))
-        logits = self.combine([None if one is None else one.logits[:, -logits_to_keep:] for one in outputs], factors)
+        logits = self.combine([x if x is None else x.logits[:, -logits_to_keep:] for x in outputs], factors)
         first = outputs[0]
         return TranslationOutput(
             loss=self.loss_of(logits, labels, num_items_in_batch, alpha) if labels is not None else None,
@@ -524,14 +510,22 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
             encoder_last_hidden_state=encoder_outputs[0],
         )
 
+    def inputs_of(self, number: int, source_mask: Any, ids: Tensor, mask: Any, encoded: Any) -> dict[str, Any]:
+        """Returns what a member reads: the target, `ids` and `mask` (batch, time), and the source if it translates."""
+        ids = self.start_as(number, ids)
+        if number >= len(self.translation_models):
+            return {"input_ids": ids, "attention_mask": mask}
+        masks = {"attention_mask": source_mask} | ({} if mask is None else {"decoder_attention_mask": mask})
+        return {"decoder_input_ids": ids, "encoder_outputs": part_of(encoded, number), **masks}
+
     def loss_of(self, logits: Tensor, labels: Tensor, items: int | Tensor | None, alpha: float | None) -> Tensor:
-        """(4.1) from what `combine` gave: a sum over target tokens divided by their number."""
+        """Computes (4.1) from what `combine` gave: a sum over target tokens divided by their number."""
         if self.logits_are_scores:  # alpha times (4.4) is log q
             logits = (self.config.alpha if alpha is None else alpha) * logits
         return cross_entropy(logits, labels) / divisor(labels, items)
 
     def start_as(self, number: int, ids: Tensor) -> Tensor:
-        """A target (batch, time) as a member reads it: behind the start token that it knows."""
+        """Returns a target (batch, time) as a member reads it: behind the start token that it knows."""
         starts = self.config.start_token_ids
         if starts is None or starts[number] == self.config.decoder_start_token_id:
             return ids
@@ -542,7 +536,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
     # generate()
 
     def make_cache(self) -> FusedCache:
-        """An empty cache for every member."""
+        """Makes an empty cache for every member."""
         configs = [member.get_text_config(decoder=True) for member in self.config.members()]
         count = len(self.translation_models)
         translation = [EncoderDecoderCache(DynamicCache(config=c), DynamicCache(config=c)) for c in configs[:count]]
@@ -566,7 +560,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
 
 
 def check_vocabulary(model: Any, expected: int | None) -> int:
-    """How many tokens a member predicts. Raises: ValueError when they are not `expected` (None: any number)."""
+    """Returns how many tokens a member predicts. Raises: ValueError when they are not `expected` (None: any number)."""
     head = model.get_output_embeddings()
     size = model.config.get_text_config(decoder=True).vocab_size if head is None else head.weight.shape[0]
     if expected is not None and size != expected:
@@ -578,7 +572,7 @@ def check_vocabulary(model: Any, expected: int | None) -> int:
 
 
 def start_token(config: Any, fused: Any) -> int:
-    """The start token of a member: its own, if it has one within the vocabulary, or the fused model's."""
+    """Returns the start token of a member: its own, if it has one within the vocabulary, or the fused model's."""
     own = getattr(config, "decoder_start_token_id", None) if config.is_encoder_decoder else None
     own = getattr(config, "bos_token_id", None) if own is None else own
     known = isinstance(own, int) and 0 <= own < (fused.decoder_vocab_size or fused.vocab_size)

@@ -63,7 +63,6 @@ class DecoderOnlyDecoder(Decoder):
 
     config: DecoderOnlyConfig  # type: ignore[assignment]
     layer_class = DecoderOnlyLayer
-    _no_split_modules = ["DecoderOnlyLayer"]
     _can_record_outputs = {"hidden_states": DecoderOnlyLayer, "attentions": SelfAttention}
 
 
@@ -72,7 +71,6 @@ class DecoderOnlyModel(TransformerPreTrainedModel):
 
     config: DecoderOnlyConfig  # type: ignore[assignment]
     decoder_class: type[Decoder] = DecoderOnlyDecoder
-    _no_split_modules = ["DecoderOnlyLayer"]
 
     def __init__(self, config: DecoderOnlyConfig):
         super().__init__(config)
@@ -97,7 +95,7 @@ class DecoderOnlyModel(TransformerPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPast:
-        """Tokens (batch, time) -> states (batch, time, d_model).
+        """Reads tokens (batch, time); returns states (batch, time, d_model).
 
         Args:
             attention_mask: (batch, past and time), 1 where there is a token, or what attention itself takes.
@@ -130,7 +128,6 @@ class DecoderOnlyForCausalLM(TransformerPreTrainedModel, Generation):
     computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`
     model_class: type[DecoderOnlyModel] = DecoderOnlyModel
     citation = MONOLINGUAL_DATA
-    _no_split_modules = ["DecoderOnlyLayer"]
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
 
     def __init__(self, config: DecoderOnlyConfig):

@@ -17,19 +17,19 @@ products: Any = None  # hf_mlnmt/products.py, where it is known
 
 
 def project(module: nn.Module, states: Tensor) -> Tensor:
-    """module(states) of a linear layer, states (..., inputs) -> (..., outputs)."""
+    """Calls a linear layer: states (..., inputs) -> (..., outputs)."""
     product = None if products is None else products.project(module, states)
     return module(states) if product is None else product
 
 
 def multiply(states: Tensor, weight: Tensor, kind: str) -> Tensor | None:
-    """states (rows, inputs) times the transpose of weight (outputs, inputs), outside of autograd, where something is
-    faster at this kind of product ("forward", "by_states") than torch.mm; else None."""
+    """Multiplies states (rows, inputs) by the transposed weight (outputs, inputs), outside of autograd, where
+    something is faster at this kind of product ("forward", "by_states") than torch.mm; else returns None."""
     return None if products is None else products.multiply(states, weight, kind)
 
 
 def matrix_of(module: nn.Module, like: Tensor) -> tuple[Tensor, Tensor | None]:
-    """W (outputs, inputs) and b (outputs), or None for no bias, of module(x) = x W^T + b; `like` is on x's device.
+    """Returns W (outputs, inputs) and b (outputs) or None, of module(x) = x W^T + b; `like` is on x's device.
 
     Of a plain linear layer they are its parameters; of anything else what it makes of zero and of the unit vectors.
     Gradients flow through both. A dropout in the module (lora_dropout) leaves out inputs, for all positions alike.
@@ -45,32 +45,32 @@ def matrix_of(module: nn.Module, like: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def chained(second: nn.Module, first: nn.Module, like: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """W_2, W_1 and b, or None for no bias, of second(first(x)) = x W_1^T W_2^T + b."""
+    """Returns W_2, W_1 and b, or None for no bias, of second(first(x)) = x W_1^T W_2^T + b."""
     (outer, bias), (inner, offset) = matrix_of(second, like), matrix_of(first, like)
     return outer, inner, bias if offset is None else second(offset.unsqueeze(0)).squeeze(0)
 
 
 def in_own_precision(tensor: Tensor) -> AbstractContextManager:
-    """No autocast on the tensor's device: products are in the precision of their factors."""
+    """Turns autocast off on the tensor's device: products are in the precision of their factors."""
     device = tensor.device.type
     return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def product_dtype(tensor: Tensor) -> torch.dtype:
-    """What products of the tensor are computed in: autocast's type on its device, or its own."""
+    """Returns the type that products of the tensor are computed in: autocast's on its device, or its own."""
     device = tensor.device.type
     on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if on else tensor.dtype
 
 
 def runs_ahead(tensor: Tensor) -> bool:
-    """Whether Python runs ahead of the tensor's device. To read a value there (`bool()`, `.item()`, a mask as an index)
-    is to wait for all that it was told before, and to leave it idle after."""
+    """Returns whether Python runs ahead of the tensor's device. To read a value there (`bool()`, `.item()`, a mask as
+    an index) is to wait for all that it was told before, and to leave it idle after."""
     return tensor.device.type != "cpu"
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether a call is the product with the weight: no adapter, no int8, no hook, no other forward."""
+    """Returns whether a call is the product with the weight: no adapter, no int8, no hook, no other forward."""
     return (
         type(module).forward is nn.Linear.forward
         and "weight" in module._parameters  # or it is computed

@@ -26,7 +26,7 @@ LOGITS = 1 << 29  # bytes of the logits of as many positions as are projected at
 def projected_cross_entropy(
     states: Tensor, weight: Tensor, labels: Tensor, label_smoothing: float = 0.0, bias: Tensor | None = None
 ) -> Tensor:
-    """Equation 1, summed over the positions whose label is not -100; no (positions, vocabulary) tensor is kept.
+    """Computes equation 1, summed over positions whose label is not -100; no (positions, vocabulary) tensor is kept.
 
     Args:
         states: (..., d_model), what the output projection reads.
@@ -53,7 +53,7 @@ def projected_cross_entropy(
 def head_cross_entropy(
     head: nn.Module, states: Tensor, labels: Tensor, label_smoothing: float = 0.0, logits: Tensor | None = None
 ) -> Tensor:
-    """Equation 1 by an output projection, the layer `head`: from its `logits` if they are there for every position."""
+    """Computes equation 1 by an output projection, `head`; from its `logits` if they are there for every position."""
     if logits is not None and logits.shape[:-1] == labels.shape:
         return cross_entropy(logits, labels, label_smoothing)
     weight, bias = matrix_of(head, states)
@@ -61,14 +61,14 @@ def head_cross_entropy(
 
 
 def divisor(labels: Tensor, items: int | Tensor | None) -> int | Tensor:
-    """What a sum over target tokens is divided by: `items`, or how many labels are not -100; at least 1."""
+    """Returns `items`, by which a sum over target tokens is divided, or how many labels are not -100; at least 1."""
     items = (labels != -100).sum() if items is None else items
     return items.clamp(min=1) if isinstance(items, Tensor) else max(items, 1)
 
 
 def following_labels(labels: Tensor | None, mask: Tensor | None) -> Tensor | None:
-    """Of a causal model's labels, what every position predicts, (batch, time): the next one; nothing (-100) at the end
-    and behind a token that the mask (batch, time) hides."""
+    """Returns the label that every position of a causal model predicts, (batch, time): the next one; nothing (-100) at
+    the end and behind a token that the mask (batch, time) hides."""
     if labels is None:
         return None
     following = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
@@ -78,7 +78,7 @@ def following_labels(labels: Tensor | None, mask: Tensor | None) -> Tensor | Non
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Equation 1 from logits (..., vocabulary), summed over the positions whose label is not -100."""
+    """Computes equation 1 from logits (..., vocabulary), summed over the positions whose label is not -100."""
     real = labels != -100
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     target = logits.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)

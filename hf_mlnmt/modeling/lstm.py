@@ -6,10 +6,9 @@ Reference: Hochreiter and Schmidhuber 1997; Graves and Schmidhuber 2005 for both
 (2) c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g)        (3) h_t = sigmoid(o) tanh(c_t)
 
 A position that is not real (padding on either side, or a hole) does not exist for the recurrence, in either direction,
-and its output is 0. Real positions are packed, which PyTorch takes one by one; on a CPU, where oneDNN has a whole layer
-in one call, the gates are closed instead at padding (equation 4), if no sentence has a hole. On other devices, which
-would have to be waited for to know how many positions are real, the real positions are moved to the front, and the
-gates are closed behind them.
+and its output is 0: real positions are moved to the front, and behind them the gates are closed (equation 4). So a
+layer is one call on any device (PyTorch's packed sentences are taken one by one on a CPU), and none has to be waited
+for to know how many positions are real.
 
 (4) W x_t - C (i), W x_t + C (f) at padding, C so large that sigmoid(i) = 0 and sigmoid(f) = 1: then c_t = c_{t-1}
 
@@ -30,7 +29,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.utils.rnn import PackedSequence
 from transformers import initialization as init
 
 from .linear import in_own_precision, runs_ahead
@@ -55,7 +53,7 @@ class LoopProduct:
             self.matrix, self.bias = matrix.detach(), None if bias is None else bias.detach()
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """y_t (..., outputs)."""
+        """Returns y_t (..., outputs)."""
         given = inputs.to(self.matrix.dtype)
         if self.end is None:
             return nn.functional.linear(given, self.matrix, self.bias).to(inputs.dtype)
@@ -100,75 +98,59 @@ CLOSED = 1e4  # equation 4's C: no product with weights comes near it, and it is
 
 
 class Packing:
-    """The real positions of a batch, in the order in which a recurrence takes them."""
+    """The real positions of a batch, `real` (batch, time), and the way to the front of their sentences and back.
+
+    A sentence that is all padding counts as its first position.
+    """
 
     def __init__(self, real: Tensor):
-        """`real` (batch, time): False at padding. A sentence that is all padding counts as its first position."""
         self.real = torch.cat([real[:, :1] | ~real.any(1, keepdim=True), real[:, 1:]], dim=1)
 
     @classmethod
     def of(cls, real: Tensor | None) -> Packing | None:
-        """None where nothing is padding: there is nothing to pack. A graph (torch.export) is for any padding, and a
+        """Returns the packing, or None where nothing is padding. A graph (torch.export) is for any padding, and a
         device that Python runs ahead of is not asked."""
         if real is None or not (torch.compiler.is_exporting() or runs_ahead(real) or not bool(real.all())):
             return None
         return cls(real)
 
     @cached_property
-    def sides(self) -> tuple[Tensor, Tensor]:
-        """Where the first and the last real position of each sentence is, (batch,)."""
-        places = torch.arange(self.real.shape[1], device=self.real.device)
-        first = places.masked_fill(~self.real, self.real.shape[1]).amin(1)
-        return first, places.masked_fill(~self.real, -1).amax(1)
-
-    @cached_property
-    def has_holes(self) -> bool:
-        """Whether some sentence has padding between real positions."""
-        first, last = self.sides
-        return not bool((last - first + 1 == self.real.sum(1)).all())
-
-    @cached_property
     def places(self) -> Tensor:
-        """The positions of each sentence, (batch, time): the real ones first, each kind in its order."""
+        """Returns the positions of each sentence, (batch, time): the real ones first, each kind in its order."""
         return self.real.to(torch.int8).argsort(dim=1, descending=True, stable=True)
 
     @cached_property
     def aligned(self) -> Packing:
-        """The packing of sentences whose real positions were moved to the front."""
+        """Returns the packing of the sentences when real positions stand in front: itself, if they do already."""
+        if torch.compiler.is_exporting():  # it cannot ask; equation 4 does on any side, and tokenizers make no holes
+            return self
+        asked = not (runs_ahead(self.real) or torch.compiler.is_compiling())
+        if asked and bool((self.real[:, 1:] <= self.real[:, :-1]).all()):
+            return self
         return Packing(self.real.gather(1, self.places))
 
     def align(self, states: Tensor) -> Tensor:
-        """(batch, time, width) -> the same with the real positions in front."""
+        """Moves real positions of states (batch, time, width) to the front."""
+        if self.aligned is self:
+            return states
         return states.gather(1, self.places.unsqueeze(-1).expand_as(states))
 
     def back(self, states: Tensor) -> Tensor:
-        """The inverse of `align`."""
+        """Undoes `align`."""
+        if self.aligned is self:
+            return states
         return states.gather(1, self.places.argsort(dim=1).unsqueeze(-1).expand_as(states))
 
     @cached_property
-    def order(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The places of the real positions among all, how many sentences go on at each step of the recurrence, the
-        sentences from the longest to the shortest, and the inverse of that."""
-        lengths = self.real.sum(1)
-        order = lengths.argsort(descending=True, stable=True)
-        longest = int(lengths.max())
-        there = torch.arange(longest, device=self.real.device).unsqueeze(1) < lengths[order]  # (longest, batch)
-        index = (order * self.real.shape[1] + self.places[order, :longest].t())[there]
-        return index, there.sum(1).cpu(), order, order.argsort()
-
-    def pack(self, states: Tensor) -> PackedSequence:
-        """(batch, time, width) -> its real positions."""
-        index, *others = self.order
-        return PackedSequence(states.flatten(0, 1).index_select(0, index), *others)
-
-    def unpack(self, data: Tensor) -> Tensor:
-        """(real positions, width) -> (batch, time, width), zeros where nothing was."""
-        everywhere = data.new_zeros(self.real.numel(), data.shape[1])
-        return everywhere.index_copy(0, self.order[0], data).view(*self.real.shape, -1)
+    def sides(self) -> tuple[Tensor, Tensor]:
+        """Returns the places of the first and the last real position of each sentence, (batch,)."""
+        places = torch.arange(self.real.shape[1], device=self.real.device)
+        first = places.masked_fill(~self.real, self.real.shape[1]).amin(1)
+        return first, places.masked_fill(~self.real, -1).amax(1)
 
 
 class LSTM(nn.LSTM):
-    """One layer, (batch, time, inputs) -> (batch, time, outputs); in half of `outputs` each direction if both."""
+    """A layer, (batch, time, inputs) -> (batch, time, outputs); in half of `outputs` each direction if both."""
 
     weight_ih_l0: Tensor
     weight_hh_l0: Tensor
@@ -181,7 +163,7 @@ class LSTM(nn.LSTM):
 
     @property
     def _flat_weights(self) -> Any:  # type: ignore[override]
-        """The parameters as they are now; PyTorch keeps a list of those that the module was made with."""
+        """Returns the parameters as they are now; PyTorch keeps a list of those that the module was made with."""
         return [getattr(self, name) for name in self._flat_weights_names]
 
     @_flat_weights.setter
@@ -189,7 +171,7 @@ class LSTM(nn.LSTM):
         pass
 
     def begin_weights(self, config: Any) -> None:
-        """Xavier-uniform matrices gate by gate, biases 0, those of the forget gates 1."""
+        """Begins with Xavier-uniform matrices gate by gate, biases 0, those of the forget gates 1."""
         for name, parameter in self.named_parameters():
             if name.startswith("weight"):
                 bound = (6.0 / (self.hidden_size + parameter.shape[1])) ** 0.5
@@ -203,7 +185,7 @@ class LSTM(nn.LSTM):
     def forward(  # type: ignore[override]
         self, states: Tensor | None, packing: Packing | None = None, start: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Equations 1 to 3 for all positions; with None for `states` W, U and b + b', for a loop of the caller's own.
+        """Computes equations 1 to 3 for all positions; for None as `states` returns W, U and b + b', for another loop.
 
         Args:
             start: h and c before the first position, (batch, outputs) each; None: zeros.
@@ -216,23 +198,15 @@ class LSTM(nn.LSTM):
         with in_own_precision(states):
             states = states.to(self.weight_ih_l0.dtype)
             begin: Any = None if start is None else tuple(x.to(states.dtype).unsqueeze(0) for x in start)
-            if packing is not None and runs_ahead(states):
+            if packing is not None:
                 outputs, hidden, cell = self.closed(packing.align(states), packing.aligned, begin)
                 return packing.back(outputs), hidden, cell
-            if packing is not None and self.can_close(states, packing, begin):
-                return self.closed(states, packing, begin)
-            ends: Any
-            if packing is not None:
-                packed: Any = packing.pack(states)
-                packed, ends = super().forward(packed, begin)
-                outputs = packing.unpack(packed.data)
-            else:
-                outputs, *ends = self.whole(states, begin, self._flat_weights)
+            outputs, *ends = self.whole(states, begin, self._flat_weights)
         hidden, cell = (end.transpose(0, 1).flatten(1) for end in ends)
         return outputs, hidden, cell
 
     def whole(self, states: Tensor, begin: Any, weights: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """PyTorch's layer: h of every position, and the last h and c, (directions, batch, width)."""
+        """Calls PyTorch's layer: h of every position, and the last h and c, (directions, batch, width)."""
         width = self.hidden_size
         nothing = states.new_zeros(2 if self.bidirectional else 1, states.shape[0], width)
         # Only a layer that is trained keeps what cuDNN needs on the way back; without dropout it computes the same.
@@ -241,16 +215,8 @@ class LSTM(nn.LSTM):
             states, begin or (nothing, nothing), weights, True, 1, 0.0, training, self.bidirectional, True
         )
 
-    def can_close(self, states: Tensor, packing: Packing, begin: Any) -> bool:
-        """Whether equation 4 will do: padding before the first word would hide a first state."""
-        if torch.compiler.is_exporting():  # it cannot ask; no mask that a tokenizer makes has holes
-            return True
-        if states.device.type != "cpu" or torch.compiler.is_compiling() or packing.has_holes:
-            return False
-        return begin is None or not bool(packing.sides[0].any())
-
     def closed(self, states: Tensor, packing: Packing, begin: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """As `forward`, with equation 4: C is the weight of one more input, which is 1 at padding."""
+        """Calls the layer with equation 4: C is the weight of one more input, which is 1 at padding."""
         ends = ["l0", "l0_reverse"][: 2 if self.bidirectional else 1]
         inputs = torch.cat([states, (~packing.real).unsqueeze(-1).to(states.dtype)], dim=-1)
         switch = states.new_tensor([-CLOSED, CLOSED, 0.0, 0.0]).repeat_interleave(self.hidden_size).unsqueeze(1)
@@ -267,19 +233,19 @@ class LSTM(nn.LSTM):
         return outputs, torch.cat([ahead, back], dim=1), cells.transpose(0, 1).flatten(1)
 
     def inner_product(self, fed: int) -> tuple[Tensor, Tensor]:
-        """[W' ; U] (4 outputs, fed + outputs), equation 1's products with the last `fed` inputs and with h_{t-1}; and
-        b + b'."""
+        """Returns [W' ; U] (4 outputs, fed + outputs), equation 1's products with the last `fed` inputs and with
+        h_{t-1}, and b + b'."""
         matrix, recurrent, biases = self(None)
         return torch.cat([matrix[:, self.input_size - fed :], recurrent], dim=1), biases
 
     def outer_gates(self, inputs: Tensor) -> Tensor:
-        """The rest of equation 1: W x + b + b' of the first inputs (..., some of them) -> (..., 4 outputs)."""
+        """Computes the rest of equation 1: W x + b + b' of the first inputs (..., some of them) -> (..., 4 outputs)."""
         matrix, _, biases = self(None)
         return nn.functional.linear(inputs, matrix[:, : inputs.shape[-1]], biases)
 
 
 def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """Equations 2 and 3: gates (..., 4 width), c_{t-1} (..., width) -> h_t, c_t."""
+    """Computes equations 2 and 3: gates (..., 4 width), c_{t-1} (..., width) -> h_t, c_t."""
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         return _Cell.apply(gates, cell)
     inputs, forget, new, output = gates.chunk(4, dim=-1)

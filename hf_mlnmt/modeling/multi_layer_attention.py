@@ -61,21 +61,20 @@ class MultiLayerAttentionConfig(TransformerConfig):
 
     @property
     def feature_count(self) -> int:
-        """The paper's n as a number."""
+        """Returns the paper's n as a number."""
         return self.attended_layers or self.encoder_layers
 
     @property
     def joint_weights(self) -> bool:
-        """U0 = 0."""
+        """Returns whether U0 = 0."""
         return self.multi_layer_attention in ("M-00", "M-01")
 
     @property
     def sums_contexts(self) -> bool:
-        """U1 = 1."""
+        """Returns whether U1 = 1."""
         return self.multi_layer_attention in ("M-01", "M-11")
 
     def validate_attended_layers(self):
-        """1 <= n <= L."""
         check_feature_count("attended_layers", self.attended_layers, self.encoder_layers)
 
 
@@ -97,7 +96,7 @@ class PerLayerLinear(JointMatrices):
         self.bias = nn.Parameter(torch.empty(layers, outputs)) if bias else None
 
     def forward(self, features: Tensor) -> Tensor:
-        """(batch, source, n, inputs) -> (batch, source, n, outputs)."""
+        """Maps (batch, source, n, inputs) to (batch, source, n, outputs)."""
         rows, weight = features.flatten(0, 1).transpose(0, 1), self.weight.transpose(1, 2)
         if self.bias is None:
             products = torch.bmm(rows, weight)
@@ -107,7 +106,7 @@ class PerLayerLinear(JointMatrices):
 
 
 class MultiLayerAttention(CrossAttention):
-    """One attention over n encoder layers, equations 3.7 to 3.11. Memory is F, (batch, source, n, d_model)."""
+    """Attention over n encoder layers at once, equations 3.7 to 3.11. Memory is F, (batch, source, n, d_model)."""
 
     def __init__(self, config: MultiLayerAttentionConfig, heads: int, layer_idx: int = 0):
         super().__init__(config, heads, layer_idx)
@@ -126,7 +125,7 @@ class MultiLayerAttention(CrossAttention):
         cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """(batch, target, d_model) and F -> (batch, target, d_model), weights (see above) if eager."""
+        """Maps (batch, target, d_model), over F, to the same shape; and weights (see above) if eager."""
         query = self.place_layers(project(self.q_proj, hidden_states).unflatten(-1, (self.layers, -1)))
         key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)  # (3.7), (3.8) or (3.9)
@@ -135,7 +134,7 @@ class MultiLayerAttention(CrossAttention):
         return project(self.out_proj, self.combine(output)), weights
 
     def project_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of all layers, as `attend` takes them."""
+        """Returns keys and values of all layers, as `attend` takes them."""
         key, value = self.kv_proj(memory).chunk(2, dim=-1)
         if self.joint and self.sums:
             # One set of weights: sum_i softmax(a) V^i = softmax(a) sum_i V^i.
@@ -143,17 +142,15 @@ class MultiLayerAttention(CrossAttention):
         return self.place_layers(key), self.place_layers(value)
 
     def place_layers(self, states: Tensor) -> Tensor:
-        """(batch, time, n, d_model) -> n in the heads' width if the weights are joint, among the heads if not.
-
-        That is (batch, heads, time, n d_h) or (batch, n heads, time, d_h).
-        """
+        """Puts the n of (batch, time, n, d_model) into the heads' width, (batch, heads, time, n d_h), if weights are
+        joint, if not among the heads, (batch, n heads, time, d_h)."""
         states = states.unflatten(-1, (self.heads, -1))  # (batch, time, n, heads, d_h)
         if self.joint:
             return states.permute(0, 3, 1, 2, 4).flatten(3)
         return states.permute(0, 2, 3, 1, 4).flatten(1, 2)
 
     def combine(self, output: Tensor) -> Tensor:
-        """Equation 3.11 up to W_o: what `attend` returned -> (batch, target, n d_model), or d_model if summed."""
+        """Computes equation 3.11 up to W_o from `attend`'s output: (batch, target, n d_model), or d_model if summed."""
         if self.joint and not self.sums:  # from heads of n layers to n contexts of all heads
             return output.unflatten(-1, (self.heads, self.layers, -1)).transpose(2, 3).flatten(2)
         if self.sums and not self.joint:
@@ -172,7 +169,6 @@ class MultiLayerAttentionDecoder(Decoder):
 
     config: MultiLayerAttentionConfig
     layer_class = MultiLayerAttentionDecoderLayer
-    _no_split_modules = ["MultiLayerAttentionDecoderLayer"]
 
 
 class MultiLayerAttentionModel(TransformerModel):

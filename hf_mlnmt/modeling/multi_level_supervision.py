@@ -66,7 +66,7 @@ class MultiLevelSupervisionConfig(TransformerConfig):
     information_fusion: bool = False
 
     def cache_slots(self) -> list[str]:
-        """With AIF the layers of all decoders: the auxiliaries' behind the main one's."""
+        # With AIF the layers of all decoders: the auxiliaries' behind the main one's.
         return super().cache_slots() * (1 + len(self.auxiliary_layers) * self.information_fusion)
 
     def validate_auxiliaries(self):
@@ -101,7 +101,7 @@ class MultiLevelEncoder(Encoder):
         auxiliary_mask: Sequence[float] | None = None,
         **kwargs,
     ) -> EncoderOutput:
-        """As the baseline's. `auxiliary_mask` is the model's; generate() accepts only what is named here."""
+        """Encodes as the baseline does. `auxiliary_mask` is the model's; generate() accepts only what is named here."""
         return super().forward(input_ids, attention_mask, inputs_embeds, **kwargs)
 
     @property
@@ -109,7 +109,7 @@ class MultiLevelEncoder(Encoder):
         return ("features",) if self.training or self.config.information_fusion else ()
 
     def features(self, states: list[Tensor]) -> Tensor | None:
-        """(batch, source, auxiliaries, d_model); None where no auxiliary decoder will run."""
+        """Returns (batch, source, auxiliaries, d_model); None where no auxiliary decoder will run."""
         if not self.hands_on:
             return None
         return torch.stack([self.layer_norm(states[layer]) for layer in self.config.auxiliary_layers], dim=2)
@@ -125,7 +125,7 @@ class FusionDecoderLayer(DecoderLayer):
         self.fusion = nn.Linear(count * width, width, bias=False) if config.information_fusion else None
 
     def attend_self(self, hidden_states, mask, cache, extras, **kwargs) -> Tensor:
-        """As the baseline's; then with AIF `auxiliary_states`, [f^1 .. f^n] (batch, target, n d_model)."""
+        """Attends as the baseline does; adds with AIF `auxiliary_states`, [f^1 .. f^n] (batch, target, n d_model)."""
         hidden_states = super().attend_self(hidden_states, mask, cache, extras, **kwargs)
         if self.fusion is None:
             return hidden_states
@@ -137,7 +137,6 @@ class MainDecoder(Decoder):
 
     config: MultiLevelSupervisionConfig
     layer_class = FusionDecoderLayer
-    _no_split_modules = ["FusionDecoderLayer"]
 
 
 class AuxiliaryDecoder(Decoder):
@@ -168,7 +167,7 @@ class MultiLevelSupervisionModel(TransformerModel):
     def decode(
         self, encoded: EncoderOutput, auxiliary_mask: Sequence[float] | None = None, **inputs: Any
     ) -> MultiLevelModelOutput:
-        """As the baseline's, behind the auxiliary decoders where they run.
+        """Decodes as the baseline does, behind the auxiliary decoders where they run.
 
         Args:
             auxiliary_mask: a list with one number for each auxiliary, 0 replaces its states by zeros in AIF (thesis,
@@ -194,7 +193,7 @@ class MultiLevelSupervisionModel(TransformerModel):
     def run_auxiliaries(
         self, features: Tensor, cache: Cache | None, **inputs
     ) -> tuple[tuple[Tensor, ...], Cache | None]:
-        """The final states of all auxiliary decoders, each over its encoder layer, and with AIF the cache."""
+        """Returns the final states of all auxiliary decoders, each over its encoder layer, and with AIF the cache."""
         # They run before the main decoder: its first layer's slot is the one that says how long the prefix is.
         states = []
         for decoder, layer_states in zip(self.auxiliary_decoders, features.unbind(2)):
@@ -204,7 +203,7 @@ class MultiLevelSupervisionModel(TransformerModel):
         return tuple(states), cache
 
     def join(self, states: tuple[Tensor, ...], mask: Sequence[float] | None) -> Tensor:
-        """[f^1 .. f^n], (batch, target, n d_model), with zeros in place of the masked ones."""
+        """Returns [f^1 .. f^n], (batch, target, n d_model), with zeros in place of the masked ones."""
         if mask is None:
             return torch.cat(states, dim=-1)
         if len(mask) != len(states):
@@ -230,15 +229,8 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
   note = {Chapter 4 of the doctoral thesis}
 }"""
 
-    def supervise(  # type: ignore[override]
-        self,
-        outputs: MultiLevelModelOutput,
-        logits: Tensor | None,
-        labels: Tensor,
-        label_smoothing: float,
-        items: int | Tensor,
-    ) -> dict[str, Tensor]:
-        """Equation 4.1 in training, as "translation" and "auxiliary_<layer>"; else the main decoder's part alone."""
+    def supervise(self, outputs: Any, logits, labels, label_smoothing, items) -> dict[str, Tensor]:
+        """Returns equation 4.1 in training, "translation" and "auxiliary_<layer>"; else the main decoder's part."""
         losses = super().supervise(outputs, logits, labels, label_smoothing, items)
         if self.training:
             for layer, states in zip(self.config.auxiliary_layers, outputs.auxiliary_states or ()):
@@ -247,7 +239,7 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         return losses
 
     def drop_auxiliaries(self) -> TransformerForConditionalGeneration:
-        """A new model of the baseline's class with the main decoder's weights and outputs.
+        """Makes a model of the baseline's class with the main decoder's weights and outputs.
 
         Raises: ValueError with AIF, where the main decoder needs the auxiliaries.
         """
@@ -256,7 +248,7 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         return self.single_model(self.config.encoder_layers, "model.decoder.")
 
     def auxiliary_translator(self, layer: int) -> TransformerForConditionalGeneration:
-        """A new model of the baseline's class: the encoder up to `layer`, and the auxiliary decoder there (table 4.7).
+        """Makes a model of the baseline's class: the encoder up to `layer` and the auxiliary decoder there (table 4.7).
 
         Raises: ValueError if there is no auxiliary on that layer.
         """
@@ -265,7 +257,7 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         return self.single_model(layer, f"model.auxiliary_decoders.{self.config.auxiliary_layers.index(layer)}.")
 
     def single_model(self, encoder_layers: int, decoder: str) -> TransformerForConditionalGeneration:
-        """A model with one decoder, the one whose weights begin with `decoder`, over the first `encoder_layers`."""
+        """Makes a model with the decoder whose weights begin with `decoder`, over the first `encoder_layers`."""
         config = self.single_config(encoder_layers)
         config._attn_implementation = self.config._attn_implementation
         single = self.single_class(encoder_layers)(config)
@@ -279,11 +271,11 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         return single
 
     def single_class(self, encoder_layers: int) -> type[TransformerForConditionalGeneration]:
-        """The class of a model with one decoder over the first `encoder_layers`."""
+        """Returns the class of a model with one decoder over the first `encoder_layers`."""
         return TransformerForConditionalGeneration
 
     def single_config(self, encoder_layers: int, **fields) -> TransformerConfig:
-        """This config without what is multi-level supervision's, and with `fields`."""
+        """Returns this config without what is multi-level supervision's, and with `fields`."""
         config_class: Any = self.single_class(encoder_layers).config_class
         kept = config_class.__dataclass_fields__.keys() - {"architectures", "model_type", "transformers_version"}
         own = {field: value for field, value in self.config.to_dict().items() if field in kept}

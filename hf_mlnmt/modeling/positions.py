@@ -1,4 +1,4 @@
-"""What is added to the embeddings so that the model can tell places apart: sines and cosines, or a learned table.
+"""Positions, added to the embeddings so that the model can tell places apart: sines and cosines, or a learned table.
 
 Reference: Vaswani et al. 2017, "Attention Is All You Need", section 3.5. t counts from `position_offset`.
 
@@ -23,7 +23,7 @@ class Positions(nn.Module):
     table: Tensor
 
     def forward(self, length: int, past: int | Tensor = 0) -> Tensor:
-        """Rows past .. past + length - 1: (length, d_model)."""
+        """Returns rows past .. past + length - 1: (length, d_model)."""
         if isinstance(past, Tensor):  # a static cache counts on the device
             return self.table[torch.arange(length, device=self.table.device) + past]
         if past + length > len(self.table):
@@ -34,7 +34,7 @@ class Positions(nn.Module):
         return self.table[past : past + length]
 
     def at(self, positions: Tensor) -> Tensor:
-        """The rows of any positions: (..., d_model)."""
+        """Returns the rows of any positions: (..., d_model)."""
         return nn.functional.embedding(positions.to(self.table.device), self.table)
 
 
@@ -48,12 +48,12 @@ class SinusoidalPositions(Positions):
         self.register_buffer("table", table, persistent=False)
 
     def begin_weights(self, config) -> None:
-        """The table anew: no checkpoint holds it."""
+        """Computes the table anew: no checkpoint holds it."""
         positions, width = self.table.shape
         init.copy_(self.table, self.compute(positions, width, self.kind, self.offset))
 
     def _apply(self, *args, **kwargs):
-        """What Module.to() calls: a table of other numbers is computed anew, else it is as exact as the ones before."""
+        """Moves the module, for Module.to(); a table of other numbers is computed anew, not rounded twice."""
         before = self.table.dtype
         super()._apply(*args, **kwargs)
         if self.table.dtype != before and not self.table.is_meta:
@@ -63,7 +63,7 @@ class SinusoidalPositions(Positions):
 
     @staticmethod
     def compute(positions: int, width: int, kind: str = "interleaved", offset: int = 0) -> Tensor:
-        """The table above, in float64.
+        """Computes the table above, in float64.
 
         "interleaved" is exact. The others are rounded to float32, as those who use them do, and "tensor2tensor" is
         computed in it: at t = 1000 that makes a difference of some 1e-5, and models were trained with it.
@@ -91,7 +91,7 @@ class LearnedPositions(Positions):
 
 
 def shown_positions(mask: Tensor | None, length: int) -> Tensor | None:
-    """The places of the last `length` tokens, counted from the first that the mask (batch, time) shows; None: from 0.
+    """Returns the places of the last `length` tokens, from the first that the mask (batch, time) shows; None: from 0.
 
     So a sentence is the same whether its padding stands on the left or on the right.
     """
@@ -101,7 +101,7 @@ def shown_positions(mask: Tensor | None, length: int) -> Tensor | None:
 
 
 def positions_of(config) -> Positions:
-    """The positions that the config names."""
+    """Builds the positions that the config names."""
     sizes = config.max_position_embeddings, config.d_model
     if config.position_embedding == "learned":
         return LearnedPositions(*sizes)

@@ -31,7 +31,7 @@ class HeadProjection(JointMatrices):
 
 
 class RecurrentAttention(CrossAttention):
-    """What the recurrent members share: the state in the cache, energies of all positions, contexts of all weights."""
+    """The base of the recurrent members: the state in the cache, energies of all positions, contexts of all weights."""
 
     def forward(
         self,
@@ -43,8 +43,9 @@ class RecurrentAttention(CrossAttention):
         inverse_fertility: Tensor | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """As the baseline's; `target_real` (batch, target): False at padding, None: none; `inverse_fertility`: 1/phi
-        (batch, source, 1). The weights come with every implementation, those of key-value-* with eager only."""
+        """Attends as the baseline does; `target_real` (batch, target): False at padding, None: none;
+        `inverse_fertility`: 1/phi (batch, source, 1). The weights come with every implementation, those of key-value-*
+        with eager only."""
         query = split_heads(project(self.q_proj, hidden_states), self.heads)
         key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         slot = None if cache is None else slot_of(cache, self.layer_idx, "append_states")
@@ -71,8 +72,8 @@ class RecurrentAttention(CrossAttention):
         real: Tensor | None,
         slot: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Contexts (batch, heads, target, d_h), weights (batch, heads, target, source) and the state behind each
-        position (batch, heads, target, width).
+        """Returns contexts (batch, heads, target, d_h), weights (batch, heads, target, source) and the state behind
+        each position (batch, heads, target, width).
 
         `hidden` is True at masked places of the weights. `before` (batch, heads, target, width) are the states before
         all positions, if they are known (a step of a search); if not, `start` (batch, heads, width) is that before the
@@ -81,13 +82,13 @@ class RecurrentAttention(CrossAttention):
         raise NotImplementedError
 
     def energies(self, query: Tensor, key: Tensor, hidden: Tensor | None) -> Tensor:
-        """Equation 5.1, (batch, heads, target, source), in float32 at least."""
+        """Computes equation 5.1, (batch, heads, target, source), in float32 at least."""
         energies = torch.matmul(query * self.scaling, key.transpose(2, 3))
         energies = energies.to(torch.promote_types(energies.dtype, torch.float32))
         return energies if hidden is None else energies.masked_fill(hidden, torch.finfo(energies.dtype).min)
 
     def read(self, weights: Tensor, value: Tensor) -> Tensor:
-        """Equation 5.3, with dropout on the weights."""
+        """Computes equation 5.3, with dropout on the weights."""
         weights = nn.functional.dropout(weights.to(value.dtype), self.config.attention_dropout, self.training)
         return torch.matmul(weights, value)
 
@@ -118,7 +119,7 @@ class PreviousContextAttention(RecurrentAttention):
         return context, weights, states
 
     def extend_query(self, context: Tensor) -> Tensor:
-        """W_q^2 gamma from c, both (batch, heads, target, d_h)."""
+        """Computes W_q^2 gamma from c, both (batch, heads, target, d_h)."""
         if self.full:
             joined = self.context_q_proj(self.context_proj(context.transpose(1, 2).flatten(2)))
             return split_heads(joined, self.heads)
@@ -133,7 +134,7 @@ class PreviousContextAttention(RecurrentAttention):
         start: Tensor | None,
         real: Tensor | None,
     ) -> Tensor:
-        """All weights, with as little as possible left to the scan."""
+        """Computes all weights, with as little as possible left to the scan."""
         transition, shift = self.transition(key) if self.full else (None, None)
         energies = self.energies(query if shift is None else query + shift, key, hidden)
         exact = energies.dtype
@@ -149,7 +150,7 @@ class PreviousContextAttention(RecurrentAttention):
         return context_scan(energies, key.to(exact), value.to(exact), transition, start, real)
 
     def transition(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
-        """W_q^2 W_att, in float32 at least and scaled; and what the two layers make of zero, if not zero."""
+        """Returns W_q^2 W_att, in float32 at least and scaled; and what the two layers make of zero, if not zero."""
         outer, inner, shift = chained(self.context_q_proj, self.context_proj, like)
         exact = torch.promote_types(outer.dtype, torch.float32)
         shift = None if shift is None else shift.view(self.heads, 1, -1)
@@ -178,14 +179,14 @@ class PreviousWeightAttention(RecurrentAttention):
         return self.read(weights, value), weights, states
 
     def coefficient(self, key: Tensor, inverse_fertility: Tensor | None) -> Tensor:
-        """u (batch, heads, source), in float32 at least: the energy of one more query, W_q^2; over phi."""
+        """Computes u (batch, heads, source), in float32 at least: the energy of one more query, W_q^2; over phi."""
         direction = self.weight_q_proj().transpose(1, 2).to(key.dtype)
         coefficient = self.energies(direction, key, None).squeeze(2)
         return coefficient if inverse_fertility is None else coefficient * inverse_fertility[:, None, :, 0]
 
 
 class KeyValueContextAttention(RecurrentAttention):
-    """One more key and value are made of the previous context vector c, which is the state: equation 5.8."""
+    """A key and a value more, made of the previous context vector c, which is the state: equation 5.8."""
 
     def __init__(self, config: Any, heads: int, layer_idx: int = 0):
         super().__init__(config, heads, layer_idx)
@@ -229,7 +230,7 @@ class KeyValueContextAttention(RecurrentAttention):
         return self.read(weights, value).to(exact) + of_pair, weights, contexts
 
     def transition(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
-        """c_{i-1} -> its key and value: [W_k ; W_v] W_ctx (W_att), as `gate_scan` takes it, and their biases."""
+        """Returns [W_k ; W_v] W_ctx (W_att), of c_{i-1} to its key and value, as `gate_scan` takes it, and biases."""
         weight, bias = matrix_of(self.kv_proj, like)
         exact = torch.promote_types(weight.dtype, torch.float32)
         width, groups = self.config.d_model, 1 if self.full else self.heads
@@ -246,7 +247,7 @@ class KeyValueContextAttention(RecurrentAttention):
 
 
 def after_padding(states: Tensor, known: Tensor | None, real: Tensor | None) -> Tensor:
-    """The state behind each position (batch, heads, target, width): that of the last real one, `known` before them."""
+    """Returns the state behind each position (batch, heads, target, width): the last real one's, `known` before."""
     if real is None:
         return states
     longer, seen = torch.cat([states, states[:, :, -1:]], dim=2), torch.cat([real, real[:, -1:]], dim=1)
@@ -254,7 +255,7 @@ def after_padding(states: Tensor, known: Tensor | None, real: Tensor | None) -> 
 
 
 def hidden_positions(mask: Tensor | None) -> Tensor | None:
-    """True where the source may not be read, (batch, 1, 1 or target, source), from the mask of any implementation."""
+    """Returns True where the source is not read, (batch, 1, 1 or target, source), from any implementation's mask."""
     if mask is None:
         return None
     if mask.dim() == 2:  # flash attention's: True is visible

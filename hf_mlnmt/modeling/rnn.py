@@ -57,11 +57,9 @@ class RNNConfig(TransformerConfig):
     input_feeding: bool = True
 
     def cache_slots(self) -> list[str]:
-        """One slot for the state of all layers."""
-        return ["mlnmt_lstm"]
+        return ["mlnmt_lstm"]  # for the state of all layers
 
     def validate_depth(self):
-        """Decoder layers begin with what encoder layers end with."""
         if self.decoder_layers != self.encoder_layers:
             raise ValueError(
                 f"decoder_layers={self.decoder_layers} differs from encoder_layers={self.encoder_layers}: each decoder "
@@ -70,7 +68,7 @@ class RNNConfig(TransformerConfig):
 
 
 class RNNPreTrainedModel(TransformerPreTrainedModel):
-    """What recurrent layers cannot do."""
+    """The base of recurrent models, and all that they cannot do."""
 
     config: RNNConfig
     _no_split_modules = ["RNNEncoderLayer", "RNNDecoderLayers"]
@@ -79,7 +77,7 @@ class RNNPreTrainedModel(TransformerPreTrainedModel):
 
 
 class RNNStack(RNNPreTrainedModel):
-    """What encoder and decoder share: the embeddings."""
+    """The base of encoder and decoder: the embeddings."""
 
     look_up: Any = Stack.look_up
 
@@ -110,8 +108,8 @@ class RNNEncoder(RNNStack):
         inputs_embeds: Tensor | None = None,
         **kwargs,
     ) -> EncoderOutput:
-        """input_ids and attention_mask (batch, source) -> states (batch, source, d_model); `features`: the last h and c
-        of every layer, (batch, 2 layers, d_model)."""
+        """Encodes input_ids and attention_mask (batch, source) as states (batch, source, d_model), and as `features`
+        the last h and c of every layer, (batch, 2 layers, d_model)."""
         states = self.look_up(input_ids, inputs_embeds) * self.embed_scale
         packing = Packing.of(None if attention_mask is None else attention_mask.bool())
         ends: list[Tensor] = []
@@ -122,7 +120,6 @@ class RNNEncoder(RNNStack):
 
     @property
     def hands_on(self) -> tuple[str, ...]:
-        """As `Encoder.hands_on`."""
         return ("features",)
 
 
@@ -170,7 +167,7 @@ class RNNDecoder(RNNStack):
         encoder_features: Tensor | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """input_ids (batch, target) -> attentional states (batch, target, d_model).
+        """Decodes input_ids (batch, target) to attentional states (batch, target, d_model).
 
         Args:
             encoder_hidden_states: (batch, source, d_model), what the attention reads.
@@ -206,14 +203,14 @@ class RNNDecoder(RNNStack):
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=attentional, **{CACHE: cache})
 
     def start(self, slot: Any, past: Any, memory: Tensor, features: Tensor | None) -> Tensor:
-        """The state before these positions: behind the `past` ones, or `begin`."""
+        """Returns the state before these positions: behind the `past` ones, or `begin`."""
         if torch.compiler.is_exporting() and slot is not None:  # one graph for the first word and for all others
             first = torch.arange(1, device=memory.device) == past
             return torch.where(first[:, None, None], self.begin(memory, features), slot.last_state())
         return slot.last_state() if past else self.begin(memory, features)
 
     def begin(self, memory: Tensor, features: Tensor | None) -> Tensor:
-        """The state before the first word, (batch, rows, d_model); no attentional state has been yet: zeros."""
+        """Returns the state before the first word, (batch, rows, d_model); its attentional state is zeros."""
         if features is None:
             features = memory.mean(1, keepdim=True).expand(-1, 2 * self.config.decoder_layers, -1)
         return nn.functional.pad(features, (0, 0, 0, 1)) if self.config.input_feeding else features

@@ -36,11 +36,11 @@ class LuongAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def project_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """W_a h_i and h_i, (batch, 1, source, d) each: as keys and values of an attention with one head."""
+        """Returns W_a h_i and h_i, (batch, 1, source, d) each: keys and values of an attention with one head."""
         return project(self.k_proj, memory).unsqueeze(1), memory.unsqueeze(1)
 
     def loop_product(self, like: Tensor, dtype: torch.dtype) -> LoopProduct | None:
-        """What multiplies by W_c at every position of a loop that has gradients; None: the layer is called."""
+        """Returns the product with W_c for every position of a loop that has gradients; None: the layer is called."""
         return LoopProduct(*matrix_of(self.out_proj, like), dtype) if torch.is_grad_enabled() else None
 
     def forward(
@@ -51,7 +51,7 @@ class LuongAttention(nn.Module):
         mask: Tensor | None,
         combine: LoopProduct | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """s (batch, time, d) -> attentional states (batch, time, d) and weights (batch, 1, time, source).
+        """Maps s (batch, time, d) to attentional states (batch, time, d) and weights (batch, 1, time, source).
 
         Args:
             keys, values: what `project_source` returned.
@@ -67,7 +67,7 @@ class LuongAttention(nn.Module):
 
 
 def additive_mask(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """(batch, source), 0 at padding -> (batch, 1, 1, source), 0 at what is read and a very low number elsewhere."""
+    """Makes (batch, source), 0 at padding, (batch, 1, 1, source), 0 at what is read and a very low number elsewhere."""
     if mask is None:
         return None
     hidden = torch.zeros(mask.shape, dtype=like.dtype, device=mask.device)
@@ -83,7 +83,7 @@ class RNNEncoderLayer(GradientCheckpointingLayer):
         self.dropout = Dropout(config.dropout if layer_idx else 0.0)
 
     def forward(self, states: Tensor, packing: Packing | None) -> tuple[Tensor, Tensor, Tensor]:
-        """(batch, source, d_model) -> the same, and the last h and c, (batch, d_model)."""
+        """Maps (batch, source, d_model) to the same, and to the last h and c, (batch, d_model)."""
         return self.lstm(self.dropout(states), packing)
 
 
@@ -108,7 +108,7 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         real: Tensor | None,
         record: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Attentional states, weights over the source, states behind the positions, and the outputs of every layer.
+        """Returns attentional states, weights over the source, states behind the positions, and outputs of all layers.
 
         Args:
             embeds: (batch, target, d_model).
@@ -130,7 +130,7 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
             return self.all_at_once(embeds, start, (keys, values, mask), real)
 
     def all_at_once(self, states: Tensor, start: Tensor, source: tuple, real: Tensor | None) -> tuple[Tensor, ...]:
-        """Every layer in one call: nothing that a position reads depends on the attention of an earlier one."""
+        """Runs every layer in one call: nothing that a position reads depends on the attention of an earlier one."""
         packing, ends, outputs = Packing.of(real), [], []
         for index, lstm in enumerate(self.lstms):
             inputs = self.dropout(states) if index else states
@@ -152,7 +152,7 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         record: bool,
         number: torch.dtype,
     ) -> tuple[Tensor, ...]:
-        """Position by position; products are in `number`, the state is not."""
+        """Runs position by position; products are in `number`, the state is not."""
         inner, source = self.inner_products(number), (*source, self.attention.loop_product(embeds, number))
         state, steps, ends = list(start.unsqueeze(2).unbind(1)), [], []
         for position, gates in enumerate(self.outer_gates(embeds).unsqueeze(2).unbind(1)):
@@ -168,11 +168,11 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         return torch.cat(outputs, 1), torch.cat(maps, 2), torch.cat(ends, 1), *(torch.cat(x, 1) for x in layers)
 
     def outer_gates(self, embeds: Tensor) -> Tensor:
-        """What the first layer's gates have of the embeddings (..., d_model) -> (..., 4 d_model)."""
+        """Computes what the first layer's gates have of the embeddings (..., d_model): (..., 4 d_model)."""
         return self.lstms[0].outer_gates(embeds)
 
     def inner_products(self, number: torch.dtype | None = None) -> list[LoopProduct]:
-        """Of every layer, the product with what is known at a position alone, and the bias that is left to add."""
+        """Returns every layer's product with what is known at a position alone, and the bias that is left to add."""
         first, *upper = self.lstms
         lowest = LoopProduct(first.inner_product(self.fed)[0], None, number)
         products = (lstm.inner_product(lstm.input_size) for lstm in upper)
@@ -181,7 +181,7 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
     def step(
         self, gates: Tensor, state: list[Tensor], inner: list[LoopProduct], source: tuple
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """One position of every sentence, or of every beam: (batch, beams, ...).
+        """Takes one position of every sentence, or of every beam: (batch, beams, ...).
 
         Args:
             gates: `outer_gates` of the embeddings (batch, beams, 4 d_model).

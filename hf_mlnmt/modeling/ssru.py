@@ -53,7 +53,6 @@ class SSRUConfig(TransformerConfig):
     position_embedding: Literal["interleaved", "halves", "tensor2tensor", "learned"] = "tensor2tensor"
 
     def cache_slots(self) -> list[str]:
-        """Slots with a state."""
         slots = super().cache_slots()
         return [RecurrentCacheLayer._layer_type] * len(slots) if self.decoder_autoregression == "ssru" else slots
 
@@ -70,7 +69,7 @@ class SSRU(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None, **kwargs
     ) -> tuple[Tensor, None]:
-        """x (batch, target, d_model) -> h, the same shape, and no weights; the mask as of an attention."""
+        """Maps x (batch, target, d_model) to h, the same shape, and no weights; the mask is an attention's."""
         cache = getattr(cache, "self_attention_cache", cache)
         length, slot, start, before = hidden_states.shape[1], cast(Any, None), None, None
         real = real_positions(attention_mask, 0 if cache is None else cache.get_seq_length(self.layer_idx), length)
@@ -119,8 +118,6 @@ class SSRUDecoder(Decoder):
 
     config: SSRUConfig
     layer_class = SSRUDecoderLayer
-    _no_split_modules = ["SSRUDecoderLayer"]
-    _can_record_outputs = {**Decoder._can_record_outputs, "hidden_states": SSRUDecoderLayer}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -129,7 +126,7 @@ class SSRUDecoder(Decoder):
             module.weight[self.config.decoder_start_token_id] = 0.0
 
     def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        """As `Stack.look_up`; a first vector of zeros gets no gradient, from the output projection neither."""
+        """Looks up as the baseline does; a first vector of zeros gets no gradient, nor from the output projection."""
         weight: Any = self.embed_tokens.weight
         hooks = weight._backward_hooks or {}  # which neither a copy nor a loaded model takes along
         if self.training and weight.requires_grad and not any(isinstance(x, KeepZeros) for x in hooks.values()):

@@ -1,4 +1,4 @@
-"""What encoder and decoder of the baseline (transformer.py) share: embeddings, the norm that ends a pre-norm stack, and
+"""The base of the baseline's encoder and decoder (transformer.py): embeddings, the norm that ends a pre-norm stack, and
 how weights begin. The equation number is that file's.
 
 (1) embedding = dropout(sqrt(d_model) E[x] + PE)
@@ -18,7 +18,7 @@ from .releases import CACHE_NAMES
 
 
 class TransformerPreTrainedModel(PreTrainedModel):
-    """What Transformers must know of all models of this family, and how weights begin.
+    """A base class: all that Transformers must know of the models of this family, and how weights begin.
 
     Linear layers, embeddings and norms begin as `_init_weights` says; any other module has a `begin_weights(config)`.
     """
@@ -82,7 +82,7 @@ class TransformerPreTrainedModel(PreTrainedModel):
         return embeddings
 
     def _resize(self, stack: Any, field: str, *sizes: Any) -> nn.Embedding:
-        """The table of one stack, and the config's field of its size."""
+        """Resizes the table of one stack, and the config's field of its size."""
         if hasattr(self.config, "source_languages"):
             raise ValueError("a model of several vocabularies in modules of their own cannot be resized")
         old = stack.embed_tokens
@@ -93,7 +93,7 @@ class TransformerPreTrainedModel(PreTrainedModel):
 
 
 class Stack(TransformerPreTrainedModel):
-    """What encoder and decoder share: equation 1, and the layer norm that ends a pre-norm stack."""
+    """The base of encoder and decoder: equation 1, the layers, and the layer norm that ends a pre-norm stack."""
 
     layer_class: type[nn.Module]
 
@@ -105,6 +105,7 @@ class Stack(TransformerPreTrainedModel):
         self.embedding_norm = self._norm() if config.normalize_embedding else nn.Identity()
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList([self.layer_class(config, index) for index in range(layers)])
+        self._no_split_modules = [self.layer_class.__name__]
         self.layer_norm = self._norm() if config.norm_position == "pre" else nn.Identity()
         self.gradient_checkpointing = False
 
@@ -112,13 +113,13 @@ class Stack(TransformerPreTrainedModel):
         return nn.LayerNorm(self.config.d_model, self.config.layer_norm_eps)
 
     def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        """E[x] (batch, time, d_model), or the embeddings that are given in its place."""
+        """Returns E[x] (batch, time, d_model), or the embeddings that are given in its place."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds, not both and not neither")
         return self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
 
     def embed(self, embeds: Tensor, past: int | Tensor = 0, position_ids: Tensor | None = None) -> Tensor:
-        """Equation 1 from E[x]; positions from `past` on unless `position_ids` (1 or batch, time)."""
+        """Computes equation 1 from E[x]; positions from `past` on unless `position_ids` (1 or batch, time)."""
         if position_ids is None:
             positions = self.positions(embeds.shape[1], past).to(embeds.dtype)
         else:

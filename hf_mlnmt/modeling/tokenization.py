@@ -26,7 +26,7 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
     def from_pretrained(  # type: ignore[override]
         cls, name: Any, *inputs: Any, **options: Any
     ) -> "TranslationTokenizer":
-        """From a folder or a Hub name."""
+        """Loads the tokenizer from a folder or by a Hub name."""
         tokenizer = super().from_pretrained(name, *inputs, **options)
         of_the_hub = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
         where = {key: options[key] for key in of_the_hub if options.get(key) is not None}
@@ -40,7 +40,7 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
         return tokenizer
 
     def save_pretrained(self, save_directory: Any, *arguments: Any, **options: Any) -> tuple[str, ...]:
-        """Everything into one folder, the target's tokenizer into a folder in it."""
+        """Writes everything into one folder, the target's tokenizer into a folder in it."""
         os.makedirs(save_directory, exist_ok=True)
         files: list[str] = []
         if self.target_tokenizer is not None:
@@ -59,7 +59,7 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
         text_pair_target: Any = None,
         **options: Any,
     ) -> BatchEncoding:
-        """As Transformers'; labels are the target's ids."""
+        """Encodes texts as Transformers' tokenizers do; labels are the target's ids."""
         if text_target is None or self.target_tokenizer is None:
             return super().__call__(text, text_pair, text_target, text_pair_target, **options)
         targets = self.target_tokenizer(text_target, text_pair_target, **options)
@@ -70,7 +70,7 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
         return encoded
 
     def decode(self, token_ids: Any, *arguments: Any, use_source_tokenizer: bool = False, **options: Any) -> Any:
-        """Ids of the target, or of the source, to text."""
+        """Turns ids of the target, or of the source, into text."""
         if self.target_tokenizer is None or use_source_tokenizer:
             return super().decode(token_ids, *arguments, **options)
         return self.target_tokenizer.decode(token_ids, *arguments, **options)

@@ -18,6 +18,7 @@ import ctypes
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -256,15 +257,15 @@ def _key(options: dict[str, Any], given: Any) -> Any:
     """Returns something that is equal for the same options; None where they are no plain values."""
     if not (given is None or type(given) is GenerationConfig) or not all(map(_is_plain, options.values())):
         return None
-    values = [(name, type(value), value, getattr(value, "__dict__", None)) for name, value in options.items()]
-    return repr(values), id(given)
+    return repr([(name, type(value), value) for name, value in options.items()]), id(given)
 
 
 def _is_plain(value: Any, inside: bool = False) -> bool:
-    """Tells whether it is a number or text, of a class of its own too, or a list, tuple or dict of such."""
+    """Returns whether it is a number or text, a list, tuple or dict of such, or a frozen dataclass of such."""
     if type(value) in (list, tuple, dict):
         return all(_is_plain(part, True) for part in (*value, *(value.values() if type(value) is dict else ())))
-    return type(value) in PLAIN or (isinstance(value, int | float | str) and hasattr(value, "__dict__") and not inside)
+    frozen = is_dataclass(value) and type(value).__hash__ is not None and not inside
+    return type(value) in PLAIN or (frozen and all(type(part) in PLAIN for part in vars(value).values()))
 
 
 _PREPARED: WeakKeyDictionary[Any, OrderedDict[Any, Prepared]] = WeakKeyDictionary()

@@ -23,6 +23,7 @@ import torch
 from transformers import GenerationConfig, Seq2SeqTrainingArguments, TrainingArguments
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.model_folder import token_ids
 from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training.schedules import Schedule
 
@@ -184,17 +185,16 @@ def _problem_of(name: str, value: Any, known: dict[str, Any]) -> str | None:
 
 def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
     """Makes a generation_config of token ids and the recipe's decoding, for a language model of the length alone."""
-    decoding, ids = recipe.decoding, ["pad_token_id", "eos_token_id", "bos_token_id"]
+    decoding = recipe.decoding
     settings: dict[str, Any] = {"max_new_tokens": decoding.max_new_tokens}
     if config.is_encoder_decoder:
-        ids.append("decoder_start_token_id")
         settings["num_beams"] = decoding.beams
         if decoding.beams > 1:
             settings["length_penalty"] = decoding.length_penalty
         if decoding.length_normalization != "generate":
             settings["length_normalization"] = decoding.length_normalization
         settings |= {name: getattr(config, name) for name in ("alpha", "beta") if hasattr(config, "members")}
-    return GenerationConfig(**{name: getattr(config, name, None) for name in ids}, **settings)
+    return GenerationConfig(**token_ids(config), **settings)
 
 
 @contextmanager

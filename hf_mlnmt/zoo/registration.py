@@ -25,7 +25,7 @@ _MODELING = "hf_mlnmt.modeling"
 
 
 def introduce() -> None:
-    """See to it that the Auto classes know the zoo's models, whatever is imported now or later; cheap, once."""
+    """Makes the Auto classes know the zoo's models, whatever is imported now or later; cheap, once."""
     if not any(isinstance(finder, _Introduction) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Introduction())
     if _CONFIG_TABLE in sys.modules:
@@ -59,15 +59,14 @@ def register_models(_: Any = None) -> None:
             getattr(transformers, auto_class).register(config_class, head, exist_ok=True)
 
 
+# Both are imported when generate() first asks.
 def _find_loop(*asked: Any) -> Any:
-    """`hf_mlnmt.search.loop_for`, imported when generate() first asks."""
     from hf_mlnmt.search import loop_for
 
     return loop_for(*asked)
 
 
 def _generate_again(*asked: Any) -> Any:
-    """`hf_mlnmt.search.prepare.generate`, imported likewise."""
     from hf_mlnmt.search.prepare import generate
 
     return generate(*asked)
@@ -78,8 +77,7 @@ class _Introduction(MetaPathFinder):
 
     def __init__(self) -> None:
         self.afterwards: dict[str, Callable[[Any], None]] = {_CONFIG_TABLE: name_configs, _MODELING: register_models}
-        names = {one.model_type.replace("-", "_"): one for one in architectures()}
-        self.ours = {f"transformers.models.{name}": one for name, one in names.items()}
+        self.ours = {f"transformers.models.{entry.model_type.replace('-', '_')}": entry for entry in architectures()}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

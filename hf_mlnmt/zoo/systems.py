@@ -43,16 +43,16 @@ class Architecture:
     beyond: str = ""
     over_dual_context: Architecture | None = None
     kind: Kind = "translation"
-    encoder_heads: bool = False
+    encoder_heads: bool = True
 
     @property
     def config_class(self) -> Any:
-        """Its config; imports the models."""
+        """Returns its config; imports the models."""
         return self._class("Config")
 
     @property
     def base_class(self) -> Any:
-        """The model without output projection, for AutoModel; the whole model, of what has none."""
+        """Returns the model without output projection, for AutoModel; the whole model, of what has none."""
         try:
             return self._class("Model")
         except AttributeError:
@@ -60,22 +60,22 @@ class Architecture:
 
     @property
     def head_class(self) -> Any:
-        """The model with output projection, for `auto_class`."""
+        """Returns the model with output projection, for `auto_class`."""
         return self._class(HEADS[self.kind][1])
 
     @property
     def auto_class(self) -> str:
-        """The name of the Auto class that loads the whole model."""
+        """Names the Auto class that loads the whole model."""
         return HEADS[self.kind][0]
 
     @property
     def heads(self) -> dict[str, Any]:
-        """The models that it has, by the names of their Auto classes, the whole one first; imports them."""
+        """Returns the models that it has, by the names of their Auto classes, the whole one first; imports them."""
         suffixes = {self.auto_class: HEADS[self.kind][1], **(ENCODER_HEADS if self.encoder_heads else {})}
         return {auto_class: self._class(suffix) for auto_class, suffix in suffixes.items()}
 
     def classes_of(self, model_class: Any) -> dict[str, Any]:
-        """What a folder of a model of that class needs, by the names of the Auto classes; imports the models."""
+        """Returns what a folder of a model of a class needs, by names of Auto classes; imports the models."""
         name = next(name for name, cls in self.heads.items() if cls.__name__ == model_class.__name__)
         classes = {"AutoConfig": self.config_class, name: self.heads[name]}
         return classes if name != self.auto_class else {**classes, "AutoModel": self.base_class}
@@ -88,7 +88,7 @@ class Architecture:
 
 @dataclass(frozen=True)
 class System:
-    """One entry of the zoo. The citation is its class's."""
+    """An entry of the zoo. The citation is its class's."""
 
     name: str
     architecture: Architecture
@@ -100,19 +100,17 @@ class System:
     """What it is."""
 
 
-TRANSFORMER = Architecture("mlnmt-transformer", "transformer", "Transformer", encoder_heads=True)
+TRANSFORMER = Architecture("mlnmt-transformer", "transformer", "Transformer")
 AGGREGATION = Architecture(
     "mlnmt-aggregation",
     "aggregation",
     "Aggregation",
     beyond="a decoder that reads several of the encoder's layers (it hands over the last one only)",
-    encoder_heads=True,
     over_dual_context=Architecture(
         "mlnmt-dual-context-aggregation",
         "combinations",
         "DualContextAggregation",
         beyond="a decoder that reads several of the encoder's layers, and the dual contextual module",
-        encoder_heads=True,
     ),
 )
 MULTI_LAYER_ATTENTION = Architecture(
@@ -120,13 +118,11 @@ MULTI_LAYER_ATTENTION = Architecture(
     "multi_layer_attention",
     "MultiLayerAttention",
     beyond="attention over several of the encoder's layers",
-    encoder_heads=True,
     over_dual_context=Architecture(
         "mlnmt-dual-context-multi-layer",
         "combinations",
         "DualContextMultiLayer",
         beyond="attention over several of the encoder's layers, and the dual contextual module",
-        encoder_heads=True,
     ),
 )
 MULTI_LEVEL_SUPERVISION = Architecture(
@@ -134,13 +130,11 @@ MULTI_LEVEL_SUPERVISION = Architecture(
     "multi_level_supervision",
     "MultiLevelSupervision",
     beyond="auxiliary decoders that the main decoder reads (information_fusion)",
-    encoder_heads=True,
     over_dual_context=Architecture(
         "mlnmt-dual-context-supervision",
         "combinations",
         "DualContextSupervision",
         beyond="the dual contextual module (a convolution and a second attention in each layer)",
-        encoder_heads=True,
     ),
 )
 DUAL_CONTEXT = Architecture(
@@ -148,33 +142,40 @@ DUAL_CONTEXT = Architecture(
     "dual_context",
     "DualContext",
     beyond="the dual contextual module (a convolution and a second attention in each layer)",
-    encoder_heads=True,
 )
 EXTENDED_CROSS_ATTENTION = Architecture(
     "mlnmt-extended-cross-attention",
     "extended_cross_attention",
     "ExtendedCrossAttention",
     beyond="attention over the source that reads embeddings or its own earlier decisions",
-    encoder_heads=True,
 )
 SSRU = Architecture(
     "mlnmt-ssru",
     "ssru",
     "SSRU",
     beyond="a decoder whose layers have a recurrent unit (SSRU) in place of self-attention",
-    encoder_heads=True,
 )
-RNN = Architecture("mlnmt-rnn", "rnn", "RNN", beyond="a BiLSTM encoder and an LSTM decoder with Luong's attention")
+RNN = Architecture(
+    "mlnmt-rnn",
+    "rnn",
+    "RNN",
+    beyond="a BiLSTM encoder and an LSTM decoder with Luong's attention",
+    encoder_heads=False,
+)
 BRIDGE = Architecture(
-    "mlnmt-bridge", "bridge", "Bridge", beyond="an encoder or decoder for each language, and an attention bridge"
+    "mlnmt-bridge",
+    "bridge",
+    "Bridge",
+    beyond="an encoder or decoder for each language, and an attention bridge",
+    encoder_heads=False,
 )
-LANGUAGE_MODEL = Architecture("mlnmt-lm", "language_model", "DecoderOnly", kind="language-model")
+LANGUAGE_MODEL = Architecture("mlnmt-lm", "language_model", "DecoderOnly", kind="language-model", encoder_heads=False)
 # Made of the folders of other models (`hf_mlnmt.fuse`), so there is no system to give `config_for`.
-FUSION = Architecture("mlnmt-fusion", "fusion", "Fusion", "several models")
+FUSION = Architecture("mlnmt-fusion", "fusion", "Fusion", "several models", encoder_heads=False)
 
 
 def _supervised(name: str) -> System | None:
-    """The entry of `ms-<layers>` or `ms-<layers>-aif`; None for any other name."""
+    """Returns the entry of `ms-<layers>` or `ms-<layers>-aif`; None for any other name."""
     match = re.fullmatch(r"ms-([1-9]+)(-aif)?", name)
     if match is None:
         return None
@@ -190,58 +191,54 @@ def _supervised(name: str) -> System | None:
     )
 
 
-# In the order of the documentation: name, architecture, the config fields that make it what it is, title, clause.
+def _members(architecture: Architecture, field: str, *rows: tuple[str, str, str]) -> list[System]:
+    """Returns the members of a family. Of each the value of the config's `field`, also its name, title and clause."""
+    return [System(value.lower(), architecture, {field: value}, title, clause) for value, title, clause in rows]
+
+
+# In the order of the documentation.
 # fmt: off
 _ENTRIES = (
     System("transformer", TRANSFORMER, {}, "The Transformer", "the baseline of all"),
-    System("s-agg", AGGREGATION, {"aggregation": "S-Agg"}, "S-Agg",
-           "the decoder reads a learnt sum of all encoder layers"),
-    System("iter-s-agg", AGGREGATION, {"aggregation": "Iter-S-Agg"}, "Iter-S-Agg",
-           "the decoder reads encoder layers that were summed one after the other"),
-    System("c-agg", AGGREGATION, {"aggregation": "C-Agg"}, "C-Agg",
-           "the decoder reads all encoder layers merged by one feed-forward network"),
-    System("iter-c-agg", AGGREGATION, {"aggregation": "Iter-C-Agg"}, "Iter-C-Agg",
-           "the decoder reads encoder layers merged two by two by feed-forward networks"),
-    System("transparent", AGGREGATION, {"aggregation": "Transparent"}, "Transparent attention",
-           "each decoder layer reads its own weighted sum of the encoder layers"),
-    System("m-00", MULTI_LAYER_ATTENTION, {"multi_layer_attention": "M-00"}, "M-00",
-           "each decoder layer attends to all encoder layers, weights shared, contexts concatenated"),
-    System("m-01", MULTI_LAYER_ATTENTION, {"multi_layer_attention": "M-01"}, "M-01",
-           "each decoder layer attends to all encoder layers, weights shared, contexts summed"),
-    System("m-10", MULTI_LAYER_ATTENTION, {"multi_layer_attention": "M-10"}, "M-10",
-           "each decoder layer attends to every encoder layer, contexts concatenated"),
-    System("m-11", MULTI_LAYER_ATTENTION, {"multi_layer_attention": "M-11"}, "M-11",
-           "each decoder layer attends to every encoder layer, contexts summed"),
+    *_members(
+        AGGREGATION, "aggregation",
+        ("S-Agg", "S-Agg", "the decoder reads a learnt sum of all encoder layers"),
+        ("Iter-S-Agg", "Iter-S-Agg", "the decoder reads encoder layers that were summed one after the other"),
+        ("C-Agg", "C-Agg", "the decoder reads all encoder layers merged by one feed-forward network"),
+        ("Iter-C-Agg", "Iter-C-Agg", "the decoder reads encoder layers merged two by two by feed-forward networks"),
+        ("Transparent", "Transparent attention", "each decoder layer reads its own weighted sum of the encoder layers"),
+    ),
+    *_members(
+        MULTI_LAYER_ATTENTION, "multi_layer_attention",
+        ("M-00", "M-00", "each decoder layer attends to all encoder layers, weights shared, contexts concatenated"),
+        ("M-01", "M-01", "each decoder layer attends to all encoder layers, weights shared, contexts summed"),
+        ("M-10", "M-10", "each decoder layer attends to every encoder layer, contexts concatenated"),
+        ("M-11", "M-11", "each decoder layer attends to every encoder layer, contexts summed"),
+    ),
     # Of the many ms-<layers> there are, those that stand for all in tests and comparisons.
     *filter(None, map(_supervised, ("ms-1", "ms-123", "ms-1-aif", "ms-123-aif"))),
-    System("enc-dc", DUAL_CONTEXT, {"dual_context": "Enc-DC"}, "Enc-DC",
-           "the encoder attends to the sentence and to its local context"),
-    System("dec-dc", DUAL_CONTEXT, {"dual_context": "Dec-DC"}, "Dec-DC",
-           "the decoder attends to the target prefix and to its local context"),
-    System("full-dc", DUAL_CONTEXT, {"dual_context": "Full-DC"}, "Full-DC",
-           "encoder and decoder attend to their sentence and to its local context"),
-    System("source-embedding", EXTENDED_CROSS_ATTENTION, {"cross_attention": "source-embedding"}, "Source embedding",
-           "attention over the source also sees the source words' embeddings"),
-    System("target-embedding", EXTENDED_CROSS_ATTENTION, {"cross_attention": "target-embedding"}, "Target embedding",
-           "attention over the source also sees the last target word's embedding"),
-    System("both-embeddings", EXTENDED_CROSS_ATTENTION, {"cross_attention": "both-embeddings"}, "Both embeddings",
-           "attention over the source also sees embeddings of source and target words"),
-    System("previous-context-head", EXTENDED_CROSS_ATTENTION, {"cross_attention": "previous-context-head"},
-           "Previous context, by head", "source attention sees each head's last context vector"),
-    System("previous-context-full", EXTENDED_CROSS_ATTENTION, {"cross_attention": "previous-context-full"},
-           "Previous context, of all heads", "source attention sees its last context vector"),
-    System("previous-weight", EXTENDED_CROSS_ATTENTION, {"cross_attention": "previous-weight"}, "Previous weight",
-           "attention over the source sees its last weights"),
-    System("accumulated-weight", EXTENDED_CROSS_ATTENTION, {"cross_attention": "accumulated-weight"},
-           "Accumulated weight", "attention over the source sees the sum of its weights so far"),
-    System("fertility", EXTENDED_CROSS_ATTENTION, {"cross_attention": "fertility"}, "Fertility",
-           "attention over the source sees how much of each word it has used up"),
-    System("key-value-head", EXTENDED_CROSS_ATTENTION, {"cross_attention": "key-value-head"},
-           "Key-value context, by head", "source attention may choose each head's last context vector"),
-    System("key-value-full", EXTENDED_CROSS_ATTENTION, {"cross_attention": "key-value-full"},
-           "Key-value context, of all heads", "source attention may choose its last context vector"),
-    System("ssru", SSRU, {}, "SSRU",
-           "a recurrent unit with one state takes the place of the decoder's self-attention"),
+    *_members(
+        DUAL_CONTEXT, "dual_context",
+        ("Enc-DC", "Enc-DC", "the encoder attends to the sentence and to its local context"),
+        ("Dec-DC", "Dec-DC", "the decoder attends to the target prefix and to its local context"),
+        ("Full-DC", "Full-DC", "encoder and decoder attend to their sentence and to its local context"),
+    ),
+    *_members(
+        EXTENDED_CROSS_ATTENTION, "cross_attention",
+        ("source-embedding", "Source embedding", "attention over the source also sees the source words' embeddings"),
+        ("target-embedding", "Target embedding",
+         "attention over the source also sees the last target word's embedding"),
+        ("both-embeddings", "Both embeddings",
+         "attention over the source also sees embeddings of source and target words"),
+        ("previous-context-head", "Previous context, by head", "source attention sees each head's last context vector"),
+        ("previous-context-full", "Previous context, of all heads", "source attention sees its last context vector"),
+        ("previous-weight", "Previous weight", "attention over the source sees its last weights"),
+        ("accumulated-weight", "Accumulated weight", "attention over the source sees the sum of its weights so far"),
+        ("fertility", "Fertility", "attention over the source sees how much of each word it has used up"),
+        ("key-value-head", "Key-value context, by head", "source attention may choose each head's last context vector"),
+        ("key-value-full", "Key-value context, of all heads", "source attention may choose its last context vector"),
+    ),
+    System("ssru", SSRU, {}, "SSRU", "a recurrent unit with one state takes the place of the decoder's self-attention"),
     System("rnn", RNN, {"encoder_layers": 2, "decoder_layers": 2}, "The attentive LSTM",
            "a BiLSTM encoder and an LSTM decoder with Luong's attention"),
     System("bridge-rnn", BRIDGE, {"encoder_layers": 2, "decoder_layers": 2, "coders": "rnn"}, "The attention bridge",
@@ -264,7 +261,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def list_systems(kind: Kind | None = None) -> list[str]:
-    """The canonical names of all systems, in the order of the documentation; of the ms-<layers> a selection.
+    """Lists the canonical names of all systems, in the order of the documentation; of the ms-<layers> a selection.
 
     Args:
         kind: "translation" (AutoModelForSeq2SeqLM) or "language-model" (AutoModelForCausalLM); None: both.
@@ -273,7 +270,7 @@ def list_systems(kind: Kind | None = None) -> list[str]:
 
 
 def find_system(name: str) -> System:
-    """The entry of a canonical name: a listed one, ms-<layers> or ms-<layers>-aif, or one of these with +enc-dc.
+    """Returns the entry of a canonical name: a listed one, ms-<layers>, ms-<layers>-aif, or one of these with +enc-dc.
 
     Raises: UserError naming the nearest.
     """
@@ -290,7 +287,7 @@ def find_system(name: str) -> System:
 
 
 def _over_dual_context(joint: System, name: str) -> System:
-    """The system over a dual-context encoder, a combination of ours."""
+    """Returns the system over a dual-context encoder, a combination of ours."""
     architecture = joint.architecture.over_dual_context
     assert architecture is not None
     title, clause = f"{joint.title} over Enc-DC", f"{joint.clause}, over a dual-context encoder"
@@ -298,7 +295,7 @@ def _over_dual_context(joint: System, name: str) -> System:
 
 
 def architectures() -> Iterator[Architecture]:
-    """The classes of every system, combinations too, each once; and those of models that are made of others."""
+    """Yields the classes of every system, combinations too, each once; and those of models that are made of others."""
     for architecture in dict.fromkeys(entry.architecture for entry in SYSTEMS.values()):
         yield architecture
         if architecture.over_dual_context:
@@ -307,19 +304,19 @@ def architectures() -> Iterator[Architecture]:
 
 
 def architecture_of(config: Any) -> Architecture | None:
-    """The entry of a config's classes; None for a config of another package."""
-    return next((one for one in architectures() if one.model_type == config.model_type), None)
+    """Returns the entry of a config's classes; None for a config of another package."""
+    return next((entry for entry in architectures() if entry.model_type == config.model_type), None)
 
 
 def positions_of(config: Any) -> int | None:
-    """The longest sentence in tokens that a model of this config can read; None: any, as recurrent layers do."""
+    """Returns the longest sentence in tokens that a model of this config can read; None: any, as recurrent layers."""
     from hf_mlnmt.modeling.rnn import RNNConfig
 
     return None if isinstance(config, RNNConfig) else getattr(config, "max_position_embeddings", None)
 
 
 def config_for(system: str, shape: str = "base", **overrides: Any) -> StackConfig:
-    """The config of a system at a shape.
+    """Builds the config of a system at a shape.
 
     Args:
         system: a canonical name, see `list_systems()`; ms-24 has auxiliaries on layers 2 and 4, ms-24-aif with fusion;

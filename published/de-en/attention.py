@@ -22,7 +22,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .linear import runs_ahead
+from .linear import project, runs_ahead
 
 
 def eager_attention(
@@ -35,7 +35,7 @@ def eager_attention(
     dropout: float = 0.0,
     **kwargs,
 ) -> tuple[Tensor, Tensor]:
-    """Equation 1, written out; the only implementation that also returns the weights.
+    """Computes equation 1, written out; the only implementation that also returns the weights.
 
     Shapes: query (batch, heads, target, d_h); key, value (batch, heads, source, d_h); additive mask
     (batch, 1, target or 1, source). Returns (batch, target, heads, d_h) and weights (batch, heads, target, source).
@@ -49,8 +49,8 @@ def eager_attention(
 
 
 def causal_mask(config, states: Tensor, attention_mask: Tensor | None, cache: Cache | None = None) -> Tensor | None:
-    """The mask of an attention over positions up to one's own. None, where nothing is padding, tells the attention to
-    be causal by itself; a device that Python runs ahead of is not asked whether that is so.
+    """Returns the mask of an attention over positions up to one's own. None, where nothing is padding, tells the
+    attention to be causal by itself; a device that Python runs ahead of is not asked whether that is so.
 
     Shapes: states (batch, time, d_model); attention_mask (batch, past + time), 0 at padding.
     """
@@ -59,7 +59,7 @@ def causal_mask(config, states: Tensor, attention_mask: Tensor | None, cache: Ca
 
 
 def source_mask(config, states: Tensor, attention_mask: Tensor | None, memory: Tensor | None = None) -> Tensor | None:
-    """The mask of an attention over all positions of `memory`, or of `states` themselves; None as in `causal_mask`."""
+    """Returns the mask of an attention over all positions of `memory`, or of `states`; None as in `causal_mask`."""
     known = attention_mask is None or not runs_ahead(states)
     return create_bidirectional_mask(
         config, states, attention_mask, encoder_hidden_states=memory, allow_is_bidirectional_skip=known
@@ -67,31 +67,31 @@ def source_mask(config, states: Tensor, attention_mask: Tensor | None, memory: T
 
 
 def split_heads(states: Tensor, heads: int) -> Tensor:
-    """(batch, time, heads * d_h) -> (batch, heads, time, d_h), a view."""
+    """Splits (batch, time, heads * d_h) into (batch, heads, time, d_h)."""
     return states.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def trains_mixed_on_cpu(states: Tensor) -> bool:
-    """Whether gradients will flow under autocast on a CPU: PyTorch's attention there is ten times as slow backwards in
-    bfloat16 as in float32."""
+    """Returns whether gradients will flow under autocast on a CPU, where PyTorch's attention is ten times as slow
+    backwards in bfloat16 as in float32."""
     return torch.is_grad_enabled() and states.device.type == "cpu" and torch.is_autocast_enabled("cpu")
 
 
 def kernels_without_plans(device: torch.device) -> AbstractContextManager:
-    """Inside, attention on an NVIDIA GPU is by kernels that take any shape. Where there is a mask PyTorch prefers
-    cuDNN's on newer GPUs, and those plan every new shape of a batch for a third of a second and more."""
+    """Holds attention on an NVIDIA GPU to kernels that take any shape. Where there is a mask PyTorch prefers cuDNN's on
+    newer GPUs, and those plan every new shape of a batch for a third of a second and more."""
     if device.type != "cuda":
         return nullcontext()
     return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def widened(states: Tensor) -> Tensor:
-    """float32 instead of half precision where `trains_mixed_on_cpu`; cheapest for all that a projection gives."""
+    """Makes half precision float32 where `trains_mixed_on_cpu`; cheapest for all that a projection gives."""
     return states.float() if states.dtype.itemsize == 2 and trains_mixed_on_cpu(states) else states
 
 
 class Attention(nn.Module):
-    """What every attention shares: sizes, the output projection and the dispatch to eager, SDPA or flash."""
+    """The base of every attention: sizes, the output projection and the dispatch to eager, SDPA or flash."""
 
     def __init__(self, config, heads: int, layer_idx: int = 0, is_causal: bool = False):
         super().__init__()
@@ -111,7 +111,7 @@ class Attention(nn.Module):
         attention_function: Callable | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """Equation 1 by `attention_function`, or by the implementation that the config names.
+        """Computes equation 1 by `attention_function`, or by the implementation that the config names.
 
         Returns (batch, target, heads * d_h) and the weights, or None.
         """
@@ -127,8 +127,8 @@ class Attention(nn.Module):
         return output.reshape(*output.shape[:2], -1), weights
 
     def in_groups(self, weights: Tensor, value: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-        """The weights (batch, groups * heads, time, keys) of several attentions in one, as (batch, groups, heads, ...),
-        and the output of `attend` once more, from these: so the weights that are returned get a gradient."""
+        """Returns the output of `attend` once more, and the weights (batch, groups * heads, time, keys) of several
+        attentions in one as (batch, groups, heads, ...), which so get a gradient."""
         weights = weights.unflatten(1, (groups, self.heads))
         return torch.matmul(weights.flatten(1, 2), value).transpose(1, 2).flatten(2), weights
 
@@ -147,14 +147,14 @@ class SelfAttention(Attention):
         cache: Cache | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """(batch, time, d_model) -> the same shape, and the weights (batch, heads, time, keys) if eager."""
-        states = widened(self.qkv_proj(hidden_states))
+        """Maps (batch, time, d_model) to the same shape; if eager, returns weights (batch, heads, time, keys) too."""
+        states = widened(project(self.qkv_proj, hidden_states))
         query, key, value = (split_heads(x, self.heads) for x in states.chunk(3, dim=-1))
         if cache is not None:
             cache = getattr(cache, "self_attention_cache", cache)
             key, value = cache.update(key, value, self.layer_idx)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)
-        return self.out_proj(output), weights
+        return project(self.out_proj, output), weights
 
 
 class CrossAttention(Attention):
@@ -173,22 +173,22 @@ class CrossAttention(Attention):
         cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """(batch, target, d_model), memory (batch, source, d_model) -> (batch, target, d_model), weights if eager."""
-        query = split_heads(widened(self.q_proj(hidden_states)), self.heads)
+        """Maps (batch, target, d_model), over memory (batch, source, d_model), to the same; and weights if eager."""
+        query = split_heads(widened(project(self.q_proj, hidden_states)), self.heads)
         key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)
-        return self.out_proj(output), weights
+        return project(self.out_proj, output), weights
 
     def project_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of the source, each (batch, heads, source, d_h)."""
-        key, value = (split_heads(x, self.heads) for x in self.kv_proj(memory).chunk(2, dim=-1))
+        """Returns keys and values of the source, each (batch, heads, source, d_h)."""
+        key, value = (split_heads(x, self.heads) for x in project(self.kv_proj, memory).chunk(2, dim=-1))
         return key, value
 
 
 def cached_source(
     cache: EncoderDecoderCache | None, slot: int, project: Callable, memory: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The source's keys and values: from slot `slot` of the cross-attention cache; the first time `project(memory)`."""
+    """Returns the source's keys and values from a slot of the cross-attention cache; at first `project(memory)`."""
     if cache is None:
         return project(memory)
     if cache.is_updated.get(slot):
@@ -200,7 +200,7 @@ def cached_source(
 
 
 def real_positions(mask: Tensor | None, past: int | Tensor, length: int) -> Tensor | None:
-    """Which of the `length` positions after `past` are not padding, (batch, length); None: all of them.
+    """Returns which of the `length` positions after `past` are not padding, (batch, length); None: all of them.
 
     `mask` is what an attention gets: (batch, 1, queries, keys), added to the scores or boolean, or (batch, keys).
     """

@@ -17,7 +17,7 @@ Generation: Any = GenerationMixin  # Any, or mypy would hold every model to the 
 
 
 def asked_for(name: str, arguments: dict[str, Any], *configs: Any) -> Any:
-    """An option of generate(), taken out of the call's arguments, else of the first config that has it; else None."""
+    """Takes an option of generate() out of the call's arguments, else of the first config that has it; else None."""
     given = [arguments.pop(name, None), *(getattr(config, name, None) for config in configs)]
     return next((value for value in given if value is not None), None)
 
@@ -33,7 +33,7 @@ class TranslationGenerationMixin(Generation):
     logits_are_scores: bool = False
 
     def decoder_inputs_of(self, labels: Tensor | None) -> Tensor:
-        """The decoder's inputs of a call that gave none. Raises: ValueError without labels too."""
+        """Makes the decoder's inputs of a call that gave none. Raises: ValueError without labels too."""
         if labels is None:
             raise ValueError(
                 "decoder_input_ids are missing, and labels, of which they would be made: give one of them. Where the "
@@ -43,7 +43,7 @@ class TranslationGenerationMixin(Generation):
         return self.prepare_decoder_input_ids_from_labels(labels)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Labels shifted right by one, beginning with the decoder's start token; -100 becomes padding."""
+        """Shifts labels right by one, beginning with the decoder's start token; -100 becomes padding."""
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         shifted[:, 1:] = labels[:, :-1]
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id or 0)
@@ -95,7 +95,7 @@ class TranslationGenerationMixin(Generation):
         return search(input_ids, processors, stopping_criteria, generation_config, **kwargs)
 
     def compute_transition_scores(self, sequences, scores, beam_indices=None, normalize_logits=False) -> Tensor:
-        """As GenerationMixin's, also where source and target have vocabularies of their own.
+        """Computes what GenerationMixin's does, also where source and target have vocabularies of their own.
 
         `normalize_logits` does nothing where `logits_are_scores`.
         """
@@ -122,12 +122,12 @@ generate_again: Callable[..., Any] | None = None
 
 
 def fast_loop(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -> Callable | None:
-    """The faster loop for what generate() was asked, or None: then Transformers' own is called."""
+    """Returns the faster loop for what generate() was asked, or None: then Transformers' own is called."""
     return None if find_loop is None else find_loop(model, criteria, config, arguments)
 
 
 def normalization_undone(model: Any, processors: Any) -> Any:
-    """The logits processors for Transformers' beam search, which takes a log-softmax of whatever a model returns.
+    """Returns logits processors for Transformers' beam search, which takes a log-softmax of all that a model returns.
 
     Where `logits_are_scores` the first of them gives back what that took away, log sum exp of the last position.
 
@@ -149,7 +149,7 @@ def normalization_undone(model: Any, processors: Any) -> Any:
 
 
 def for_outputs(model: Any) -> Any:
-    """The model for one call: another object with the same weights, so that nothing is set on what others call.
+    """Returns the model for one call: another object with the same weights, so that nothing is set on what others call.
 
     Its `config.vocab_size` is the decoder's, because Transformers looks there for the number of logits: in
     compute_transition_scores, and in 5.17's beam search. Ours is the source's size, as Marian's.

@@ -11,11 +11,13 @@ gradient of (1) by z is softmax(z) - (1 - eps) 1_y - eps / V, and its last term 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .linear import matrix_of, product_dtype, runs_ahead
+from .linear import matrix_of, multiply, product_dtype, runs_ahead
 
 ROWS = 256  # target positions projected at once on a CPU: their logits stay in its cache, whatever the batch
 LOGITS = 1 << 29  # bytes of the logits of as many positions as are projected at once elsewhere, in few launches
@@ -24,7 +26,7 @@ LOGITS = 1 << 29  # bytes of the logits of as many positions as are projected at
 def projected_cross_entropy(
     states: Tensor, weight: Tensor, labels: Tensor, label_smoothing: float = 0.0, bias: Tensor | None = None
 ) -> Tensor:
-    """Equation 1, summed over the positions whose label is not -100; no (positions, vocabulary) tensor is kept.
+    """Computes equation 1, summed over positions whose label is not -100; no (positions, vocabulary) tensor is kept.
 
     Args:
         states: (..., d_model), what the output projection reads.
@@ -51,7 +53,7 @@ def projected_cross_entropy(
 def head_cross_entropy(
     head: nn.Module, states: Tensor, labels: Tensor, label_smoothing: float = 0.0, logits: Tensor | None = None
 ) -> Tensor:
-    """Equation 1 by an output projection, the layer `head`: from its `logits` if they are there for every position."""
+    """Computes equation 1 by an output projection, `head`; from its `logits` if they are there for every position."""
     if logits is not None and logits.shape[:-1] == labels.shape:
         return cross_entropy(logits, labels, label_smoothing)
     weight, bias = matrix_of(head, states)
@@ -59,14 +61,14 @@ def head_cross_entropy(
 
 
 def divisor(labels: Tensor, items: int | Tensor | None) -> int | Tensor:
-    """What a sum over target tokens is divided by: `items`, or how many labels are not -100; at least 1."""
+    """Returns `items`, by which a sum over target tokens is divided, or how many labels are not -100; at least 1."""
     items = (labels != -100).sum() if items is None else items
     return items.clamp(min=1) if isinstance(items, Tensor) else max(items, 1)
 
 
 def following_labels(labels: Tensor | None, mask: Tensor | None) -> Tensor | None:
-    """Of a causal model's labels, what every position predicts, (batch, time): the next one; nothing (-100) at the end
-    and behind a token that the mask (batch, time) hides."""
+    """Returns the label that every position of a causal model predicts, (batch, time): the next one; nothing (-100) at
+    the end and behind a token that the mask (batch, time) hides."""
     if labels is None:
         return None
     following = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
@@ -76,7 +78,7 @@ def following_labels(labels: Tensor | None, mask: Tensor | None) -> Tensor | Non
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Equation 1 from logits (..., vocabulary), summed over the positions whose label is not -100."""
+    """Computes equation 1 from logits (..., vocabulary), summed over the positions whose label is not -100."""
     real = labels != -100
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     target = logits.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
@@ -99,11 +101,14 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         by_bias = None if bias is None else torch.zeros_like(bias, dtype=exact)
         total = torch.zeros((), dtype=exact, device=states.device)
         counts = (labels != -100).unsqueeze(1) if runs_ahead(states) else None  # None: every label does
-        buffer = states.new_empty(min(rows, states.shape[0]), weight.shape[0])  # of the logits, for all chunks
+        buffer: Any = None  # of the logits, for all chunks
         for start in range(0, states.shape[0], rows):
             inside = slice(start, start + rows)
             chunk, target = states[inside], labels[inside].clamp(min=0).unsqueeze(1)
-            logits = torch.mm(chunk, weight.t(), out=buffer[: chunk.shape[0]]).to(exact)
+            logits = multiply(chunk, weight, "forward")
+            if logits is None:
+                buffer = states.new_empty(min(rows, states.shape[0]), weight.shape[0]) if buffer is None else buffer
+                logits = torch.mm(chunk, weight.t(), out=buffer[: chunk.shape[0]]).to(exact)
             if bias is not None:
                 logits += bias
             chosen = logits.gather(1, target)
@@ -120,11 +125,17 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 if by_bias is not None:
                     by_bias += probabilities.sum(0)
                 by_logits = probabilities.to(weight.dtype)
-                torch.mm(by_logits, weight, out=gradient[0][inside])
+                by_chunk = multiply(by_logits, weight.t(), "by_states")
+                if by_chunk is None:
+                    torch.mm(by_logits, weight, out=gradient[0][inside])
+                else:
+                    gradient[0][inside] = by_chunk
                 if weight.dtype == exact:
                     gradient[1].addmm_(by_logits.t(), chunk)
                 else:  # products in half precision, their sum over the chunks not
                     gradient[1].add_(by_logits.t() @ chunk)
+                del by_logits
+            del logits, probabilities  # the next chunk's take their place
         if label_smoothing:  # eps mean_v z_v = eps h . mean_v E_v, and its gradients
             mean_weight, read = weight.to(exact).mean(0), states.to(exact)
             sum_states = (read if counts is None else torch.where(counts, read, 0.0)).sum(0)

@@ -1,4 +1,4 @@
-"""What encoder and translation model return, where it is more than Transformers' own outputs hold."""
+"""The outputs of encoder and translation model that hold more than Transformers' own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 @dataclass
 class EncoderOutput(BaseModelOutput):
-    """What an encoder hands on beside its last state. All tensors have the batch first, so that beams can repeat them.
+    """An encoder's last state and all else that it hands on, the batch first in each, so that beams can repeat them.
 
     `memory`, (batch, source, ...): what the decoder's attention over the source reads; None: the last state.
     `features`, (batch, ...): everything else that is handed on for the source positions, or for the whole sentence:
@@ -22,7 +22,7 @@ class EncoderOutput(BaseModelOutput):
 
     @classmethod
     def of(cls, outputs: BaseModelOutput | tuple, names: Sequence[str]) -> "EncoderOutput":
-        """From any encoder output, or the tuple of one, whose fields `names` are filled beside the last state.
+        """Makes it of any encoder output, or the tuple of one, whose fields `names` are filled beside the last state.
 
         Raises: ValueError if one of `names` is missing.
         """

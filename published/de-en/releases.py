@@ -1,4 +1,4 @@
-"""What differs between the releases of Transformers that this package supports.
+"""The differences between the releases of Transformers that this package supports.
 
 From 5.24 on generate(), the masks and the outputs say `cache`; before they said `past_key_values`. Here it is `cache`:
 `takes_cache` makes every forward that has one take the other name too, and `CACHE` is the field of an output in the
@@ -19,7 +19,7 @@ PREFIX_BY_ROW = CACHE != "cache"  # before 5.24 prefix_allowed_tokens_fn is aske
 
 
 def takes_cache(forward: Callable) -> Callable:
-    """A forward with an argument `cache` that also takes `past_key_values`; from 5.24 on it warns, as Transformers do.
+    """Lets a forward with an argument `cache` take `past_key_values` too; from 5.24 on it warns, as Transformers do.
 
     Where both are given `cache` counts, as in Transformers, unless it holds nothing yet: PEFT hands its prefix over as
     `past_key_values` in every step, beside the cache of generate().

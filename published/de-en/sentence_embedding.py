@@ -1,4 +1,4 @@
-"""Sentence embeddings: what a translation model makes of a whole source, as one vector.
+"""Sentence embeddings: a whole source as one vector, made by a translation model.
 
 | pooling | of the attention bridge (bridge.py): M (k, d) | of any other model: the encoder's states (n, d) |
 | --- | --- | --- |
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def pooled_rows(memory: Tensor, pooling: str | int) -> Tensor:
-    """M (batch, k, d) -> (batch, k d) or (batch, d). Raises: ValueError for another pooling."""
+    """Pools M (batch, k, d) to (batch, k d) or (batch, d). Raises: ValueError for another pooling."""
     if pooling == "flat":
         return memory.flatten(1)
     if pooling == "mean":
@@ -25,7 +25,7 @@ def pooled_rows(memory: Tensor, pooling: str | int) -> Tensor:
 
 
 def pooled_states(states: Tensor, mask: Tensor | None, pooling: str | int) -> Tensor:
-    """States (batch, source, d), mask (batch, source) or None -> (batch, d). Raises: ValueError but for "mean"."""
+    """Pools states (batch, source, d), mask (batch, source), to (batch, d). Raises: ValueError but for "mean"."""
     if pooling != "mean":
         raise ValueError(f"pooling={pooling!r}: a model without an attention bridge has the mean of its states alone")
     if mask is None:

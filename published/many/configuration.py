@@ -1,6 +1,6 @@
-"""What every architecture's config has: Marian's field names, plus where the layer norm stands.
+"""The fields of every architecture's config: Marian's names, plus where the layer norm stands.
 
-`StackConfig` is what a decoder needs, with or without an encoder; `TransformerConfig` adds the encoder.
+`StackConfig` is for a decoder, with or without an encoder; `TransformerConfig` adds the encoder.
 
 A family subclasses it, sets `model_type`, adds its fields and decorates itself with `@strict` (it is not inherited).
 
@@ -53,7 +53,7 @@ def copy_code(pointers: Mapping[str, Any], source: Path, target: Path) -> dict[s
 
 @strict
 class StackConfig(PreTrainedConfig):
-    """What translation models and language models share; the defaults are the base shape of Vaswani et al. 2017.
+    """The config that translation and language models share; its defaults are the base shape of Vaswani et al. 2017.
 
     Args:
         vocab_size: entries of the vocabulary (of the source's, where there are two).
@@ -108,11 +108,11 @@ class StackConfig(PreTrainedConfig):
 
     @property
     def target_vocab_size(self) -> int:
-        """Entries of the vocabulary that is predicted."""
+        """Returns the number of entries of the vocabulary that is predicted."""
         return getattr(self, "decoder_vocab_size", None) or self.vocab_size
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any):
-        """As Transformers'; where `auto_map` points to code, that code goes along, so that what is saved loads again.
+        """Saves the config, and the code that `auto_map` points to, if any, so that what is saved loads again.
 
         A model of a published folder has such a pointer; whatever saves a model, Trainer too, saves its config here.
         """
@@ -140,25 +140,25 @@ class StackConfig(PreTrainedConfig):
             raise ValueError(f"{side}_attention_heads={heads}: d_model={self.d_model} must be a multiple of it")
 
     def validate_activation(self):
-        """The activation function must be one that Transformers knows."""
+        """Refuses an activation function that Transformers does not know."""
         if self.activation_function not in ACT2FN:
             raise ValueError(f"activation_function='{self.activation_function}': must be one of {', '.join(ACT2FN)}")
 
     def validate_positions(self):
-        """Only sines can be counted from another number."""
+        """Refuses another first number than 0 for what are no sines."""
         if self.position_offset < 0 or (self.position_offset and self.position_embedding == "learned"):
             raise ValueError(
                 f"position_offset={self.position_offset}: must be at least 0, and 0 with position_embedding='learned'"
             )
 
     def validate_rates(self):
-        """Dropout rates are probabilities."""
+        """Refuses dropout rates that are no probabilities below 1."""
         for field in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)}: must be in [0, 1)")
 
     def validate_scales(self):
-        """Deviations and what is added to a variance are above 0."""
+        """Refuses deviations, and additions to a variance, that are not above 0."""
         for field in ("init_std", "layer_norm_eps"):
             value = getattr(self, field)
             if value is not None and not 0 < value < float("inf"):
@@ -196,11 +196,11 @@ class TransformerConfig(StackConfig):
         super().__post_init__(**kwargs)
 
     def cache_slots(self) -> list[str]:
-        """The type of cache layer that each slot of the decoder's cache needs, one slot a decoder layer."""
+        """Names the type of cache layer of each slot of the decoder's cache, one slot a decoder layer."""
         return ["full_attention"] * self.decoder_layers
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
-        """As Transformers'; the caches ask here for the number and the types of their slots."""
+        """Returns Transformers' text config, where the caches ask for the number and the types of their slots."""
         config = super().get_text_config(decoder, encoder)
         # What comes back has lost its decoder_ fields: it is not changed again when a cache asks it in turn.
         if decoder and not encoder and self.is_encoder_decoder and "decoder_layers" in vars(self):
@@ -213,7 +213,7 @@ class TransformerConfig(StackConfig):
         self._refuse_sizes("encoder")
 
     def validate_vocabularies(self):
-        """One shared embedding needs one vocabulary."""
+        """Refuses one shared embedding of two vocabularies."""
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
             raise ValueError(
                 f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}: "

@@ -23,6 +23,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention import CrossAttention, SelfAttention
 from .configuration import StackConfig, TransformerConfig
+from .linear import project
 
 
 class Dropout(nn.Dropout):
@@ -54,7 +55,7 @@ class _Dropout(torch.autograd.Function):
 
 
 def _keep(values: Tensor, noise: Tensor, rate: float) -> Tensor:
-    """`values` / (1 - rate) where the 16-bit noise is among the upper 1 - rate of its range, else 0."""
+    """Returns `values` / (1 - rate) where the 16-bit noise is among the upper 1 - rate of its range, else 0."""
     threshold = round(rate * 65536) - 32768 - 1
     # The gradient of a threshold is just this selection, in one pass over memory.
     return torch.ops.aten.threshold_backward(values, noise.to(values.dtype), threshold).mul_(1.0 / (1.0 - rate))
@@ -108,7 +109,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        return self.fc2(self.dropout(self.activation(self.fc1(hidden_states))))
+        return project(self.fc2, self.dropout(self.activation(project(self.fc1, hidden_states))))
 
 
 class EncoderLayer(GradientCheckpointingLayer):
@@ -124,12 +125,12 @@ class EncoderLayer(GradientCheckpointingLayer):
         self.feed_forward_sublayer = Sublayer(config)
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None, **kwargs) -> Tensor:
-        """(batch, source, d_model) -> the same."""
+        """Maps states (batch, source, d_model) to states of the same shape."""
         hidden_states = self.attend_self(hidden_states, mask, **kwargs)
         return self.feed_forward_sublayer(hidden_states, lambda x: self.feed_forward(x))
 
     def attend_self(self, hidden_states: Tensor, mask: Tensor | None, **kwargs) -> Tensor:
-        """The whole sublayer, residual and norm included."""
+        """Computes the whole sublayer, residual and norm included."""
         return self.self_attn_sublayer(hidden_states, lambda x: self.self_attn(x, mask, **kwargs)[0])
 
 
@@ -165,7 +166,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         cache: Cache | None = None,
         **kwargs,
     ) -> Tensor:
-        """hidden_states (batch, target, d_model), memory (batch, source, ...) -> (batch, target, d_model).
+        """Maps hidden_states (batch, target, d_model), over memory (batch, source, ...), to the same shape.
 
         `extras`: what the decoder's `extend` made, with its `names`; the baseline reads none.
         """
@@ -183,7 +184,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         extras: dict[str, Tensor],
         **kwargs,
     ) -> Tensor:
-        """The whole sublayer, residual and norm included."""
+        """Computes the whole sublayer, residual and norm included."""
         return self.self_attn_sublayer(hidden_states, lambda x: self.self_attn(x, mask, cache, **kwargs)[0])
 
     def attend_source(
@@ -195,5 +196,5 @@ class DecoderLayer(GradientCheckpointingLayer):
         extras: dict[str, Tensor],
         **kwargs,
     ) -> Tensor:
-        """The whole sublayer, residual and norm included."""
+        """Computes the whole sublayer, residual and norm included."""
         return self.source_attn_sublayer(hidden_states, lambda x: self.source_attn(x, memory, mask, cache, **kwargs)[0])

@@ -44,6 +44,7 @@ from .attention import CrossAttention, SelfAttention, causal_mask, source_mask
 from .configuration import StackConfig, TransformerConfig
 from .generation import TranslationGenerationMixin
 from .layers import DecoderLayer, EncoderLayer
+from .linear import project
 from .loss import divisor, head_cross_entropy
 from .outputs import EncoderOutput, TranslationOutput
 from .releases import CACHE, takes_cache
@@ -73,7 +74,7 @@ class Encoder(Stack):
         position_ids: Tensor | None = None,
         **kwargs,
     ) -> EncoderOutput:
-        """input_ids and attention_mask (batch, source) -> states (batch, source, d_model).
+        """Encodes input_ids and attention_mask (batch, source) as states (batch, source, d_model).
 
         Args:
             is_causal: no position sees those behind it, as in a language model of the source (encoder_models.py).
@@ -93,15 +94,15 @@ class Encoder(Stack):
 
     @property
     def hands_on(self) -> tuple[str, ...]:
-        """The fields of `EncoderOutput` that the decoder needs beside the last state, in the model's present mode."""
+        """Names the fields of `EncoderOutput` that the decoder needs beside the last state, in the present mode."""
         return ()
 
     def memory(self, states: list[Tensor]) -> Tensor | None:
-        """`EncoderOutput.memory`, from all L + 1 states; None is the last state."""
+        """Returns `EncoderOutput.memory`, from all L + 1 states; None is the last state."""
         return None
 
     def features(self, states: list[Tensor]) -> Tensor | None:
-        """`EncoderOutput.features`, from all L + 1 states."""
+        """Returns `EncoderOutput.features`, from all L + 1 states."""
         return None
 
 
@@ -136,7 +137,7 @@ class Decoder(Stack):
         extras: dict[str, Tensor] | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """input_ids (batch, target) -> states of the target (batch, target, d_model).
+        """Decodes input_ids (batch, target) to states of the target (batch, target, d_model).
 
         Args:
             encoder_hidden_states, encoder_features: memory (batch, source, ...) and features of `EncoderOutput`.
@@ -178,10 +179,10 @@ class Decoder(Stack):
         attention_mask: Tensor | None,
         features: Tensor | None,
     ) -> dict[str, Tensor]:
-        """The extras: what the layers read beside the baseline's inputs, each (batch, ...), by name.
+        """Returns the extras: what the layers read beside the baseline's inputs, each (batch, ...), by name.
 
-        From E[x] (batch, target, d_model), what else `embed` takes, the mask as `forward` got it, and what the encoder
-        handed on.
+        They are made of E[x] (batch, target, d_model), what else `embed` takes, the mask as `forward` got it, and what
+        the encoder handed on.
         """
         return {}
 
@@ -224,7 +225,7 @@ class TransformerModel(TransformerPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        """Tokens (batch, source) and (batch, target) -> decoder states (batch, target, d_model)."""
+        """Reads tokens (batch, source) and (batch, target); returns decoder states (batch, target, d_model)."""
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
         return self.decode(
@@ -239,7 +240,7 @@ class TransformerModel(TransformerPreTrainedModel):
         )
 
     def decode(self, encoded: EncoderOutput, **inputs: Any) -> Seq2SeqModelOutput:
-        """The decoder, with its `inputs`, over what the encoder handed on."""
+        """Runs the decoder, with its `inputs`, over what the encoder handed on."""
         outputs = self.decoder(
             encoder_hidden_states=encoded.last_hidden_state if encoded.memory is None else encoded.memory,
             encoder_features=encoded.features,
@@ -331,7 +332,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
         logits = loss = losses = None
         if not loss_only:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = self.lm_head(outputs.last_hidden_state[:, kept])
+            logits = project(self.lm_head, outputs.last_hidden_state[:, kept])
         if labels is not None:
             losses = self.supervise(outputs, logits, labels, smoothing, divisor(labels, num_items_in_batch))
             loss = torch.stack(list(losses.values())).sum()
@@ -356,7 +357,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
         label_smoothing: float,
         items: int | Tensor,
     ) -> dict[str, Tensor]:
-        """The parts of the loss by name, whose sum it is; here one, of the decoder's last state.
+        """Returns the parts of the loss by name, whose sum it is; here one, of the decoder's last state.
 
         Each is divided here: a sum over target tokens, or over sentences, by `items`, the target tokens of the step.
         """
@@ -371,6 +372,6 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
         pooling: str | int = "mean",
         **inputs,
     ) -> Tensor:
-        """Sentence embeddings (batch, d_model): the mean of the encoder's last states over real positions."""
+        """Returns sentence embeddings (batch, d_model): the mean of the encoder's last states over real positions."""
         encoded = self.get_encoder()(input_ids, attention_mask, **inputs)
         return pooled_states(encoded.last_hidden_state, attention_mask, pooling)

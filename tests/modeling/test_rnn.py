@@ -110,11 +110,12 @@ def test_packing_is_undone():
     real = torch.tensor([[1, 0, 1, 1], [0, 0, 1, 0], [1, 1, 1, 1]]).bool()
     states = torch.arange(24.0).view(3, 4, 2) + 1
     packing = Packing(real)
-    packed = packing.pack(states)
-    assert packed.batch_sizes.tolist() == [3, 2, 2, 1]
-    assert torch.equal(packing.unpack(packed.data), states * real.unsqueeze(-1))
+    assert packing.aligned.real.tolist() == [[True, True, True, False], [True] + [False] * 3, [True] * 4]
+    assert torch.equal(packing.align(states)[0], states[0, [0, 2, 3, 1]])
+    assert torch.equal(packing.back(packing.align(states)), states)
+    assert packing.aligned.align(states) is states
     assert Packing.of(torch.ones(2, 3).bool()) is None
-    assert Packing(torch.zeros(2, 3).bool()).order[1].tolist() == [2]
+    assert Packing(torch.zeros(2, 3).bool()).real.tolist() == [[True, False, False]] * 2
 
 
 @pytest.mark.parametrize("feeding", [True, False])
@@ -184,54 +185,34 @@ def test_a_reset_state_is_none():
         assert slot.last_state() is None
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("start", [False, True])
-def test_closed_gates_equal_packing(start, monkeypatch):
-    """Padding on the sides: a layer in one call finds what PyTorch finds in packed sentences, gradients too."""
-    torch.manual_seed(0)
-    lstm = LSTM(6, 8, bidirectional=not start).double()
-    real = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0], [0, 1, 0, 0, 0], [1, 1, 1, 1, 1]])
-    real = (real.sort(1, descending=True).values if start else real).bool()
-    states = torch.randn(4, 5, 6, dtype=torch.float64, requires_grad=True)
-    before = (torch.randn(2, 4, 8, dtype=torch.float64).unbind()) if start else None
-    found, packing = [], Packing(real)
-    for close in (True, False):
-        if not close:
-            monkeypatch.setattr(LSTM, "can_close", lambda *args: False)
-        elif not start:
-            assert lstm.can_close(states, packing, before)
-        outputs = lstm(states, packing, before)
-        given = torch.autograd.grad(sum((x * x).sum() for x in outputs), [states, *lstm.parameters()])
-        found.append((outputs, given))
-    assert_same(found[0], found[1])
-
-
-@pytest.mark.parametrize("start", [False, True])
-def test_on_a_device_that_is_not_asked_real_positions_move_to_the_front(start, monkeypatch):
-    """Padding on the sides and holes: as PyTorch finds it in packed sentences, gradients too."""
+@pytest.mark.parametrize(
+    "sides", [[[1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], [[0, 0, 1, 1, 1], [1, 0, 1, 1, 0], [0, 1, 0, 0, 1]]]
+)
+def test_padding_anywhere_does_not_exist(sides, start, ahead, monkeypatch):
+    """Padding on the sides and holes: as PyTorch's layer reads each sentence alone, gradients too."""
     torch.manual_seed(0)
     lstm = LSTM(6, 8, bidirectional=not start).double().eval()
-    rows = [[0, 0, 1, 1, 1], [1, 0, 1, 1, 0], [0, 1, 0, 0, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]]
-    packing = Packing(torch.tensor(rows).bool())
-    states = torch.randn(5, 5, 6, dtype=torch.float64, requires_grad=True)
-    before = (torch.randn(2, 5, 8, dtype=torch.float64).unbind()) if start else None
+    real = torch.tensor([*sides, [1, 1, 1, 1, 1]]).bool()
+    count = len(real)
+    states = torch.randn(count, 5, 6, dtype=torch.float64, requires_grad=True)
+    before = torch.randn(2, count, 8, dtype=torch.float64).unbind() if start else None
+    places, ends = torch.zeros(count, 5, 8, dtype=torch.float64), []
+    for row, here in enumerate(real):
+        first = None if before is None else tuple(x[row : row + 1] for x in before)
+        outputs, *after = lstm(states[row : row + 1, here], None, first)
+        places = places.index_put((torch.tensor(row), here.nonzero()[:, 0]), outputs[0])
+        ends.append(after)
+    expected = (places, *(torch.cat(x) for x in zip(*ends)))
+    if ahead:
+        run_ahead(monkeypatch)
+    found = lstm(states, Packing(real), before)
     both = []
-    for ahead in (False, True):
-        if ahead:
-            run_ahead(monkeypatch)
-            monkeypatch.setattr(Packing, "order", None)  # to know it is to wait
-        outputs = lstm(states, packing, before)
-        given = torch.autograd.grad(sum((x * x).sum() for x in outputs), [states, *lstm.parameters()])
-        both.append((outputs, given))
-    assert_same(both[1], both[0])
-
-
-def test_where_gates_are_not_closed():
-    """A hole, or a first state before padding on the left: those are packed."""
-    lstm, states, left = LSTM(2, 2), torch.ones(2, 3, 2), torch.tensor([[0, 1, 1], [1, 1, 1]]).bool()
-    hole = torch.tensor([[1, 0, 1], [1, 1, 1]]).bool()
-    assert lstm.can_close(states, Packing(left), None)
-    assert not lstm.can_close(states, Packing(left), states)
-    assert not lstm.can_close(states, Packing(hole), None)
+    for outputs in (found, expected):
+        both.append(torch.autograd.grad(sum((x * x).sum() for x in outputs), [states, *lstm.parameters()]))
+    assert_same(found, expected)
+    assert_same(both[0], both[1])
 
 
 def test_a_cell_and_a_product_have_the_gradients_of_their_equations():

@@ -99,11 +99,10 @@ def test_undistorted_positions_get_neither_loss_nor_gradient_through_the_output(
     model = model_of(one, "masked")
     labels = torch.full_like(BATCH.source, -100)
     labels[0, 2] = 7
-    states = model.get_encoder()(**BATCH.encoder_inputs)
-    states.last_hidden_state.retain_grad()
-    loss, _ = model.predict(states, labels, 0.0, False, None)
-    loss.backward()
-    reached = states.last_hidden_state.grad.abs().sum(-1) > 0
+    states = []
+    model.get_encoder().register_forward_hook(lambda module, inputs, output: states.append(output.last_hidden_state))
+    loss = model(**BATCH.encoder_inputs, labels=labels).loss
+    reached = torch.autograd.grad(loss, states)[0].abs().sum(-1) > 0
     assert reached.nonzero().tolist() == [[0, 2]]
 
 
