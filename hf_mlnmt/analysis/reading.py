@@ -140,13 +140,14 @@ def forced_passes(
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]] | None = None,
     batch_tokens: int = 4096,
+    num_beams: int = 1,
     **options: Any,
 ) -> Iterator[Pass]:
-    """The whole model over all pairs, longest source first; without `targets` over its own greedy translations."""
+    """Yields the whole model over all pairs, longest source first; without `targets` over its own translations."""
     model = parts.model
     for indices, ids, mask in _source_batches(parts, sources, batch_tokens):
         if targets is None:
-            labels = own_translations(model, ids, mask)
+            labels = own_translations(model, ids, mask, num_beams)
         else:
             filled, real = pad([targets[i] for i in indices], 0, model.device)
             labels = filled.masked_fill(real == 0, -100)

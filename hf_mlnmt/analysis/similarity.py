@@ -45,23 +45,23 @@ def read_pairs(path: str | Path) -> list[Pair]:
 
 
 def pearson(first: np.ndarray, second: np.ndarray) -> float:
-    """Correlation of two (n,); nan where one does not vary."""
+    """Returns the correlation of two (n,); nan where one does not vary."""
     a, b = first - first.mean(), second - second.mean()
     norm = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / norm if norm else math.nan
 
 
-def ranks(values: np.ndarray) -> np.ndarray:
-    """From 1, in float64 (n,); equal values share the mean of their ranks."""
-    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[group]
-
-
 def correlations(first: np.ndarray, second: np.ndarray) -> dict[str, tuple[float, float, float]]:
-    """{"Pearson", "Spearman": (correlation, low, high)}, 95 % intervals, from -1 to 1."""
+    """Returns {"Pearson", "Spearman": (correlation, low, high)}, 95 % intervals, from -1 to 1.
+
+    Raises: UserError without SciPy.
+    """
+    try:
+        from scipy.stats import rankdata
+    except ImportError as error:
+        raise UserError("correlations need SciPy: pip install 'hf-mlnmt[analysis]'") from error
     first, second = np.asarray(first, float), np.asarray(second, float)
-    values = {"Pearson": pearson(first, second), "Spearman": pearson(ranks(first), ranks(second))}
+    values = {"Pearson": pearson(first, second), "Spearman": pearson(rankdata(first), rankdata(second))}
     return {name: (r, *_interval(r, len(first), name == "Spearman")) for name, r in values.items()}
 
 

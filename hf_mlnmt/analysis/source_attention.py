@@ -1,17 +1,17 @@
-"""Attention over the source: by its place (decoder layer, encoder layer read, head), as word alignments and as maps.
-
-Word alignments have an error rate against alignments made by people.
+"""Attention over the source: by its place (decoder layer, encoder layer read, head), as word alignments, maps, sums.
 
 References: Koehn and Knowles 2017, "Six Challenges for Neural Machine Translation", section 3.5 (from subwords to
-words); Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models" (alignment error rate).
+words); Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models" (alignment error rate);
+thesis on monolingual data, equation 5.7 and section 5.2.2 (coverage, fertilities).
 
 Links are pairs (source word, target word), counted from 0. AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), A the links
-found, S the sure and P the sure and possible links of the gold alignment.
+found, S the sure and P the sure and possible links of the gold alignment, which people have made.
 
-How the weights of subwords become links of words: `hf_mlnmt.generation.alignments`.
+`hf_mlnmt.generation.alignments` makes links of words of the weights of subwords.
 
-Two studies: alignments of a corpus by every layer and head, in Pharaoh's format, and the best of them by error rate;
-maps of the attention in one sentence.
+Three studies: alignments of a corpus by every layer and head, in Pharaoh's format, and the best of them by error rate;
+maps of the attention in one sentence; its coverage, how much attention each source subword has had after every target
+subword.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.figures import Panel
-from hf_mlnmt.analysis.reading import Sample, Systems, check_place, eager_attention, forced_passes, subwords
+from hf_mlnmt.analysis.reading import Pass, Sample, Systems, check_place, eager_attention, forced_passes, subwords
 from hf_mlnmt.analysis.self_attention import by_unit, self_attentions
 from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.errors import UserError
@@ -266,24 +266,18 @@ def map_study(
     """
     study = Study(f"maps.{side}")
     for name, parts in systems.items():
-        targets = sample.target_ids(parts)
-        with eager_attention(parts.model):
-            (one,) = forced_passes(
-                parts, sample.source_ids(parts)[:1], None if targets is None else targets[:1], output_attentions=True
-            )
-        assert one.labels is not None
-        source, target = subwords(parts.source, one.source[0]), subwords(parts.target, one.labels[0])
         with naming(name):
+            read, source, target = _read_first(parts, sample)
             if side == "source":
-                weights = source_attentions(parts.model, one.output.cross_attentions)
+                weights = _over_positions(parts.model, read)
                 maps = {str(place): weights[place][0] for place in choose_places(weights, layer, head)}
                 rows, columns = target, source
             else:
-                layers, _ = self_attentions(one, side, parts.model)
+                layers, _ = self_attentions(read, side, parts.model)
                 units = {
                     f"layer {x}{', ' + unit if unit else ''}": heads[0]
-                    for x, one_layer in enumerate(layers, start=1)
-                    for unit, heads in by_unit(one_layer).items()
+                    for x, layer_weights in enumerate(layers, start=1)
+                    for unit, heads in by_unit(layer_weights).items()
                     if layer in (None, x)
                 }
                 check_place(layer, head, len(layers), layers[0].shape[-3])
@@ -305,3 +299,67 @@ def map_study(
         study.figures[stem] = figures.heat_maps(panels, *labels, "attention weight", numbers=False, low=0.0)
         study.summary.append({"system": name, "translation": " ".join(target), "panels": len(panels)})
     return study
+
+
+def coverage_study(
+    systems: Systems, sample: Sample, layer: int | None = None, head: int | None = None, num_beams: int = 5
+) -> Study:
+    """Sums the attention that each source subword of the sample's first sentence has had after every target subword.
+
+    The mean over the heads unless a head is chosen; a system's own translation by `num_beams` unless one is given. With
+    the fertilities (phi) of a model that has them.
+
+    Raises: UserError naming the system for a layer or head that is not there, or no attention to source positions.
+    """
+    study = Study("coverage")
+    for name, parts in systems.items():
+        with naming(name):
+            read, source, target = _read_first(parts, sample, num_beams)
+            weights = _over_positions(parts.model, read)
+            places = choose_places(weights, layer, head)
+        panels = [Panel(str(place), weights[place][0].cumsum(0).tolist(), target, source) for place in places]
+        study.rows += [
+            {
+                **{"system": name, "layer": place.layer},
+                **({"encoder_layer": place.encoder_layer} if place.encoder_layer else {}),
+                **{
+                    "head": head or "mean",
+                    "row": y,
+                    "target": target[y],
+                    "column": x,
+                    "source": source[x],
+                    "coverage": value,
+                },
+            }
+            for place, panel in zip(places, panels, strict=True)
+            for y, line in enumerate(panel.values)
+            for x, value in enumerate(line)
+        ]
+        stem = file_name(name)
+        how: dict[str, Any] = {"numbers": False, "low": 0.0}
+        study.figures[f"coverage.{stem}"] = figures.heat_maps(panels, "target", "source", "attention so far", **how)
+        study.summary.append({"system": name, "translation": " ".join(target), "panels": len(panels)})
+        if (fertility := getattr(parts.model.get_encoder(), "fertility", None)) is not None:
+            phi = (1 / fertility(read.output.encoder_last_hidden_state)[0, :, 0]).tolist()
+            numbered = enumerate(zip(source, phi, strict=True))
+            study.rows += [{"system": name, "column": x, "source": s, "fertility": value} for x, (s, value) in numbered]
+            study.figures[f"fertilities.{stem}"] = figures.token_bars({name: list(zip(source, phi))}, "fertility")
+    return study
+
+
+def _read_first(parts: Parts, sample: Sample, num_beams: int = 1) -> tuple[Pass, list[str], list[str]]:
+    """Reads the sample's first sentence, its translation or else the model's own; returns both in subwords, too."""
+    targets = sample.target_ids(parts)
+    with eager_attention(parts.model):
+        options: dict[str, Any] = {"num_beams": num_beams, "output_attentions": True}
+        (read,) = forced_passes(parts, sample.source_ids(parts)[:1], targets and targets[:1], **options)
+    assert read.labels is not None
+    return read, subwords(parts.source, read.source[0]), subwords(parts.target, read.labels[0])
+
+
+def _over_positions(model: Any, read: Pass) -> dict[Place, Tensor]:
+    """Returns `source_attentions`. Raises: UserError where they are not over the source's positions."""
+    weights = source_attentions(model, read.output.cross_attentions)
+    if any(heads.shape[-1] != read.source.shape[1] for heads in weights.values()):
+        raise UserError(f"{type(model).__name__} does not attend to source positions: there is nothing to draw.")
+    return weights
