@@ -24,7 +24,7 @@ Pair = tuple[str, str, float]
 
 
 def read_pairs(path: str | Path) -> list[Pair]:
-    """(sentence, sentence, score) of each line, with tabs between them.
+    """Reads (sentence, sentence, score) of each line, with tabs between them.
 
     Raises: UserError for a line of another form, an empty sentence, fewer than four pairs, or one score only.
     """
@@ -73,7 +73,7 @@ def _interval(r: float, count: int, ranked: bool) -> tuple[float, float]:
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """(n, width) twice -> (n,); 0 for an embedding of zeros."""
+    """Computes (n, width) twice -> (n,); 0 for an embedding of zeros."""
     return (normalised(first.astype(float)) * normalised(second.astype(float))).sum(1)
 
 
@@ -83,7 +83,7 @@ def similarity_study(
     language: str | None = None,
     pooling: str | int | None = None,
 ) -> Study:
-    """The correlations of every system on every file of pairs, with intervals, as rows and points."""
+    """Compares every system's cosines with every file's scores: correlations and intervals, as rows and points."""
     study = Study("similarity")
     panels: dict[str, dict[str, list[figures.Interval]]] = {}
     for file, pairs in files.items():

@@ -39,14 +39,14 @@ _LINK = re.compile(r"(\d+)([-?p])(\d+)")
 
 @dataclass(frozen=True)
 class GoldAlignment:
-    """One sentence's links; `possible` holds the sure ones too."""
+    """The links of one sentence; `possible` holds the sure ones too."""
 
     sure: frozenset[Link]
     possible: frozenset[Link]
 
 
 def alignment_error_rate(aligned: Iterable[set[Link]], gold: Iterable[GoldAlignment]) -> float:
-    """AER over all sentences, their counts added up before dividing. Raises: UserError if there is no link at all."""
+    """Returns AER over all sentences, counts added up before dividing. Raises: UserError if there is no link at all."""
     right = total = 0
     for made, sentence in zip(aligned, gold, strict=True):
         right += len(made & sentence.sure) + len(made & sentence.possible)
@@ -57,7 +57,7 @@ def alignment_error_rate(aligned: Iterable[set[Link]], gold: Iterable[GoldAlignm
 
 
 def read_gold(lines: Iterable[str], name: str | Path, one_based: bool = False) -> list[GoldAlignment]:
-    """Gold alignments, one sentence a line: `i-j` sure, `i?j` or `ipj` possible, source first.
+    """Reads gold alignments, one sentence a line: `i-j` sure, `i?j` or `ipj` possible, source first.
 
     Raises: UserError with file and line for anything else.
     """
@@ -82,7 +82,7 @@ def read_gold(lines: Iterable[str], name: str | Path, one_based: bool = False) -
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """One attention over the source, by its decoder layer, encoder layer and head, all counted from 1.
+    """The place of an attention over the source: its decoder layer, encoder layer and head, all counted from 1.
 
     encoder_layer: the one that it reads where there are several (MLMHA with weights of their own); else 0.
     head: 0 for the mean of the layer's heads.
@@ -98,7 +98,7 @@ class Place:
 
 
 def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> dict[Place, Tensor]:
-    """Every attention over the source by its place, and the mean over the heads of each: (batch, target, source).
+    """Returns every attention over the source by its place, and the mean over heads: (batch, target, source).
 
     Shapes: (batch, heads, target, source), or (batch, encoder layers, heads, target, source) of MLMHA with U0 = 1.
     Raises: UserError if there is none.
@@ -117,7 +117,7 @@ def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> 
 
 
 def choose_places(places: Iterable[Place], layer: int | None = None, head: int | None = None) -> list[Place]:
-    """Of the places those of one layer, or of all layers, with one head, or with the mean over the heads.
+    """Chooses the places of one layer, or of all layers, with one head, or with the mean over the heads.
 
     Raises: UserError for a layer or head that is not there.
     """
@@ -127,7 +127,7 @@ def choose_places(places: Iterable[Place], layer: int | None = None, head: int |
 
 
 def word_indices(tokenizer: Any, text: str) -> list[int | None]:
-    """The word, counted from 0, of each subword of `text`; words are what white space separates. None for </s>."""
+    """Returns the word, from 0, of each subword of `text`; words are what white space separates. None for </s>."""
     encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
     starts = [match.start() for match in re.finditer(r"\S+", text)]
     indices: list[int | None] = []
@@ -140,7 +140,7 @@ def word_indices(tokenizer: Any, text: str) -> list[int | None]:
 def align(
     parts: Parts, sources: Sequence[str], targets: Sequence[str], batch_tokens: int = 4096
 ) -> list[dict[Place, set[Link]]]:
-    """The links of every sentence pair at every place of the model, which reads the pair as it is given.
+    """Links every sentence pair at every place of the model, which reads the pair as it is given.
 
     Words are what white space separates, before and after the model's own text processing alike.
     Raises: UserError where that processing changes the number of words, or the tokenizer knows no offsets.
@@ -161,7 +161,7 @@ def align(
 def _encode(
     tokenizer: Any, processing: Any, texts: Sequence[str], name: str
 ) -> tuple[list[list[int]], list[list[int | None]]]:
-    """Of each text of one side the token ids, and the word of each."""
+    """Returns of each text of one side the token ids, and the word of each."""
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"the {name}'s tokenizer does not say where in the text a subword stands (not a fast one).")
     ids, words = [], []
@@ -179,13 +179,13 @@ def _encode(
 
 
 def error_rates(alignments: Sequence[dict[Place, set[Link]]], gold: Sequence[GoldAlignment]) -> dict[Place, float]:
-    """AER at every place, the best first."""
+    """Returns AER at every place, the best first."""
     rates = {place: alignment_error_rate([one[place] for one in alignments], gold) for place in alignments[0]}
     return dict(sorted(rates.items(), key=lambda item: (item[1], item[0])))
 
 
 def check_gold(gold: Sequence[GoldAlignment], sources: Sequence[str], targets: Sequence[str], name: str) -> None:
-    """UserError unless there is one gold alignment for each pair, within its words."""
+    """Raises UserError unless there is one gold alignment for each pair, within its words."""
     if not len(gold) == len(sources) == len(targets):
         raise UserError(
             f"{name}: {len(gold)} lines for {len(sources)} sources and {len(targets)} translations: expected the same."
@@ -209,7 +209,7 @@ def alignment_study(
     layer: int | None = None,
     head: int | None = None,
 ) -> Study:
-    """Alignments of the given translations at the places asked for, or at the best one by error rate.
+    """Aligns the given translations at the places asked for, or at the best one by error rate.
 
     gold: one a sentence of the sample. With MLMHA a layer is one place for each encoder layer that it reads.
     Raises: UserError without translations; without `gold` and without a layer; for a layer or head that is not there.
@@ -260,7 +260,7 @@ def _rate_panels(name: str, rates: dict[Place, float]) -> list[Panel]:
 def map_study(
     systems: Systems, sample: Sample, side: MapSide = "source", layer: int | None = None, head: int | None = None
 ) -> Study:
-    """Attention weights of the sample's first sentence as heat maps, a panel for each layer, unit or encoder layer.
+    """Draws attention weights of the sample's first sentence: a heat map for each layer, unit or encoder layer.
 
     The mean over the heads unless a head is chosen; the system's own greedy translation unless one is given.
     """
