@@ -89,7 +89,7 @@ def _without(index: int, names: Sequence[Any]) -> list[float]:
 def translations(
     parts: Parts, sources: Sequence[str], chosen: Sequence[Variant], **decoding: Any
 ) -> dict[str, list[str]]:
-    """Returns {name: translations} of the whole model, then of each variant; `decoding`: TranslationPipeline's options."""
+    """Returns {name: translations}, the whole model's first; `decoding`: TranslationPipeline's options."""
     outputs = {WHOLE: list(TranslationPipeline(parts)(list(sources), **decoding))}
     for variant in chosen:
         used = parts

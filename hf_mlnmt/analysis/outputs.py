@@ -203,7 +203,7 @@ SHOWN = 20
 
 
 def source_lengths(sources: Lines, model: str | None = None) -> list[int]:
-    """Returns the length of each source in subwords of a model's tokenizer without </s>, or in words (data/words.py)."""
+    """Returns each source's length in subwords of a model's tokenizer without </s>, or in words (data/words.py)."""
     if model is None:
         return [len(words(line)) for line in sources]
     from hf_mlnmt.data.tokenizer import encode, load_tokenizers

@@ -95,35 +95,35 @@ class Comparison:
 
     @property
     def first(self) -> dict[str, Any]:
-        """The results of the baseline's first seed."""
+        """Returns the results of the baseline's first seed."""
         return next(iter(self.runs[self.baseline].values()))
 
     @property
     def places(self) -> list[tuple[str, str]]:
-        """(test set, protocol) of all scores."""
+        """Returns (test set, protocol) of all scores."""
         return [(test, protocol) for test, protocols in self.first["scores"].items() for protocol in protocols]
 
     @property
     def several(self) -> bool:
-        """Whether a system has several runs."""
+        """Returns whether a system has several runs."""
         return any(len(runs) > 1 for runs in self.runs.values())
 
     def title(self, test_set: str, protocol: str) -> str:
-        """What stands above these scores."""
+        """Returns the title of these scores."""
         return title_of(protocol, [one.get("signature") for one in self.first["scores"][test_set][protocol].values()])
 
     def metrics(self, test_set: str, protocol: str) -> list[str]:
-        """What was scored there."""
+        """Returns the metrics that were scored there."""
         return list(self.first["scores"][test_set][protocol])
 
     def scores(self, system: str, test_set: str, protocol: str, metric: str) -> list[float]:
-        """One score for each seed."""
+        """Returns a score for each seed."""
         return [run["scores"][test_set][protocol][metric]["score"] for run in self.runs[system].values()]
 
     def interval(
         self, system: str, test_set: str, protocol: str, metric: str
     ) -> tuple[float, float | None, float | None]:
-        """The score with its 95 % interval; of several runs the mean, and one standard deviation to each side.
+        """Returns the score with its 95 % interval; of several runs the mean, one standard deviation to each side.
 
         Of one run beside systems of several the score alone: the two kinds of intervals do not stand in one table.
         """
@@ -138,38 +138,38 @@ class Comparison:
         return scores[0], low, high
 
     def counted(self, system: str, test_set: str, protocol: str) -> Mapping[str, Any]:
-        """sentences, references, empty_outputs, empty_references and length_ratio of the first run; {} if unknown."""
+        """Returns the first run's sentences, references, empty ones of both, length_ratio; {} if unknown."""
         run = next(iter(self.runs[system].values()))
         return cast(Mapping[str, Any], run.get("outputs", {}).get(test_set, {}).get(protocol, {}))
 
     def tested(self, system: str, test_set: str, protocol: str, metric: str) -> dict[str, Any] | None:
-        """The numbers of one test (SeedResult.to_dict); None for the baseline, and where nothing was tested."""
+        """Returns the numbers of one test (SeedResult.to_dict); None for the baseline, and where nothing was tested."""
         numbers: Any = self.tests.get(system, {})
         for key in (TESTED, test_set, protocol, metric):
             numbers = numbers.get(key, {})
         return numbers or None
 
     def p_values(self, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
-        """{system: p of approximate randomisation, not corrected}, of all but the baseline; None from few sentences."""
+        """Returns {system: p of approximate randomisation, uncorrected} without the baseline; None of few sentences."""
         few = self.too_few(test_set, protocol)
         tests = {system: self.tested(system, test_set, protocol, metric) for system in self.tests}
         return {name: one.get("approximate_randomisation") if one and not few else None for name, one in tests.items()}
 
     def corrected(self, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
-        """The same, corrected for the number of systems (Holm)."""
+        """Returns `p_values` corrected for the number of systems (Holm)."""
         return holm(self.p_values(test_set, protocol, metric))
 
     def mark(self, system: str, test_set: str, protocol: str, metric: str) -> str:
-        """†, ‡ or nothing."""
+        """Returns †, ‡ or nothing."""
         return marks(self.p_values(test_set, protocol, metric)).get(system, "")
 
     def too_few(self, test_set: str, protocol: str) -> bool:
-        """Whether the test set has too few sentences for p-values."""
+        """Returns whether the test set has too few sentences for p-values."""
         counted = self.counted(self.baseline, test_set, protocol).get("sentences")
         return counted is not None and counted < FEWEST_SENTENCES
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of comparison.json; the runs' results stand in files of their own."""
+        """Returns the content of comparison.json; the runs' results stand in files of their own."""
         return {
             "schema": SCHEMA,
             "baseline": self.baseline,
@@ -273,7 +273,7 @@ def _pair(
     load: Load,
     tell: Callable[[str], None],
 ) -> dict[str, Any] | None:
-    """The tests of a system against another over the seeds that both have; None without such; `before` if it holds."""
+    """Tests a system against another over the seeds that both have; None without such; `before` if it holds."""
     seeds = sorted(comparison.runs[system].keys() & comparison.runs[against].keys())
     if not seeds:
         return None
@@ -301,7 +301,7 @@ def _pair(
 def _numbers(
     comparison: Comparison, test: Callable[..., dict[str, Any]], baseline: Sequence[Any], system: Sequence[Any]
 ) -> dict[str, Any]:
-    """{test set: {protocol: {metric: what `test` gives}}}; a run is {test set: {protocol: {metric: ...}}}."""
+    """Returns {test set: {protocol: {metric: result of `test`}}}; a run is {test set: {protocol: {metric: ...}}}."""
     numbers: dict[str, Any] = {}
     for place, protocol in comparison.places:
         for metric in comparison.metrics(place, protocol):
@@ -316,7 +316,7 @@ def _numbers(
 
 
 def _test_of_scores(metric: str, baseline: Sequence[Any], system: Sequence[Any]) -> dict[str, Any]:
-    """Where no counts of sentences are kept, scores alone tell: the difference of the means, and Welch's test."""
+    """Compares scores alone, where no counts of sentences are kept: the difference of the means, and Welch's test."""
     base, own = ([run["score"] for run in runs] for runs in (baseline, system))
     numbers: dict[str, Any] = dict.fromkeys(("approximate_randomisation", "paired_bootstrap"))
     difference = round(statistics.fmean(own) - statistics.fmean(base), 4)
@@ -355,7 +355,7 @@ def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
 
 
 def check_scored(origin: Path, run: Mapping[str, Any], first: Mapping[str, Any]) -> None:
-    """UserError where a run's results lack a score that the baseline's first run has."""
+    """Raises UserError where a run's results lack a score that the baseline's first run has."""
     for test, protocols in first.get("scores", {}).items():
         for protocol, metrics in protocols.items():
             for metric in metrics.keys() - run.get("scores", {}).get(test, {}).get(protocol, {}).keys():
@@ -365,7 +365,7 @@ def check_scored(origin: Path, run: Mapping[str, Any], first: Mapping[str, Any])
 def in_order(
     runs: Mapping[str, Mapping[int, Any]], baseline: str, given: Sequence[str] = ()
 ) -> dict[str, dict[int, Any]]:
-    """The baseline first, the others in the zoo's order, each beside those of its classes; seeds by number.
+    """Puts the baseline first, the others in the zoo's order, each beside those of its classes; seeds by number.
 
     given: the order of systems that the zoo does not know, which stand last; by name where it lacks them.
     """
@@ -379,7 +379,7 @@ def in_order(
 
 
 def _place(system: str, seeds: Mapping[int, Any]) -> tuple[int, int, int]:
-    """Where a system stands in the zoo's order: that of its classes, then its own; last what the zoo does not know.
+    """Returns a system's place in the zoo's order: of its classes, then its own; last what the zoo does not know.
 
     A variant, such as transformer-wide, is named after the system that it is made of, and stands behind all of its
     classes, by its number of parameters.
@@ -398,8 +398,10 @@ def _place(system: str, seeds: Mapping[int, Any]) -> tuple[int, int, int]:
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
-    """One table for each test set and protocol: a row per system, under each score its difference with a mark, and
-    p-values; of several runs means and standard deviations; of many systems also the corrected p-value."""
+    """Makes a table for each test set and protocol: a row per system, its scores, differences with marks, p-values.
+
+    Of several runs means and standard deviations; of many systems also the corrected p-value.
+    """
     tables: list[Table] = []
     several_tests = len(comparison.first["scores"]) > 1
     for test, protocol in comparison.places:
@@ -420,13 +422,13 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
 
 
 def score_text(comparison: Comparison, system: str, test_set: str, protocol: str, metric: str) -> str:
-    """Score and half of its interval; of several runs mean and standard deviation."""
+    """Writes score and half of its interval; of several runs mean and standard deviation."""
     value, low, high = comparison.interval(system, test_set, protocol, metric)
     return f"{value:.2f}" + (f" ± {(high - low) / 2:.2f}" if low is not None and high is not None else "")
 
 
 def _test(comparison: Comparison, system: str, test_set: str, protocol: str, metric: str) -> list[str]:
-    """The lines below the score; none for the baseline."""
+    """Returns the lines below the score; none for the baseline."""
     tested = comparison.tested(system, test_set, protocol, metric)
     if tested is None:
         return []
@@ -447,7 +449,7 @@ def _p(value: float | None) -> str:
 
 
 def scores_are(comparison: Comparison) -> str:
-    """What stands as a score."""
+    """Says what stands as a score."""
     if not comparison.several:
         return "score ± half of its 95 % interval"
     runs = max(map(len, comparison.runs.values()))
@@ -472,7 +474,7 @@ def _caption(comparison: Comparison, test_set: str, protocol: str) -> str:
 
 
 def _legend(comparison: Comparison) -> str:
-    """What is said of tests, where there are any."""
+    """Returns the explanation of the tests."""
     if all(comparison.too_few(*place) for place in comparison.places):
         return ""
     bootstrap, trials = (comparison.settings.get(name, "?") for name in ("bootstrap", "trials"))
