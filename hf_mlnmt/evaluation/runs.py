@@ -70,7 +70,7 @@ class TextFiles:
 
 
 @dataclass(frozen=True)
-class Run:
+class SystemRun:
     """A run of a system.
 
     origin: folder or file, for messages. results: content of a results file. outputs: {test set: lines}. config: the
@@ -100,7 +100,7 @@ class Run:
         """Returns whether it says how it was trained."""
         return "recipe" in self.results
 
-    def renamed(self, name: str) -> Run:
+    def renamed(self, name: str) -> SystemRun:
         """Returns the run under another name; itself for none."""
         return replace(self, results={**self.results, "system": name}) if name else self
 
@@ -149,7 +149,7 @@ def read_systems(
     output: Path | None,
     scoring: Mapping[str, Any],
     decoding: Mapping[str, Any],
-) -> list[Run | Path] | Path:
+) -> list[SystemRun | Path] | Path:
     """Reads the runs of a command's arguments; of a single comparison that is to be shown, its folder.
 
     Args:
@@ -180,7 +180,7 @@ def read_systems(
         of_outputs.setdefault(label, []).append(path)
     _check_enough(kinds, of_outputs, files, output)
     texts = {test: one.read() for test, one in files.items()} if of_outputs else {}
-    runs: list[Run | Path] = []
+    runs: list[SystemRun | Path] = []
     for name, label, path, kind in given:
         if kind == "outputs":
             number = of_outputs[label].index(path) + 1
@@ -229,7 +229,7 @@ def _translations(
     }
 
 
-def read_run(folder: str | Path) -> Run | None:
+def read_run(folder: str | Path) -> SystemRun | None:
     """Reads a run of training; None while it has no results.json. Raises: UserError for no run, or no translations."""
     folder = Path(folder)
     path = folder / RESULTS
@@ -245,17 +245,17 @@ def read_run(folder: str | Path) -> Run | None:
     languages = {test: languages_of_test(results, test)["target"] for test in results["scores"]}
     names = {test: file_name(f"{test}.{MODEL}.{language}") for test, language in languages.items()}
     outputs = {test: read_texts(folder / "translations" / name) for test, name in names.items()}
-    return Run(folder, results, outputs, read_json(folder / MODEL / CONFIG))
+    return SystemRun(folder, results, outputs, read_json(folder / MODEL / CONFIG))
 
 
-def read_recorded(path: str | Path) -> Run:
+def read_recorded(path: str | Path) -> SystemRun:
     """Reads a run of which there is a results file alone, or with counts of sentences beside it."""
     path = Path(path)
     counts = path.with_name(path.name.removesuffix(".json") + COUNTS)
-    return Run(path, results_content(path), counts=counts if counts.is_file() else None)
+    return SystemRun(path, results_content(path), counts=counts if counts.is_file() else None)
 
 
-def recorded_runs(folder: str | Path) -> list[Run]:
+def recorded_runs(folder: str | Path) -> list[SystemRun]:
     """Reads the runs of a comparison's folder (comparison.py), the baseline's first."""
     folder = _comparison_folder(folder)
     baseline = read_json(folder / COMPARISON).get("baseline")
@@ -279,7 +279,7 @@ def score_run(
     texts: Mapping[str, Texts],
     language: str | None = None,
     **scoring: Any,
-) -> Run:
+) -> SystemRun:
     """Scores {test set: translations} against their references as a run; its number stands as its seed.
 
     language and scoring: as score_protocols() takes them. Raises: UserError naming the system.
@@ -298,7 +298,7 @@ def score_run(
         results.extra["languages"] = {"target": language}
     origin = Path(next(iter(outputs.values())).name)
     lines = {test: one.lines for test, one in outputs.items()}
-    return Run(origin, results.to_dict(), lines, texts=texts, counted=counted)
+    return SystemRun(origin, results.to_dict(), lines, texts=texts, counted=counted)
 
 
 def _digest(references: Sequence[Sequence[str | None]]) -> str:
@@ -306,7 +306,7 @@ def _digest(references: Sequence[Sequence[str | None]]) -> str:
 
 
 def check_comparable(
-    run: Run, baseline: Run, other_seed: bool = False, defaults: Mapping[str, Any] | None = None
+    run: SystemRun, baseline: SystemRun, other_seed: bool = False, defaults: Mapping[str, Any] | None = None
 ) -> None:
     """Raises UserError naming every field in which a run differs from the baseline, beyond the model.
 
@@ -323,14 +323,14 @@ def check_comparable(
     _refuse(run, baseline, different, f"\n{remedy}")
 
 
-def check_methods(run: Run, baseline: Run, other_seed: bool = False) -> None:
+def check_methods(run: SystemRun, baseline: SystemRun, other_seed: bool = False) -> None:
     """Raises UserError naming every field in which two methods' runs must not differ: their tests, and decoding."""
     different = _said(*_facts(run, baseline, ("languages", "recipe.data.test", "decoding")))
     different += [] if other_seed else _said({"seed": run.seed}, {"seed": baseline.seed})
     _refuse(run, baseline, different)
 
 
-def check_tests(run: Run, baseline: Run) -> None:
+def check_tests(run: SystemRun, baseline: SystemRun) -> None:
     """Raises UserError naming what two runs must share where one of them does not say how it was trained."""
     different = _test_set_differences(run, baseline)
     for test in () if different else run.results["scores"]:
@@ -342,19 +342,19 @@ def check_tests(run: Run, baseline: Run) -> None:
     _refuse(run, baseline, different)
 
 
-def _refuse(run: Run, baseline: Run, different: Sequence[str], remedy: str = "") -> None:
+def _refuse(run: SystemRun, baseline: SystemRun, different: Sequence[str], remedy: str = "") -> None:
     if different:
         listed = "\n  ".join(dict.fromkeys(different))
         raise UserError(f"{run.origin}: not comparable with {baseline.origin}; these differ:\n  {listed}{remedy}")
 
 
-def _test_set_differences(run: Run, baseline: Run) -> list[str]:
+def _test_set_differences(run: SystemRun, baseline: SystemRun) -> list[str]:
     ours, theirs = (list(each.results["scores"]) for each in (run, baseline))
     same = sorted(ours) == sorted(theirs)
     return [] if same else [f"test sets ({', '.join(ours)}; baseline {', '.join(theirs)})"]
 
 
-def check_references(runs: Sequence[tuple[Run, Mapping[str, Texts]]]) -> None:
+def check_references(runs: Sequence[tuple[SystemRun, Mapping[str, Texts]]]) -> None:
     """Raises UserError for runs whose test sets of one name have other references, as far as these are known."""
     known: dict[str, tuple[str, Path]] = {}
     for run, texts in runs:
@@ -369,7 +369,7 @@ def _signatures(scores: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     return {name: {m: entry.get("signature") for m, entry in metrics.items()} for name, metrics in scores.items()}
 
 
-def check_one_model(run: Run, first: Run, defaults: Mapping[str, Any] | None = None) -> None:
+def check_one_model(run: SystemRun, first: SystemRun, defaults: Mapping[str, Any] | None = None) -> None:
     """Raises UserError naming every field in which the models of two seeds of one system differ.
 
     defaults: as of `check_comparable`.
@@ -404,14 +404,14 @@ def changed_keys(
     return _said(*({f"{at}{key}": value for key, value in recipe if key not in free} for recipe in recipes))
 
 
-def notes_of(run: Run, baseline: Run) -> list[str]:
+def notes_of(run: SystemRun, baseline: SystemRun) -> list[str]:
     """Returns differences that are told, not refused: the model's sizes, versions of packages, and the device."""
     different = _said(*_facts(run, baseline, ("versions", "budget.device"), lambda name: name in SIZES))
     return [f"{run.name}: {text}" for text in different]
 
 
 def _facts(
-    run: Run, baseline: Run, keys: Sequence[str], counts: Callable[[str], bool] = lambda name: False
+    run: SystemRun, baseline: SystemRun, keys: Sequence[str], counts: Callable[[str], bool] = lambda name: False
 ) -> list[dict[str, Any]]:
     """Returns for each of two runs {key: value} of these keys of its results, which name nested ones with dots.
 
@@ -444,7 +444,7 @@ def _said(here: Mapping[str, Any], there: Mapping[str, Any], other: str = "basel
     return [f"{key} ({ours}; {other} {theirs})" for key, (theirs, ours) in sorted(differences(there, here).items())]
 
 
-def texts_of(run: Run, root: str | Path) -> Mapping[str, Texts]:
+def texts_of(run: SystemRun, root: str | Path) -> Mapping[str, Texts]:
     """Returns {test set: Texts} that a run was scored with, or of the corpora under `root` that its recipe names."""
     if run.texts is not None:
         return run.texts
@@ -455,7 +455,7 @@ def texts_of(run: Run, root: str | Path) -> Mapping[str, Texts]:
     return {name: Texts([[target for _, target in of]], [source for source, _ in of]) for name, of in pairs.items()}
 
 
-def counts_of(run: Run, texts: Mapping[str, Texts]) -> dict[str, dict[ProtocolName, Counts]] | None:
+def counts_of(run: SystemRun, texts: Mapping[str, Texts]) -> dict[str, dict[ProtocolName, Counts]] | None:
     """Counts {test set: {protocol: Counts}} of a run for all that its results have scores of; None without any.
 
     Raises: UserError when the sums of its translations are not the scores that it recorded: these are other references.

@@ -117,7 +117,8 @@ FEWEST_SENTENCES = 100
 """Below it no p-value is given: of equal systems the tests would call too many different (docs/scores.md, measured)."""
 TOO_FEW = f"fewer than {FEWEST_SENTENCES} sentences: no test"
 
-Runs = Sequence[np.ndarray]
+Counted = Sequence[np.ndarray]
+"""The counts of sentences of the runs of one system."""
 
 TIE = 1e-9
 """Differences of scores (0 to 100) that are as close as this are equal.
@@ -152,8 +153,8 @@ class SeedResult:
 
 def compare_seeds(
     metric: MetricName,
-    baseline: Runs,
-    system: Runs,
+    baseline: Counted,
+    system: Counted,
     *,
     trials: int = DEFAULT_TRIALS,
     bootstrap: int = DEFAULT_BOOTSTRAP,
@@ -180,7 +181,9 @@ def compare_seeds(
     return SeedResult(scores, difference, randomisation, bootstrapped, welch, without_ties)
 
 
-def randomisation_test(metric: MetricName, baseline: Runs, system: Runs, trials: int, seed: int) -> tuple[float, float]:
+def randomisation_test(
+    metric: MetricName, baseline: Counted, system: Counted, trials: int, seed: int
+) -> tuple[float, float]:
     """Returns the p-value of approximate randomisation, and the same as sacreBLEU counts it.
 
     p is the share of trials whose difference of mean scores is at least as large as the real one, the real one counted
@@ -191,7 +194,7 @@ def randomisation_test(metric: MetricName, baseline: Runs, system: Runs, trials:
     return _p_value(shuffled >= real - TIE), _p_value(shuffled > real + TIE)
 
 
-def shuffled_differences(metric: MetricName, baseline: Runs, system: Runs, trials: int, seed: int) -> np.ndarray:
+def shuffled_differences(metric: MetricName, baseline: Counted, system: Counted, trials: int, seed: int) -> np.ndarray:
     """Returns the absolute difference of mean scores in each trial of approximate randomisation: (trials,).
 
     A trial exchanges the outputs of both systems, for each sentence of each seed or not, by a coin.
@@ -206,7 +209,7 @@ def shuffled_differences(metric: MetricName, baseline: Runs, system: Runs, trial
     return np.abs(shuffled[0] - shuffled[1]) / len(system)
 
 
-def bootstrap_test(metric: MetricName, baseline: Runs, system: Runs, samples: int, seed: int) -> float:
+def bootstrap_test(metric: MetricName, baseline: Counted, system: Counted, samples: int, seed: int) -> float:
     """Returns the p-value of the paired bootstrap, as sacreBLEU counts it.
 
     Sentences are drawn with replacement, the same ones for every run. p is the share of samples whose difference is
@@ -226,7 +229,7 @@ def bootstrap_test(metric: MetricName, baseline: Runs, system: Runs, samples: in
     return _p_value(differences - differences.mean() > _difference(metric, baseline, system) + TIE)
 
 
-def _difference(metric: MetricName, baseline: Runs, system: Runs) -> float:
+def _difference(metric: MetricName, baseline: Counted, system: Counted) -> float:
     sums = np.stack([[run.sum(0) for run in runs] for runs in (baseline, system)])
     first, second = scores_of_sums(metric, sums).mean(1)
     return abs(float(first - second))
