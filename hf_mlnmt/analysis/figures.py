@@ -22,21 +22,14 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":")
 STYLE: dict[str, Any] = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "figure.titlesize": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
+    **dict.fromkeys(("font.size", "axes.titlesize", "figure.titlesize", "axes.labelsize"), 8),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
     "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
     "grid.color": "#dddddd",
     "grid.linewidth": 0.5,
-    "legend.frameon": False,
     "svg.hashsalt": "hf_mlnmt",  # the same figure is the same file
     "svg.fonttype": "none",
 }

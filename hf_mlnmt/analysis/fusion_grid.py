@@ -134,10 +134,10 @@ class Grid:
             "alpha": alpha,
             "beta": beta,
             "gamma": _gamma(alpha, beta),
-            **{name: round(one.score, 4) for name, one in scores.metrics.items()},
+            **{name: round(metric.score, 4) for name, metric in scores.metrics.items()},
             "length_ratio": round(scores.length_ratio, 4),
             "seconds": round(time.perf_counter() - started, 2),
-            **{f"{name}_signature": one.signature for name, one in scores.metrics.items()},
+            **{f"{name}_signature": metric.signature for name, metric in scores.metrics.items()},
         }
 
 

@@ -234,7 +234,7 @@ class OutputAnalysis:
     def shares(self) -> list[dict[str, Any]]:
         """Returns a row for each system: length ratio, and the share of each kind of faulty outputs."""
         return [
-            {"system": name, "length_ratio": of["length_ratio"], **{kind: one["share"] for kind, one in _kinds(of)}}
+            {"system": name, "length_ratio": of["length_ratio"], **{kind: found["share"] for kind, found in _kinds(of)}}
             for name, of in self.statistics.items()
         ]
 

@@ -87,7 +87,9 @@ class SentenceEmbedder(InputModule):
         else:
             target = None if self.parts.target is self.parts.source else self.parts.target
             sides = {"source": self.parts.source_processing, "target": self.parts.target_processing}
-            save_tokenizers(output_path, self.parts.source, target, {side: one for side, one in sides.items() if one})
+            save_tokenizers(
+                output_path, self.parts.source, target, {side: steps for side, steps in sides.items() if steps}
+            )
         self.save_config(output_path)
 
     @classmethod

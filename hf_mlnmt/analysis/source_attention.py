@@ -111,8 +111,8 @@ def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> 
         first = model.config.encoder_layers - weights.shape[1] + 1 if several else 0  # the top ones are read
         for index, heads in enumerate(weights.unbind(1) if several else [weights]):
             attentions[Place(layer, first + index, 0)] = heads.mean(1)
-            for head, one in enumerate(heads.unbind(1), start=1):
-                attentions[Place(layer, first + index, head)] = one
+            for head, of_head in enumerate(heads.unbind(1), start=1):
+                attentions[Place(layer, first + index, head)] = of_head
     return attentions
 
 
@@ -149,9 +149,9 @@ def align(
     target_ids, target_words = _encode(parts.target, parts.target_processing, targets, "translation")
     alignments: list[dict[Place, set[Link]]] = [{} for _ in sources]
     with eager_attention(parts.model):
-        for one in forced_passes(parts, source_ids, target_ids, batch_tokens, output_attentions=True):
-            places = source_attentions(parts.model, one.output.cross_attentions)
-            for row, index in enumerate(one.indices):
+        for read in forced_passes(parts, source_ids, target_ids, batch_tokens, output_attentions=True):
+            places = source_attentions(parts.model, read.output.cross_attentions)
+            for row, index in enumerate(read.indices):
                 for place, weights in places.items():
                     real = weights[row, : len(target_ids[index]), : len(source_ids[index])].cpu()
                     alignments[index][place] = links(word_weights(real, source_words[index], target_words[index]))
@@ -180,7 +180,7 @@ def _encode(
 
 def error_rates(alignments: Sequence[dict[Place, set[Link]]], gold: Sequence[GoldAlignment]) -> dict[Place, float]:
     """Returns AER at every place, the best first."""
-    rates = {place: alignment_error_rate([one[place] for one in alignments], gold) for place in alignments[0]}
+    rates = {place: alignment_error_rate([of_pair[place] for of_pair in alignments], gold) for place in alignments[0]}
     return dict(sorted(rates.items(), key=lambda item: (item[1], item[0])))
 
 
@@ -226,12 +226,14 @@ def alignment_study(
         with naming(name):
             alignments = align(parts, sample.sources, sample.targets)
             places = list(alignments[0]) if layer is None else choose_places(alignments[0], layer, head)
-        rates = error_rates([{place: one[place] for place in places} for one in alignments], gold) if gold else {}
+        rates = (
+            error_rates([{place: of_pair[place] for place in places} for of_pair in alignments], gold) if gold else {}
+        )
         for place in places:
             row = {"layer": place.layer, "encoder_layer": place.encoder_layer or None, "head": place.head or "mean"}
             study.rows.append({"system": name, **row, "AER": rates.get(place)})
         for place in [next(iter(rates))] if layer is None else places:
-            lines = [to_pharaoh(one[place]) for one in alignments]
+            lines = [to_pharaoh(of_pair[place]) for of_pair in alignments]
             study.texts[f"alignments.{file_name(f'{name}.{_short(place)}')}.txt"] = "".join(f"{x}\n" for x in lines)
             study.summary.append({"system": name, "attention": str(place), "AER": rates.get(place, "")})
         if layer is None:

@@ -110,7 +110,9 @@ class Comparison:
 
     def title(self, test_set: str, protocol: str) -> str:
         """Returns the title of these scores."""
-        return title_of(protocol, [one.get("signature") for one in self.first["scores"][test_set][protocol].values()])
+        return title_of(
+            protocol, [entry.get("signature") for entry in self.first["scores"][test_set][protocol].values()]
+        )
 
     def metrics(self, test_set: str, protocol: str) -> list[str]:
         """Returns the metrics that were scored there."""
@@ -153,7 +155,10 @@ class Comparison:
         """Returns {system: p of approximate randomisation, uncorrected} without the baseline; None of few sentences."""
         few = self.too_few(test_set, protocol)
         tests = {system: self.tested(system, test_set, protocol, metric) for system in self.tests}
-        return {name: one.get("approximate_randomisation") if one and not few else None for name, one in tests.items()}
+        return {
+            name: numbers.get("approximate_randomisation") if numbers and not few else None
+            for name, numbers in tests.items()
+        }
 
     def corrected(self, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
         """Returns `p_values` corrected for the number of systems (Holm)."""
@@ -208,7 +213,10 @@ def compare(
     _check_runs(runs, sets, bootstrap, trials)
     texts = {test_set: Texts(cast(Sequence[Lines], sets))}
     how: dict[str, Any] = {"metrics": metrics, "bootstrap": bootstrap, "seed": seed, "language": language}
-    how |= {"tokenize": tokenize, "protocols": [one.name for one in choose_protocols(protocols, language, tokenize)]}
+    how |= {
+        "tokenize": tokenize,
+        "protocols": [protocol.name for protocol in choose_protocols(protocols, language, tokenize)],
+    }
     comparison = Comparison(next(iter(runs)), settings={"bootstrap": bootstrap, "trials": trials, "seed": seed})
     packed = {}
     for name, each in runs.items():
@@ -278,7 +286,7 @@ def _pair(
     if not seeds:
         return None
     packed = [load(name, seed) for name in (against, system) for seed in seeds]
-    made_of = Digest("sha256").raw(*(one or b"" for one in packed)).hex()
+    made_of = Digest("sha256").raw(*(counts or b"" for counts in packed)).hex()
     if before and before.get("made_of") == made_of and None not in packed:
         return before
     tell(f"testing {system} against {against}" + f", seeds {', '.join(map(str, seeds))}" * comparison.several)
@@ -286,7 +294,7 @@ def _pair(
     if None in packed:
         scored = [[comparison.runs[name][seed]["scores"] for seed in seeds] for name in (against, system)]
         return {**tests, TESTED: _numbers(comparison, _test_of_scores, *scored)}
-    counts = [unpack_counts(cast(bytes, one), "the counts of a run") for one in packed]
+    counts = [unpack_counts(cast(bytes, of_run), "the counts of a run") for of_run in packed]
     base, own = counts[: len(seeds)], counts[len(seeds) :]
 
     def test(metric: MetricName, base: Sequence[Any], own: Sequence[Any]) -> dict[str, Any]:
@@ -469,7 +477,7 @@ def _caption(comparison: Comparison, test_set: str, protocol: str) -> str:
     if comparison.too_few(test_set, protocol):
         lines.append(f"{TOO_FEW}. What so few differ by is mostly chance (docs/scores.md).")
     return "\n".join(
-        lines + [f"{name}: {one.get('signature', '')}" for name, one in entries[test_set][protocol].items()]
+        lines + [f"{name}: {entry.get('signature', '')}" for name, entry in entries[test_set][protocol].items()]
     )
 
 

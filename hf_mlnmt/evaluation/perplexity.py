@@ -129,9 +129,9 @@ def table_of(by_file: Mapping[str, Perplexity]) -> Table:
     """Makes a table with a row for each file."""
     numbers = ["per subword", "per word", "bits per byte", "sentences", "subwords", "words", "bytes"]
     rows = [
-        [name, f"{one.per_subword:.3f}", f"{one.per_word:.3f}", f"{one.bits_per_byte:.4f}"]
-        + [f"{count:,}" for count in (one.sentences, one.subwords, one.words, one.bytes)]
-        for name, one in by_file.items()
+        [name, f"{found.per_subword:.3f}", f"{found.per_word:.3f}", f"{found.bits_per_byte:.4f}"]
+        + [f"{count:,}" for count in (found.sentences, found.subwords, found.words, found.bytes)]
+        for name, found in by_file.items()
     ]
     return Table(["text", *map(Number, numbers)], rows, "perplexity", "Subwords, words and bytes with sentence ends.")
 

@@ -179,7 +179,7 @@ def read_systems(
             raise UserError(f"system {label!r} is given twice; give each a name of its own with NAME=PATH.")
         of_outputs.setdefault(label, []).append(path)
     _check_enough(kinds, of_outputs, files, output)
-    texts = {test: one.read() for test, one in files.items()} if of_outputs else {}
+    texts = {test: of_test.read() for test, of_test in files.items()} if of_outputs else {}
     runs: list[SystemRun | Path] = []
     for name, label, path, kind in given:
         if kind == "outputs":
@@ -197,7 +197,7 @@ def _check_enough(
     kinds: Sequence[Kind], of_outputs: Mapping[str, list[str]], files: Mapping[str, TextFiles], output: Path | None
 ) -> None:
     adds = output is not None and (output / COMPARISON).is_file()
-    looks = any(one.source for one in files.values())
+    looks = any(of_test.source for of_test in files.values())
     if len(kinds) < 2 and kinds != ["comparison"] and not adds and not looks:
         raise UserError(
             "compare needs a baseline and at least one other system; for one system use `hf-mlnmt evaluate`, or give "
@@ -224,8 +224,10 @@ def _translations(
     if len(files) > 1 and "{test}" not in path and Path(path).is_file():
         raise UserError(f"{path}: one file for {len(files)} test sets; write {{test}} where their names differ.")
     return {
-        test: load_system(path.replace("{test}", test), one.source, texts[test].references, one.references, **decoding)
-        for test, one in files.items()
+        test: load_system(
+            path.replace("{test}", test), of_test.source, texts[test].references, of_test.references, **decoding
+        )
+        for test, of_test in files.items()
     }
 
 
@@ -297,7 +299,7 @@ def score_run(
     if language:
         results.extra["languages"] = {"target": language}
     origin = Path(next(iter(outputs.values())).name)
-    lines = {test: one.lines for test, one in outputs.items()}
+    lines = {test: output.lines for test, output in outputs.items()}
     return SystemRun(origin, results.to_dict(), lines, texts=texts, counted=counted)
 
 
@@ -358,7 +360,9 @@ def check_references(runs: Sequence[tuple[SystemRun, Mapping[str, Texts]]]) -> N
     """Raises UserError for runs whose test sets of one name have other references, as far as these are known."""
     known: dict[str, tuple[str, Path]] = {}
     for run, texts in runs:
-        digests = run.results.get("references") or {test: _digest(one.references) for test, one in texts.items()}
+        digests = run.results.get("references") or {
+            test: _digest(of_test.references) for test, of_test in texts.items()
+        }
         for test, digest in digests.items():
             first, origin = known.setdefault(test, (digest, run.origin))
             if first != digest:

@@ -26,16 +26,7 @@ Returns:
     signatures ({metric: str}) and ci ({metric: (low, high)}, empty without bootstrap).
 """
 
-_CITATION = """\
-@inproceedings{post-2018-call,
-    title = "A Call for Clarity in Reporting {BLEU} Scores",
-    author = "Post, Matt",
-    booktitle = "Proceedings of the Third Conference on Machine Translation: Research Papers",
-    year = "2018",
-    url = "https://aclanthology.org/W18-6319",
-    pages = "186--191",
-}
-"""
+_CITATION = "Post 2018, A Call for Clarity in Reporting BLEU Scores, https://aclanthology.org/W18-6319"
 
 
 class MlnmtScores(evaluate.Metric):
