@@ -237,9 +237,8 @@ def probe_key(
     """Returns a digest of all that a probe's result depends on, to recognise one that is done; arguments of `probe`."""
     texts = [(part, task.texts[part], task.labels[part]) for part in PARTS]
     used = {**asdict(settings), "seed": seed} if classifier == "mlp" else {}
-    languages = {name: reading[name] for name in ("source_language", "target_language") if reading.get(name)}
-    content = [fingerprint(parts.model), layer, classifier, used, task.classes, texts]
-    content += [languages] if languages else []  # keys of before have none
+    languages = [reading.get(name) for name in ("source_language", "target_language")]
+    content = [fingerprint(parts.model), layer, classifier, used, languages, task.classes, texts]
     return Digest("sha256").value(content).hex()[:16]
 
 

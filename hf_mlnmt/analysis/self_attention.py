@@ -1,16 +1,11 @@
 """Self-attention of an encoder or a decoder: distance, entropy, the divergence of two units, dependency on auxiliaries.
 
-A study asks one question of several systems on one sample. Distance and entropy are a number for every head over a
-corpus, of real positions, j <= i or all of them.
+Weights of a layer: (batch, heads, time, time); of a layer with the dual contextual module (batch, 2, heads, time,
+time), its unit over the local context, then its unit over the sentence. Each unit has its own numbers.
 
-What a model returns as the weights of a layer: (batch, heads, time, time); of a layer with the dual contextual module
-(batch, 2, heads, time, time), its unit over the local context, then its unit over the sentence. Each unit has its own
-numbers.
-
-References of distance and entropy: Ampomah et al. 2020, "Every Layer Counts", PBML 115, equations 13 and 14 (after Vig
-and Belinkov 2019), 15 and 16 (after Ghader and Monz 2017); thesis on joint attention, section 3.5.3.
-
-Attention distance: how far from a position the attention of a head reaches, in positions.
+Distance and entropy of a head over a corpus, of real positions, j <= i or all of them: Ampomah et al. 2020, "Every Layer
+Counts", PBML 115, equations 13 and 14 (after Vig and Belinkov 2019), 15 and 16 (after Ghader and Monz 2017); thesis on
+joint attention, section 3.5.3.
 
 (13) D_h = sum_x sum_i sum_{j<=i} w_ij (i - j) / sum_x sum_i sum_{j<=i} w_ij          (14) D = mean over heads of D_h
 
@@ -18,17 +13,13 @@ Departs: the sums of (13) leave out j > i, although the encoder attends to both 
 with |i - j|. With `renormalize` the weights of each i sum to 1 over the range, so that every position counts the same;
 as printed, a position counts by how much of its attention goes to the left.
 
-Attention entropy: how widely a head spreads its attention from one position, in nats.
-
 (15) E_h(x_i) = - sum_{j<=i} w_ij log w_ij        (16) E(x_i) = mean over heads of E_h(x_i); then the mean over all x_i
 
 Departs: range "all" takes every real j, as for the distance. (15) has the weights as they are, which over j <= i do not
 sum to 1; `renormalize` makes them a distribution, whose entropy is at most log i.
 
-Divergence of the two units of the dual contextual module: do they look at different positions?
-
-Reference: Ampomah et al. 2021, "Dual contextual module for neural machine translation", Machine Translation 35,
-section 6, equations 10 to 13; thesis on joint attention, section 5.6.2.
+Divergence of the two units of the dual contextual module: Ampomah et al. 2021, "Dual contextual module for
+neural machine translation", Machine Translation 35, section 6, equations 10 to 13; thesis, section 5.6.2.
 
 (10) alpha_g = max over the heads of alpha_g^i, alpha_l likewise       (11) dv = JS(alpha_g, alpha_l), natural logarithm
 (12) KL(P, Q) = sum_x P(x) log P(x) - sum_x P(x) log Q(x)              (13) E_d = mean of dv over the layers
@@ -37,9 +28,8 @@ Departs: a maximum of distributions is no distribution: it is divided by its sum
 log 2 as the paper says. `over_heads` gives the mean over the heads of each head's own JS instead. dv of a layer is the
 mean over all positions of all sentences; the paper does not say how positions are put together.
 
-How much the main decoder of a model with AIF depends on its auxiliaries: by its outputs and attention without them.
-
-Reference: Ampomah, thesis on joint attention, section 4.5.5, equations 4.4 to 4.7, figures 4.7 and 4.8.
+Dependency of the main decoder of a model with AIF on its auxiliaries: thesis, section 4.5.5, equations 4.4 to 4.7,
+figures 4.7 and 4.8.
 
 (4.4) D_t = KL(P_m(y_t) || P_ind(y_t))               (4.5) D_Y = mean of D_t over the target positions
 (4.6) D_h^l = KL(A_m^h || A_ind^h), A (target, source) the weights over the source       (4.7) D^l = mean over the heads

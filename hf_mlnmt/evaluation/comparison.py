@@ -11,8 +11,8 @@ results files, and keeps it in a folder (reports/comparison.py) from which `read
 and of further pairs of systems, where these were asked for |
 | `README.md` | the page of tables, made from the files above and from nothing else |
 
-The runs' own folders need not be kept: a system or a seed can be added in another year. A run that is given again
-replaces what is there of it, and what depends on it is tested anew.
+The runs' own folders need not be kept. A run that is given again replaces what is there of it, and what depends on it
+is tested anew.
 """
 
 from __future__ import annotations
@@ -212,11 +212,9 @@ def compare(
     sets = reference_lists(references)
     _check_runs(runs, sets, bootstrap, trials)
     texts = {test_set: Texts(cast(Sequence[Lines], sets))}
+    chosen = [protocol.name for protocol in choose_protocols(protocols, language, tokenize)]
     how: dict[str, Any] = {"metrics": metrics, "bootstrap": bootstrap, "seed": seed, "language": language}
-    how |= {
-        "tokenize": tokenize,
-        "protocols": [protocol.name for protocol in choose_protocols(protocols, language, tokenize)],
-    }
+    how |= {"tokenize": tokenize, "protocols": chosen}
     comparison = Comparison(next(iter(runs)), settings={"bootstrap": bootstrap, "trials": trials, "seed": seed})
     packed = {}
     for name, each in runs.items():

@@ -123,9 +123,8 @@ Counted = Sequence[np.ndarray]
 TIE = 1e-9
 """Differences of scores (0 to 100) that are as close as this are equal.
 
-Trials with the same counts give the same difference only up to rounding, for example when the same scores of several
-runs are added in another order. Sums of counts are exact, so that is a few units in the last place of a score, below
-1e-12. One matched n-gram more is far above 1e-9: in a test set of a million tokens it changes BLEU by more than 1e-6.
+Sums of counts are exact: the same counts in another order differ by rounding, below 1e-12; one matched n-gram more
+changes BLEU of a million tokens by more than 1e-6.
 """
 
 
