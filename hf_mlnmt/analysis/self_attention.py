@@ -3,9 +3,9 @@
 Weights of a layer: (batch, heads, time, time); of a layer with the dual contextual module (batch, 2, heads, time,
 time), its unit over the local context, then its unit over the sentence. Each unit has its own numbers.
 
-Distance and entropy of a head over a corpus, of real positions, j <= i or all of them: Ampomah et al. 2020, "Every Layer
-Counts", PBML 115, equations 13 and 14 (after Vig and Belinkov 2019), 15 and 16 (after Ghader and Monz 2017); thesis on
-joint attention, section 3.5.3.
+Distance and entropy of a head over a corpus, of real positions, j <= i or all of them: Ampomah et al. 2020, "Every
+Layer Counts", PBML 115, equations 13 and 14 (after Vig and Belinkov 2019), 15 and 16 (after Ghader and Monz 2017);
+thesis on joint attention, section 3.5.3.
 
 (13) D_h = sum_x sum_i sum_{j<=i} w_ij (i - j) / sum_x sum_i sum_{j<=i} w_ij          (14) D = mean over heads of D_h
 

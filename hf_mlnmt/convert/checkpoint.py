@@ -8,7 +8,7 @@
 | Checkpoint | what the reader of a format hands over: everything that an imported model is made of |
 | Placement, Move | which tensor became which parameter of ours: every one must be used, and none may be missing |
 | layer_parts, stacks, layers, modules | our parameters in the words of other toolkits, made into moves |
-| leave_out_sines | positions that a checkpoint saved: compared with ours, then left out |
+| place_embeddings, leave_out_sines | embeddings and output, with copies; saved positions, compared with ours |
 """
 
 from __future__ import annotations
@@ -213,6 +213,22 @@ def stacks(config: TransformerConfig, encoder: Parts, decoder: Parts, theirs: st
     for side, parts in (("encoder", encoder), ("decoder", decoder)):
         yield from modules(outer, f"model.{side}.", f"{theirs}{side}.")
         yield from layers(parts, side, getattr(config, f"{side}_layers"), f"{theirs}{side}.layers.{{}}.")
+
+
+def place_embeddings(placement: Placement, config: TransformerConfig, source: str, target: str, output: str) -> None:
+    """Moves both embeddings and the output; copies of shared ones, if they were saved, are left out."""
+    tied = config.tie_word_embeddings
+    placement.move(
+        [
+            Move("model.encoder.embed_tokens.weight", (source,)),
+            Move("model.decoder.embed_tokens.weight", (target,)),
+            Move("lm_head.weight", (target if tied else output,)),
+        ]
+    )
+    if config.share_encoder_decoder_embeddings and source != target:
+        placement.leave_out_copy(target, source)
+    if tied:
+        placement.leave_out_copy(output, target)
 
 
 def leave_out_sines(placement: Placement, name: str, config: TransformerConfig) -> None:

@@ -25,6 +25,7 @@ from hf_mlnmt.convert.checkpoint import (
     baseline_config,
     generation_config,
     need_whole_numbers,
+    place_embeddings,
     refuse_others,
     stacks,
     weights_of,
@@ -117,7 +118,9 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
             ours, theirs = f"model.{side}.positions.table", f"{side}.embed_positions.weight"
             placement.move([Move(ours, (theirs,))])
             placement.state[ours] = placement.state[ours][PAD + 1 :]  # without the rows of padding and before it
-    _embeddings(placement, config)
+    earlier = "decoder.embed_out"  # what earlier versions call the output
+    output = earlier if earlier in tensors else "decoder.output_projection.weight"
+    place_embeddings(placement, config, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", output)
     tokenizers, notes = tokenizers_of(path, dictionaries)
     return Checkpoint(
         "fairseq", config, placement, tokenizers, generation_config(config, num_beams=5), notes=notes + more
@@ -181,18 +184,3 @@ def _config(
         eos_token_id=EOS,
         decoder_start_token_id=EOS,
     )
-
-
-def _embeddings(placement: Placement, config: TransformerConfig) -> None:
-    """Moves embeddings and output; later versions save the output projection too where it is the target embedding."""
-    encoder, decoder = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
-    output = "decoder.output_projection.weight"
-    placement.move(Move(f"model.{name}", (name,)) for name in (encoder, decoder))
-    if config.share_encoder_decoder_embeddings:
-        placement.leave_out_copy(decoder, encoder)
-    if config.tie_word_embeddings:
-        placement.leave_out_copy(output, decoder)
-        placement.move([Move("lm_head.weight", (decoder,))])
-    else:
-        earlier = "decoder.embed_out"  # what earlier versions call it
-        placement.move([Move("lm_head.weight", (earlier if earlier in placement.tensors else output,))])

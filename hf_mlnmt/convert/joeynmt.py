@@ -24,7 +24,6 @@ from transformers import GenerationConfig
 from hf_mlnmt.convert.checkpoint import (
     FLAG,
     Checkpoint,
-    Move,
     Placement,
     baseline_config,
     generation_config,
@@ -32,6 +31,7 @@ from hf_mlnmt.convert.checkpoint import (
     leave_out_sines,
     need_search,
     need_whole_numbers,
+    place_embeddings,
     refuse_others,
     section,
     stacks,
@@ -163,17 +163,10 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
     vocabularies = read_vocabularies(path, settings, special)
     config = _config(path, settings, tensors, vocabularies[0], vocabularies[1], special)
     placement = Placement(str(path), tensors)
-    output = "trg_embed.lut.weight" if config.tie_word_embeddings else "decoder.output_layer.weight"
     placement.move(stacks(config, _ENCODER, _DECODER))
-    placement.move([Move("model.encoder.embed_tokens.weight", ("src_embed.lut.weight",))])
-    placement.move([Move("model.decoder.embed_tokens.weight", ("trg_embed.lut.weight",))])
-    placement.move([Move("lm_head.weight", (output,))])
+    place_embeddings(placement, config, "src_embed.lut.weight", "trg_embed.lut.weight", "decoder.output_layer.weight")
     for side in _SIDES:
         leave_out_sines(placement, f"{side}.pe.pe", config)
-    if config.share_encoder_decoder_embeddings:
-        placement.leave_out_copy("trg_embed.lut.weight", "src_embed.lut.weight")
-    if config.tie_word_embeddings:
-        placement.leave_out_copy("decoder.output_layer.weight", "trg_embed.lut.weight")
     tokenizers, notes = tokenizers_of(path, settings, vocabularies, special)
     if settings["model"].get("tied_embeddings") and not config.share_encoder_decoder_embeddings:
         notes.append("tied_embeddings without tied_softmax: the two embeddings are equal, and trained each by itself")

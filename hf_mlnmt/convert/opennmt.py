@@ -30,6 +30,7 @@ from hf_mlnmt.convert.checkpoint import (
     load_safetensors,
     modules,
     need_whole_numbers,
+    place_embeddings,
     refuse_others,
     section,
     texts,
@@ -197,17 +198,11 @@ def place(
         placement.move(_layers(checkpoint, table, side, stack))
     if shared and not {encoder, decoder} <= placement.tensors.keys():  # some versions save it once
         encoder = decoder = encoder if encoder in placement.tensors else decoder
-    output = decoder if config.tie_word_embeddings else "generator.weight"
-    placement.move([Move("model.encoder.embed_tokens.weight", (encoder,)), Move("lm_head.weight", (output,))])
-    placement.move([Move("model.decoder.embed_tokens.weight", (decoder,))])
-    if config.share_encoder_decoder_embeddings and decoder != encoder:
-        placement.leave_out_copy(decoder, encoder)
-    if config.tie_word_embeddings:
-        placement.leave_out_copy("generator.weight", decoder)
+    place_embeddings(placement, config, encoder, decoder, "generator.weight")
     if "generator.bias" in placement.tensors:
         placement.move([Move("lm_head.bias", ("generator.bias",))])
     else:
-        placement.set("lm_head.bias", torch.zeros(len(placement.tensors[output])), ())
+        placement.set("lm_head.bias", torch.zeros(len(placement.state["lm_head.weight"])), ())
 
 
 def _layers(checkpoint: Checkpoint, parts: Parts, side: str, stack: str) -> Iterator[Move]:
