@@ -49,7 +49,7 @@ from transformers import (
 )
 
 import hf_mlnmt
-from hf_mlnmt.convert.huggingface import account_of, config_of
+from hf_mlnmt.convert.huggingface import placement_of, config_of
 from hf_mlnmt.data import CorpusSpec, Tokenizers, read_pairs, train_tokenizer
 from hf_mlnmt.files import read_json, write_json
 from hf_mlnmt.generation import TranslationPipeline
@@ -219,7 +219,7 @@ def imported(kind: str, options: Any) -> tuple[Any, Any]:
         stock.generation_config.bad_words_ids = [[vocabulary - 1]]
     config = config_of(kind, stock)
     ours = AutoModelForSeq2SeqLM.from_config(config)
-    ours.load_state_dict(account_of(stock, config, kind).state, strict=False)
+    ours.load_state_dict(placement_of(stock, config, kind).state, strict=False)
     ours.tie_weights()
     ours.generation_config = copy.deepcopy(stock.generation_config)
     return ours, stock

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.analysis.figures import COLOURS, MARKERS, new_figure, save_picture
+from hf_mlnmt.analysis.figures import COLOURS, MARKERS, new_figure
 from hf_mlnmt.analysis.study import Study
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import misfit
+from hf_mlnmt.files import atomic_path, misfit
 
 FILE = "metrics.jsonl"
 SPEED = "target_tokens_per_second"
@@ -28,7 +28,7 @@ Metrics = Sequence[Mapping[str, Any]]
 
 
 def read_metrics(run: str | Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl, in the order of the file; one that is being written is left out.
+    """Reads the lines of a run's metrics.jsonl, in their order; one that is being written is left out.
 
     Raises: UserError when there is none, it is empty, or a line of it is broken.
     """
@@ -57,33 +57,24 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
 
 
 def series(metrics: Metrics, key: str, over: str = "step") -> Series:
-    """Where a value was written, in steps or epochs, and the values."""
+    """Returns the steps or epochs in which a value was written, and the values."""
     points = [(line[over], line[key]) for line in metrics if line.get(key) is not None and line.get(over) is not None]
     return [where for where, _ in points], [value for _, value in points]
 
 
-def draw(runs: Sequence[str | Path], path: str | Path, names: Sequence[str] | None = None) -> Path:
-    """Losses on top, below them each dev score, learning rate and speed, over optimizer steps; returns the path.
+def draw(run: str | Path, path: Path) -> Path:
+    """Draws a run's losses, below them dev scores, learning rate and speed, over optimizer steps; returns the path.
 
-    Args:
-        runs: folders with a metrics.jsonl.
-        path: the picture: .png, .svg or .pdf.
-        names: of the runs, for the legend; the folders' own unless given.
-
-    Raises: UserError if matplotlib is missing, the suffix is another, or a run has no metrics.
+    Raises: UserError without matplotlib, or if the run has no metrics.
     """
-    metrics = {name: read_metrics(run) for name, run in zip(names or names_of(runs), runs, strict=True)}
-    return save_picture(figure(metrics), path)
-
-
-def names_of(runs: Sequence[str | Path]) -> list[str]:
-    """The folders' own names, or their paths where two are the same."""
-    short = [Path(run).resolve().name for run in runs]
-    return short if len(set(short)) == len(short) else [str(run) for run in runs]
+    drawn = figure({Path(run).name: read_metrics(run)})
+    with atomic_path(path) as temporary:
+        drawn.savefig(temporary, format=path.suffix[1:], dpi=120)
+    return path
 
 
 def curves_study(runs: Mapping[str, Metrics], over: str = "step") -> Study:
-    """Every number that the runs logged, as rows; the figure; and how far each run is, for the terminal.
+    """Returns every number that the runs logged, as rows; the figure; and how far each run is, for the terminal.
 
     over: "step" or "epoch", what the curves are drawn over.
     """
@@ -98,7 +89,7 @@ def curves_study(runs: Mapping[str, Metrics], over: str = "step") -> Study:
 
 
 def _summary(name: str, lines: Metrics) -> dict[str, Any]:
-    """Last step, last losses, and the best of each dev score with its step."""
+    """Returns last step, last losses, and the best of each dev score with its step."""
     row: dict[str, Any] = {"run": name, "step": max(line["step"] for line in lines)}
     for key in ("loss", "eval_loss"):
         _, values = series(lines, key)
@@ -112,7 +103,7 @@ def _summary(name: str, lines: Metrics) -> dict[str, Any]:
 
 
 def figure(runs: Mapping[str, Metrics], over: str = "step") -> Any:
-    """The curves of runs {name: lines of metrics.jsonl}, as a matplotlib figure."""
+    """Draws the curves of runs {name: lines of metrics.jsonl} as a matplotlib figure."""
     speed = [SPEED] if any(series(lines, SPEED)[0] for lines in runs.values()) else []
     panels = ["loss", *dev_scores(runs.values()), "learning_rate", *speed]
     heights = [2.0 if key == "loss" else 0.7 if key in ("learning_rate", SPEED) else 1.2 for key in panels]
@@ -135,13 +126,13 @@ def figure(runs: Mapping[str, Metrics], over: str = "step") -> Any:
 
 
 def dev_scores(metrics: Iterable[Metrics]) -> list[str]:
-    """Keys of the scores on the development set, without its loss and perplexity."""
+    """Returns the keys of scores on the development set, without its loss and perplexity."""
     keys = dict.fromkeys(key for lines in metrics for line in lines for key in line if key.startswith("eval_"))
     return [key for key in keys if not key.endswith(("loss", "perplexity", "_per_second", "runtime"))]
 
 
 def label(key: str) -> str:
-    """What a key of metrics.jsonl is called in figures."""
+    """Returns the name of a key of metrics.jsonl in figures."""
     return LABELS.get(key, f"dev {key.removeprefix('eval_')}")
 
 

@@ -39,7 +39,7 @@ def embed_texts(
     progress: Any = None,
     target_language: str | None = None,
 ) -> np.ndarray:
-    """Embeddings of the texts, float32 (texts, width); an empty text is zeros.
+    """Returns embeddings of the texts, float32 (texts, width); an empty text is zeros.
 
     Args:
         language: of the texts, for a model with several encoders, or whose tokenizer is told it (NLLB, mBART).
@@ -87,7 +87,7 @@ def embed_file(
     pooling: str | None = None,
     target_language: str | None = None,
 ) -> np.ndarray:
-    """`embed_texts` of a file's lines, with a bar on standard error where that is a terminal.
+    """Embeds a file's lines by `embed_texts`, with a bar on standard error where that is a terminal.
 
     pooling: "flat", "mean" or the digits of a row's number; None: flat with a bridge, else mean.
     """
@@ -99,7 +99,7 @@ def embed_file(
 
 
 def check_told(parts: Parts, language: str | None, target_language: str | None) -> None:
-    """Raises: UserError for a language of the text where nothing in the model depends on it."""
+    """Raises UserError for a language of the text where nothing in the model depends on it."""
     tells = has_modules(parts.model) or hasattr(parts.source, "src_lang")
     if language is not None and not tells and (target_language is None or language_codes(parts.source)):
         raise UserError(
@@ -108,12 +108,12 @@ def check_told(parts: Parts, language: str | None, target_language: str | None) 
 
 
 def default_pooling(model: Any) -> str:
-    """The bridge's rows side by side where there is a bridge, else the mean of the states."""
+    """Returns "flat", a bridge's rows side by side, where there is a bridge, else "mean"."""
     return "flat" if has_modules(model) else "mean"
 
 
 def _told(parts: Parts, language: str | None, target: str | None) -> Direction:
-    """What stands before a text, or is set in the tokenizer."""
+    """Returns the marks that stand before a text, or are set in the tokenizer."""
     if has_modules(parts.model):
         if target is not None:
             raise UserError(f"target_language {target!r}: the encoders of this model see no target. Leave it out.")
@@ -124,7 +124,7 @@ def _told(parts: Parts, language: str | None, target: str | None) -> Direction:
 
 
 def _embed(model: Any, input_ids: Tensor, mask: Tensor, options: Mapping[str, Any]) -> Tensor:
-    """`model.embed`, or what it is of a model of another package."""
+    """Calls `model.embed`, or takes the mean of the states of a model of another package."""
     inputs = {"input_ids": input_ids, "attention_mask": mask}
     if hasattr(model, "embed"):
         embedded: Tensor = model.embed(**inputs, **options)
@@ -133,7 +133,7 @@ def _embed(model: Any, input_ids: Tensor, mask: Tensor, options: Mapping[str, An
 
 
 def retrieval(embeddings: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Accuracy@1 by "from-to", of embeddings (sentences, width) of the same sentences in several languages.
+    """Returns accuracy@1 by "from-to", of embeddings (sentences, width) of the same sentences in several languages.
 
     Raises: UserError for files of different lengths.
     """
@@ -149,13 +149,13 @@ def retrieval(embeddings: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 def normalised(vectors: np.ndarray) -> np.ndarray:
-    """Of length 1; zeros stay."""
+    """Returns the vectors with length 1; zeros stay."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(lengths == 0, 1, lengths)
 
 
 def retrieval_table(accuracies: Mapping[str, Mapping[str, float]], codes: Sequence[str]) -> Table:
-    """Of one model a row for each language of the queries; of several {name: accuracy} a row for each model."""
+    """Makes a row for each language of the queries of one model; of several {name: accuracy} a row for each model."""
     means = {name: 100 * sum(accuracy.values()) / len(accuracy) for name, accuracy in accuracies.items()}
     first = next(iter(accuracies.values()))
     if len(accuracies) == 1:

@@ -21,23 +21,15 @@ COLUMN, PAGE = 3.35, 6.9
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":")
-SUFFIXES = (".png", ".svg", ".pdf")
 STYLE: dict[str, Any] = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "figure.titlesize": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
+    **dict.fromkeys(("font.size", "axes.titlesize", "figure.titlesize", "axes.labelsize"), 8),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
     "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
     "grid.color": "#dddddd",
     "grid.linewidth": 0.5,
-    "legend.frameon": False,
     "svg.hashsalt": "hf_mlnmt",  # the same figure is the same file
     "svg.fonttype": "none",
 }
@@ -45,7 +37,7 @@ STYLE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Panel:
-    """One heat map: `values` (rows, columns), None where there is nothing; names of rows and columns."""
+    """A heat map: `values` (rows, columns), None where there is nothing; names of rows and columns."""
 
     title: str
     values: Sequence[Sequence[float | None]]
@@ -61,7 +53,7 @@ def heat_maps(
     numbers: bool = True,
     low: float | None = None,
 ) -> Any:
-    """Panels side by side with one scale of colours; `numbers`: values in the cells. Returns the figure.
+    """Draws panels side by side with one scale of colours; `numbers`: values in the cells. Returns the figure.
 
     low: where the scale begins; the smallest value unless given.
     """
@@ -104,7 +96,7 @@ def _write_numbers(axis: Any, panel: Panel, least: float, most: float) -> None:
 
 
 def curves(panels: Mapping[str, Mapping[str, Mapping[int, float]]], x_label: str, y_label: str) -> Any:
-    """{panel's title: {series: {x: y}}}: lines over whole numbers, panels side by side with one y axis."""
+    """Draws {panel's title: {series: {x: y}}}: lines over whole numbers, panels side by side with one y axis."""
     series = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     with style():
         legend = 0.17 * ceil(len(series) / 2)
@@ -128,7 +120,7 @@ def curves(panels: Mapping[str, Mapping[str, Mapping[int, float]]], x_label: str
 
 
 def bars(panels: Mapping[str, Sequence[tuple[str, float, str]]], y_label: str, changes: bool = False) -> Any:
-    """{panel's title: (name, value, sign)}: a lying bar for each name, the value and its sign at the bar's end.
+    """Draws {panel's title: (name, value, sign)}: a lying bar for each name, the value and its sign at its end.
 
     changes: a value above zero has its plus.
     """
@@ -152,7 +144,7 @@ def bars(panels: Mapping[str, Sequence[tuple[str, float, str]]], y_label: str, c
 
 
 def token_bars(panels: Mapping[str, Sequence[tuple[str, float]]], y_label: str) -> Any:
-    """{panel's title: (token, value)}: a sentence in its order, one bar a token, panels below each other."""
+    """Draws {panel's title: (token, value)}: a sentence in its order, one bar a token, panels below each other."""
     longest = max(len(entries) for entries in panels.values())
     with style():
         figure = new_figure(max(COLUMN, 0.6 + 0.2 * longest), 1.7 * len(panels))
@@ -177,7 +169,7 @@ def points(
     y_label: str,
     levels: tuple[str, Sequence[float]] | None = None,
 ) -> Any:
-    """{panel's title: {series: (value, low, high) of each name}}: points with 95 % intervals, side by side.
+    """Draws {panel's title: {series: (value, low, high) of each name}}: points with 95 % intervals, side by side.
 
     levels: what to compare with at each name, drawn as a grey dash, and what it is called.
     """
@@ -212,16 +204,6 @@ def points(
     return figure
 
 
-def save_picture(figure: Any, path: str | Path) -> Path:
-    """Write one file, in the form that its suffix names; returns its path. UserError for another suffix."""
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise UserError(f"{path}: a picture's name ends in {', '.join(SUFFIXES)}")
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=120)
-    return path
-
-
 def save(figure: Any, folder: str | Path, stem: str) -> list[Path]:
     """Write `stem`.png (300 dots an inch) and `stem`.svg; returns their paths."""
     paths = []
@@ -234,7 +216,7 @@ def save(figure: Any, folder: str | Path, stem: str) -> list[Path]:
 
 
 def look(number: int) -> dict[str, Any]:
-    """Colour, marker and line of a series."""
+    """Returns colour, marker and line of a series."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "marker": MARKERS[number % len(MARKERS)],
@@ -243,12 +225,12 @@ def look(number: int) -> dict[str, Any]:
 
 
 def style() -> Any:
-    """A context in which figures look alike. UserError without matplotlib."""
+    """Returns a context in which figures look alike. Raises: UserError without matplotlib."""
     return _matplotlib().rc_context(STYLE)
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure, in inches. UserError without matplotlib."""
+    """Makes an empty figure, in inches. Raises: UserError without matplotlib."""
     return _matplotlib().figure.Figure(figsize=(width, height), layout="constrained")
 
 

@@ -1,4 +1,4 @@
-"""Which scales suit a fused model: its scores on a development set for every alpha and beta of a grid.
+"""The scales that suit a fused model: its scores on a development set for every alpha and beta of a grid.
 
 Reference: thesis on monolingual data, section 4.4.2: tables 4.8 and 4.9 (alpha by beta), 4.10 (gamma = beta / alpha).
 With sequence-level normalization (4.4) a search knows gamma alone: points of one gamma are translated once.
@@ -71,11 +71,11 @@ class Grid:
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """(alpha, beta) of the grid, without the point where both are 0."""
+        """Returns (alpha, beta) of the grid, without the point where both are 0."""
         return [(alpha, beta) for alpha, beta in product(self.alphas or (), self.betas or ()) if alpha or beta]
 
     def settings(self) -> Row:
-        """What the scores depend on, beside alpha and beta."""
+        """Returns all that the scores depend on beside alpha and beta."""
         model = Path(self.pipeline.name)
         weights = sorted(model.glob("*.safetensors")) if model.is_dir() else []
         kept, left_out = self.pipeline.model.generation_config.to_diff_dict(), ("alpha", "beta", "transformers_version")
@@ -91,7 +91,7 @@ class Grid:
         }
 
     def _kept(self) -> list[Row]:
-        """The rows of an earlier run of this grid. Raises: UserError when that was another grid."""
+        """Reads the rows of an earlier run of this grid. Raises: UserError when that was another grid."""
         path = self.folder / f"{STEM}.json"
         if not path.is_file():
             return []
@@ -106,7 +106,7 @@ class Grid:
         return rows
 
     def run(self, progress: bool = True) -> list[Row]:
-        """Score every point that is not there yet; all rows are written after each. Returns those of this grid."""
+        """Scores every point that is not there yet; all rows are written after each. Returns those of this grid."""
         self.folder.mkdir(parents=True, exist_ok=True)
         points = self.missing()
         with progress_bar(len(points), progress) as update:
@@ -118,12 +118,12 @@ class Grid:
         return [row for row in self.rows if (row["alpha"], row["beta"]) in self.points]
 
     def missing(self) -> list[tuple[float, float]]:
-        """Points that have no row."""
+        """Returns the points that have no row."""
         there = {(row["alpha"], row["beta"]) for row in self.rows}
         return [point for point in self.points if point not in there]
 
     def _like(self, alpha: float, beta: float) -> Row | None:
-        """The row of a point that the same search answers: of one gamma, with sequence-level normalization."""
+        """Returns the row of a point that the same search answers: of one gamma, with sequence-level normalization."""
         gamma = _gamma(alpha, beta)
         same = (row for row in self.rows if self.normalization == "sequence" and row["gamma"] == gamma)
         return next(({**row, "alpha": alpha, "beta": beta, "seconds": 0.0} for row in same), None)
@@ -136,20 +136,20 @@ class Grid:
             "alpha": alpha,
             "beta": beta,
             "gamma": _gamma(alpha, beta),
-            **{name: round(one.score, 4) for name, one in scores.metrics.items()},
+            **{name: round(metric.score, 4) for name, metric in scores.metrics.items()},
             "length_ratio": round(scores.length_ratio, 4),
             "seconds": round(time.perf_counter() - started, 2),
-            **{f"{name}_signature": one.signature for name, one in scores.metrics.items()},
+            **{f"{name}_signature": metric.signature for name, metric in scores.metrics.items()},
         }
 
 
 def best(rows: Iterable[Row]) -> Row:
-    """The row of the highest BLEU; of several, the one with the largest weight of the language models."""
+    """Returns the row of the highest BLEU; of several, that with the largest weight of the language models."""
     return max(rows, key=lambda row: (row["BLEU"], row["beta"]))
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """BLEU, alpha by beta, the best row in bold; or with one alpha a row for each beta, TER and lengths too."""
+    """Yields BLEU, alpha by beta, the best row in bold; or with one alpha a row for each beta, TER and lengths too."""
     alphas, betas = (sorted({row[name] for row in rows}) for name in ("alpha", "beta"))
     top = best(rows)
     note = f"best: alpha {_shown(top['alpha'])}, beta {_shown(top['beta'])}, BLEU {top['BLEU']:.2f}"
@@ -168,7 +168,7 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
 
 
 def draw(rows: Sequence[Row], folder: str | Path) -> list[Path]:
-    """The heat map of BLEU, grid.png and grid.svg."""
+    """Draws the heat map of BLEU, grid.png and grid.svg."""
     alphas, betas = (sorted({row[name] for row in rows}) for name in ("alpha", "beta"))
     of = {(row["alpha"], row["beta"]): row["BLEU"] for row in rows}
     values = [[of.get((alpha, beta)) for beta in betas] for alpha in alphas]
@@ -177,7 +177,7 @@ def draw(rows: Sequence[Row], folder: str | Path) -> list[Path]:
 
 
 def _gamma(alpha: float, beta: float) -> float | None:
-    """beta / alpha to twelve digits, so that 0.001 / 0.01 is 0.01 / 0.1; None without translation models."""
+    """Returns beta / alpha to twelve digits: 0.001 / 0.01 is 0.01 / 0.1; None without translation models."""
     return float(f"{beta / alpha:.12g}") if alpha else None
 
 

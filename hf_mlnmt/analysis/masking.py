@@ -1,4 +1,4 @@
-"""What a model loses without one of its parts: BLEU with a collected encoder layer, or an auxiliary, replaced by zeros.
+"""The loss without one of a model's parts: BLEU with a collected encoder layer, or an auxiliary, replaced by zeros.
 
 References: thesis on joint attention, section 3.5.4, table 3.5 ("Every Layer Counts", PBML 115, table 7), for layers;
 section 4.5.5 for auxiliaries (AIF); section 4.5.3, table 4.7, for auxiliary decoders that translate by themselves.
@@ -45,7 +45,7 @@ class Variant:
 
 
 def collected_names(model: Any) -> list[str]:
-    """The collected layers, lowest first, as `layer_mask` counts them; empty for a model that collects none."""
+    """Returns the collected layers, lowest first, as `layer_mask` counts them; [] for a model that collects none."""
     config = model.config
     count = getattr(config, "feature_count", None)
     if count is None:
@@ -55,7 +55,7 @@ def collected_names(model: Any) -> list[str]:
 
 
 def variants(model: Any, questions: Sequence[Question] | None = None) -> list[Variant]:
-    """What can be left out of this model for these questions, or for all that make sense.
+    """Returns all that can be left out of this model for these questions, or for all that make sense.
 
     Raises: UserError if a question makes no sense for the model, or none does.
     """
@@ -82,14 +82,14 @@ def variants(model: Any, questions: Sequence[Question] | None = None) -> list[Va
 
 
 def _without(index: int, names: Sequence[Any]) -> list[float]:
-    """A mask that leaves one out."""
+    """Returns a mask of ones with zero at the index."""
     return [float(other != index) for other in range(len(names))]
 
 
 def translations(
     parts: Parts, sources: Sequence[str], chosen: Sequence[Variant], **decoding: Any
 ) -> dict[str, list[str]]:
-    """{name: translations}: the whole model's first, then each variant's; `decoding`: TranslationPipeline's options."""
+    """Returns {name: translations}, the whole model's first; `decoding`: TranslationPipeline's options."""
     outputs = {WHOLE: list(TranslationPipeline(parts)(list(sources), **decoding))}
     for variant in chosen:
         used = parts
@@ -110,7 +110,7 @@ def rows(
     trials: int = 10_000,
     seed: int = 12345,
 ) -> list[dict[str, Any]]:
-    """A row for the whole model, then one for each variant: BLEU, difference, p-values and their mark."""
+    """Returns a row for the whole model, then one for each variant: BLEU, difference, p-values and their mark."""
     how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": ["BLEU"], "seed": seed}
     tests = significance_tests(outputs, references, bootstrap=bootstrap, trials=trials, **how)
     signs = marks({name: results["BLEU"].approximate_randomisation for name, results in tests.items()})
@@ -131,8 +131,9 @@ def masking_study(
     tell: Callable[[str], None] = lambda text: None,
     **scoring: Any,
 ) -> Study:
-    """`questions`: None for all that each system has; `scoring`: protocol, language, bootstrap, trials, seed.
+    """Translates by every variant of every system, scores and tests them.
 
+    questions: None for all that each system has. scoring: protocol, language, bootstrap, trials, seed.
     Raises: UserError if a question makes no sense for a system; all are asked before anything is translated.
     """
     chosen = {}

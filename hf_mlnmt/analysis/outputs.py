@@ -38,21 +38,22 @@ from hf_mlnmt.data.words import is_unspaced, spoken, terms, words
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import ProtocolName
 from hf_mlnmt.evaluation.comparison import Comparison
+from hf_mlnmt.evaluation.counts import scores_of_sums
 from hf_mlnmt.evaluation.language import LanguageGuesser
-from hf_mlnmt.evaluation.scores import Lines, References, check_counts, reference_lists, score
+from hf_mlnmt.evaluation.scores import Lines, References, check_counts, count_sentences, reference_lists, score
 
 if TYPE_CHECKING:
     from hf_mlnmt.evaluation.perplexity import Perplexity
 
 
 def is_copied(source: str, output: str, reference: str) -> bool:
-    """The same words as the source, where the reference's are others."""
+    """Returns whether the words are the source's, and not the reference's."""
     read, written, given = (spoken(text.casefold()) for text in (source, output, reference))
     return bool(written) and written == read != given
 
 
 def has_run(text: str) -> bool:
-    """Whether a phrase of 2 to 4 words stands twice in a row, or one word three times.
+    """Returns whether a phrase of 2 to 4 words stands twice in a row, or one word three times.
 
     Of text without spaces, where two or three letters twice are a word: 4 to 16 letters twice, or one to three four
     times.
@@ -67,12 +68,12 @@ def has_run(text: str) -> bool:
 
 
 def is_repeated(source: str, output: str, reference: str) -> bool:
-    """A run that neither source nor reference excuses."""
+    """Returns whether there is a run that neither source nor reference excuses."""
     return has_run(output) and not has_run(source) and not has_run(reference)
 
 
 def is_untranslated(source: str, output: str, reference: str) -> bool:
-    """At least half of the words are the source's and not the reference's."""
+    """Returns whether at least half of the words are the source's and not the reference's."""
     read, written, given = (terms(text.casefold()) for text in (source, output, reference))
     kept = set(read) - set(given)
     return bool(written) and 2 * sum(word in kept for word in written) >= len(written)
@@ -93,7 +94,7 @@ def output_statistics(
     is_off_target: Callable[[str], bool] | None = None,
     language: str | None = None,
 ) -> dict[str, Any]:
-    """Length ratio (output to reference, in sacreBLEU's tokens), and of each kind the share and the sentences, from 1.
+    """Returns length ratio (output to reference, sacreBLEU's tokens), and share and sentences (from 1) of each kind.
 
     `language` is the target's, as of score().
 
@@ -119,22 +120,15 @@ def output_statistics(
 
 
 def _check(name: str, outputs: Lines, references: Sequence[Sequence[str | None]], sources: int) -> None:
-    """UserError unless there are as many outputs as lines of every reference, and as sources."""
+    """Raises UserError unless there are as many outputs as lines of every reference, and as sources."""
     names = [name, *(f"reference {number}" for number in range(1, len(references) + 1)), "the source"]
     check_counts(outputs, [*references, [None] * sources], names)
 
 
 def sentence_scores(outputs: Lines, references: References) -> list[float]:
-    """chrF of each sentence (0 to 100), sacreBLEU's, against all of its references."""
-    from sacrebleu.metrics import CHRF
-
-    sets = reference_lists(references)
-    check_counts(outputs, sets)
-    metric = CHRF()
-    scores = []
-    for output, *given in zip(outputs, *sets, strict=True):
-        scores.append(float(metric.sentence_score(output, [line for line in given if line is not None]).score))
-    return scores
+    """Returns chrF of each sentence (0 to 100), sacreBLEU's, against all of its references."""
+    counts = count_sentences(outputs, references, metrics=["chrF"])["chrF"]
+    return [float(score) for score in scores_of_sums("chrF", counts)]
 
 
 METRICS = ("BLEU", "chrF")
@@ -143,7 +137,7 @@ SETS: dict[str, list[int]] = {"wmt": [10, 20, 30, 40, 50], "iwslt": [11, 21, 31,
 
 
 def read_starts(text: str) -> list[int]:
-    """A name of SETS, or the smallest length of every group but the first: 15,30 is under 15, 15 to 29, 30 and more."""
+    """Reads a name of SETS, or where groups begin: 15,30 makes under 15, 15 to 29, 30 and more."""
     if text in SETS:
         return SETS[text]
     try:
@@ -156,13 +150,13 @@ def read_starts(text: str) -> list[int]:
 
 
 def group_names(starts: Sequence[int]) -> list[str]:
-    """`<10`, `10-19`, ..., `50+`."""
+    """Returns `<10`, `10-19`, ..., `50+`."""
     inner = [f"{low}-{high - 1}" if high - low > 1 else f"{low}" for low, high in pairwise(starts)]
     return [f"<{starts[0]}", *inner, f"{starts[-1]}+"]
 
 
 def group_indices(lengths: Sequence[int], starts: Sequence[int]) -> list[list[int]]:
-    """The sentences of each group, by their numbers from 0."""
+    """Returns the sentences of each group, by their numbers from 0."""
     groups: list[list[int]] = [[] for _ in range(len(starts) + 1)]
     for index, length in enumerate(lengths):
         groups[bisect_right(starts, length)].append(index)
@@ -181,7 +175,7 @@ def scores_by_length(
     bootstrap: int = 1000,
     seed: int = 12345,
 ) -> list[dict[str, Any]]:
-    """One row for each system, group and metric: count of sentences, score, 95 % interval.
+    """Returns a row for each system, group and metric: count of sentences, score, 95 % interval.
 
     lengths: of each source sentence, in the unit that the groups are meant for. An empty group has no score.
     """
@@ -209,7 +203,7 @@ SHOWN = 20
 
 
 def source_lengths(sources: Lines, model: str | None = None) -> list[int]:
-    """Length of each source: in subwords of a model's tokenizer without </s>, or in words (data/words.py)."""
+    """Returns each source's length in subwords of a model's tokenizer without </s>, or in words (data/words.py)."""
     if model is None:
         return [len(words(line)) for line in sources]
     from hf_mlnmt.data.tokenizer import encode, load_tokenizers
@@ -223,7 +217,7 @@ def source_lengths(sources: Lines, model: str | None = None) -> list[int]:
 
 @dataclass(frozen=True)
 class OutputAnalysis:
-    """What is known of the translations of one test set, {system: ...}, the baseline first.
+    """The findings on the translations of one test set, {system: ...}, the baseline first.
 
     chrf: of each sentence. lengths: rows of scores_by_length. statistics: of output_statistics. Both are empty where
     the sources are not known.
@@ -238,14 +232,14 @@ class OutputAnalysis:
     unit: str = "words"
 
     def shares(self) -> list[dict[str, Any]]:
-        """A row for each system: length ratio, and the share of each kind of faulty outputs."""
+        """Returns a row for each system: length ratio, and the share of each kind of faulty outputs."""
         return [
-            {"system": name, "length_ratio": of["length_ratio"], **{kind: one["share"] for kind, one in _kinds(of)}}
+            {"system": name, "length_ratio": of["length_ratio"], **{kind: found["share"] for kind, found in _kinds(of)}}
             for name, of in self.statistics.items()
         ]
 
     def differences(self, count: int = SHOWN) -> dict[str, list[dict[str, Any]]]:
-        """{system: up to `count` sentences where it gains most over the baseline, and as many where it loses most}.
+        """Returns {system: up to `count` sentences where it gains most over the baseline, and where it loses most}.
 
         Each with its line (from 1), both scores, the difference and all texts, from the largest gain to the largest
         loss. Sentences of the same score are left out. Raises: UserError for a count below 1.
@@ -276,7 +270,7 @@ class OutputAnalysis:
         return rows
 
     def studies(self, count: int = SHOWN) -> list[Study]:
-        """Files, figures and a summary of all: lengths and statistics where sources are known, then differences."""
+        """Returns the studies of all: lengths and statistics where sources are known, then differences."""
         studies = [_length_study(self), _statistics_study(self)] if self.sources is not None else []
         return studies + ([_difference_study(self, count)] if len(self.outputs) > 1 and count else [])
 
@@ -290,7 +284,7 @@ def analyse_outputs(
     languages: Mapping[str, Lines] | None = None,
     **scoring: Any,
 ) -> OutputAnalysis:
-    """`OutputAnalysis` of one run of each system.
+    """Looks at one run of each system.
 
     Args:
         sources: None where they are not known; then there are no lengths and no statistics.
@@ -323,7 +317,7 @@ def _kinds(statistics: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]
 
 
 def _length_study(analysis: OutputAnalysis) -> Study:
-    """BLEU and chrF of each group, points with intervals; the count of sentences stands below each group's name.
+    """Draws BLEU and chrF of each group with intervals; the count of sentences stands below each group's name.
 
     A group without sentences has rows, and no place in the figure.
     """
@@ -346,7 +340,7 @@ def _length_study(analysis: OutputAnalysis) -> Study:
 
 
 def _statistics_study(analysis: OutputAnalysis) -> Study:
-    """Shares of faulty outputs, with the lines."""
+    """Draws the shares of faulty outputs; rows have their lines."""
     study = Study("statistics")
     panels: dict[str, list[tuple[str, float, str]]] = {}
     for name, statistics in analysis.statistics.items():
@@ -365,7 +359,7 @@ def _statistics_study(analysis: OutputAnalysis) -> Study:
 
 
 def _difference_study(analysis: OutputAnalysis, count: int) -> Study:
-    """Every system but the first against the first: texts as rows, and where the differences lie as bars."""
+    """Sets every system beside the first: texts as rows, differences as bars."""
     study = Study("differences")
     baseline = next(iter(analysis.outputs))
     panels = {}
@@ -385,7 +379,7 @@ MEASURES = ("perplexity per subword", "perplexity per word", "bits per byte")
 def domain_study(
     comparison: Comparison, protocol: str, perplexities: Mapping[str, Mapping[str, Perplexity]] | None = None
 ) -> Study:
-    """Several test sets: a row for each test set, metric and system; and for each test set and language model.
+    """Makes a row for each test set, metric and system; and for each test set and language model.
 
     The summary has the thesis's form: a line for each system and measure, a column for each test set. `difference` and
     p-values are against the baseline on the same test set, `sign` is † or ‡ (evaluation/significance.py).

@@ -55,18 +55,13 @@ from hf_mlnmt.files import Form, atomic_path, read_json, write_json
 from hf_mlnmt.generation.languages import has_modules
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.made_from import Digest
+from hf_mlnmt.modeling.sentence_embedding import pooled_states
 
 CHUNK = 4096  # sentences in a file of the cache
 
 
-def masked_mean(states: Tensor, real: Tensor) -> Tensor:
-    """(batch, time, width), real (batch, time) -> (batch, width): the mean over real positions, float32."""
-    kept = real.unsqueeze(-1)
-    return states.float().masked_fill(~kept, 0.0).sum(1) / kept.sum(1)
-
-
 def check_layer(model: Any, layer: int | None) -> int:
-    """The layer asked for, the last for None. Raises: UserError if it is not there."""
+    """Returns the layer asked for, the last for None. Raises: UserError if it is not there."""
     last = int(getattr(model.config, "encoder_layers", None) or model.config.num_hidden_layers)
     if layer is not None and not 0 <= layer <= last:
         raise UserError(f"layer {layer}: this encoder has 0 (embeddings) to {last}.")
@@ -76,17 +71,17 @@ def check_layer(model: Any, layer: int | None) -> int:
 def mean_states(
     parts: Parts, sources: Sequence[Sequence[int]], layers: Sequence[int], batch_tokens: int = 4096
 ) -> dict[int, Tensor]:
-    """{layer: (sentences, width)} of token ids, on the CPU."""
+    """Returns {layer: means (sentences, width) over real positions} of token ids, float32, on the CPU."""
     vectors: dict[int, dict[int, Tensor]] = {layer: {} for layer in layers}
-    for one in encoder_passes(parts, sources, batch_tokens, output_hidden_states=True):
+    for read in encoder_passes(parts, sources, batch_tokens, output_hidden_states=True):
         for layer in layers:
-            means = masked_mean(one.output.hidden_states[layer], one.source_real).cpu()
-            vectors[layer].update(zip(one.indices, means, strict=True))
+            means = pooled_states(read.output.hidden_states[layer].float(), read.source_real, "mean").cpu()
+            vectors[layer].update(zip(read.indices, means, strict=True))
     return {layer: torch.stack([rows[i] for i in range(len(sources))]) for layer, rows in vectors.items()}
 
 
 def fingerprint(model: Any) -> str:
-    """A digest of what the vectors depend on: the config and the encoder's weights; of several encoders the model's."""
+    """Returns a digest of what vectors depend on: config and the encoder's weights; of several encoders the model's."""
     fields = {key: value for key, value in model.config.to_dict().items() if key != "_name_or_path"}
     encoder = model if has_modules(model) else model.get_encoder()
     return Digest("sha256").value(fields).weights(encoder.state_dict(), shapes=False).hex()
@@ -101,7 +96,7 @@ def cached_states(
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> dict[int, Tensor]:
-    """As `mean_states`, of texts; with a folder `cache`, vectors in it are read, and others are computed and written.
+    """Returns `mean_states` of texts; with a folder `cache`, vectors in it are read, others computed and written.
 
     A file holds one layer of some thousand sentences, under a name made from the encoder's weights and the token ids;
     an interrupted run goes on behind the last one.
@@ -131,7 +126,7 @@ def cached_states(
 
 @dataclass(frozen=True)
 class MlpSettings:
-    """How a perceptron is trained."""
+    """The settings of a perceptron's training."""
 
     learning_rate: float
     batch_size: int
@@ -156,7 +151,7 @@ class Predictions:
 
 
 def standardized(vectors: Vectors) -> dict[Part, Tensor]:
-    """Each dimension less the training part's mean, over its deviation."""
+    """Subtracts the training part's mean from each dimension, and divides by its deviation."""
     mean, deviation = vectors["train"].mean(0), vectors["train"].std(0, correction=0)
     return {part: (x - mean) / deviation.where(deviation > 0, 1.0) for part, x in vectors.items()}
 
@@ -164,7 +159,7 @@ def standardized(vectors: Vectors) -> dict[Part, Tensor]:
 def train_mlp(
     vectors: Vectors, labels: Mapping[Part, Tensor], classes: int, settings: MlpSettings, seed: int = 1
 ) -> Predictions:
-    """Train on "train", stop by "dev", predict "test". vectors (sentences, width), labels (sentences,).
+    """Trains on "train", stop by "dev", predict "test". vectors (sentences, width), labels (sentences,).
 
     The same seed gives the same result; the caller's random numbers are left as they are.
     """
@@ -177,7 +172,7 @@ def train_mlp(
 def fit_mlp(
     vectors: Vectors, labels: Mapping[Part, Tensor], classes: int, settings: MlpSettings, seed: int = 1
 ) -> tuple[nn.Sequential, float, int]:
-    """The best epoch's perceptron on vectors as they are, its accuracy on dev, and the epoch."""
+    """Fits a perceptron to vectors as they are; returns the best epoch's, its accuracy on dev, and the epoch."""
     shuffling = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -207,7 +202,7 @@ def _accuracy(model: nn.Module, vectors: Tensor, labels: Tensor) -> float:
 
 
 def train_logistic_regression(vectors: Vectors, labels: Mapping[Part, Tensor]) -> Predictions:
-    """scikit-learn's on the same vectors; nothing is chosen by "dev". Raises: UserError without scikit-learn."""
+    """Fits scikit-learn's to the same vectors; nothing is chosen by "dev". Raises: UserError without scikit-learn."""
     try:
         from sklearn.linear_model import LogisticRegression
     except ImportError as error:
@@ -223,7 +218,7 @@ CLASSIFIERS: tuple[Classifier, ...] = get_args(Classifier)
 
 
 def wilson_interval(right: int, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """95 % interval of a share (Wilson 1927): low and high, each from 0 to 1."""
+    """Returns the 95 % interval of a share (Wilson 1927): low and high, each from 0 to 1."""
     share, square = right / count, z * z / count
     middle = share + square / 2
     width = z * (share * (1 - share) / count + square / (4 * count)) ** 0.5
@@ -239,12 +234,11 @@ def probe_key(
     seed: int,
     **reading: Any,
 ) -> str:
-    """A digest of all that a probe's result depends on, to recognise one that is done; `reading` as of `probe`."""
+    """Returns a digest of all that a probe's result depends on, to recognise one that is done; arguments of `probe`."""
     texts = [(part, task.texts[part], task.labels[part]) for part in PARTS]
     used = {**asdict(settings), "seed": seed} if classifier == "mlp" else {}
-    languages = {name: reading[name] for name in ("source_language", "target_language") if reading.get(name)}
-    content = [fingerprint(parts.model), layer, classifier, used, task.classes, texts]
-    content += [languages] if languages else []  # keys of before have none
+    languages = [reading.get(name) for name in ("source_language", "target_language")]
+    content = [fingerprint(parts.model), layer, classifier, used, languages, task.classes, texts]
     return Digest("sha256").value(content).hex()[:16]
 
 
@@ -258,7 +252,7 @@ def probe(
     cache: str | Path | None = None,
     **reading: Any,
 ) -> dict[str, Any]:
-    """One row: accuracy on the test part in percent with its 95 % interval, and that of the most frequent class.
+    """Returns a row: accuracy on the test part in percent with its 95 % interval, and that of the most frequent class.
 
     layer: of the encoder, 0 the embeddings; or the pooling of `embed_texts`: "flat", "mean", "row 3".
     `majority`: the most frequent class's accuracy; `epoch`: the perceptron's best, by `dev_accuracy`; `train`,
@@ -288,7 +282,7 @@ def probe(
 def _vectors(
     parts: Parts, texts: Sequence[str], layer: int | str, cache: str | Path | None = None, **reading: Any
 ) -> torch.Tensor:
-    """(sentences, width): a layer's mean states, or the model's embeddings, which are not cached."""
+    """Returns (sentences, width): a layer's mean states, or the model's embeddings, which are not cached."""
     if isinstance(layer, int):
         return cached_states(parts, texts, [layer], cache, **reading)[layer]
     pooling = int(layer.removeprefix("row ")) if layer.startswith("row ") else layer
@@ -301,7 +295,7 @@ _ROW: Form = dict.fromkeys(("accuracy", "low", "high", "majority"), float)
 
 
 def read_sizes(text: str) -> list[int]:
-    """ "1000,100,100" -> sentences for train, dev and test."""
+    """Reads "1000,100,100", the sentences for train, dev and test."""
     fields = text.split(",")
     if len(fields) != 3 or not all(field.strip().isdigit() and int(field) > 0 for field in fields):
         raise UserError(f"sizes {text!r}: expected three numbers, for train, dev and test, such as 10000,1000,1000.")
@@ -317,7 +311,7 @@ def make_tasks(
     words: int,
     languages: tuple[str | None, str | None] = (None, None),
 ) -> list[ProbingTask]:
-    """Tasks from raw text: {language: lines}, or {"": lines} of one text; None: all that can be made.
+    """Makes tasks from raw text: {language: lines}, or {"": lines} of one text. `names`: None for all that can be made.
 
     length, word-content and bigram-shift are of the first text. Sentences that a system cannot take are left out.
     Raises: UserError for `language` with one text only.
@@ -337,7 +331,7 @@ def make_tasks(
 
 
 def senteval_tasks(paths: Sequence[Path]) -> list[ProbingTask]:
-    """The tasks of SentEval's files, and of all such files in folders."""
+    """Reads the tasks of SentEval's files, and of all such files in folders."""
     return [read_task(file) for path in paths for file in (find_files(path) if path.is_dir() else [path])]
 
 
@@ -354,7 +348,7 @@ def probing_study(
     pooling: str | None = None,
     **reading: Any,
 ) -> Study:
-    """Every system on every task; each result is written into `folder` at once, and read from there the next time.
+    """Probes every system on every task; each result is written into `folder` at once, and read there the next time.
 
     layers: None for the last one of each encoder. pooling: of `embed_texts`, "flat", "mean" or "row 3": the model's
     embeddings (of an attention bridge, where there is one) in place of a layer's states.

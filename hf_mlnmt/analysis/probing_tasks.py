@@ -51,12 +51,12 @@ class ProbingTask:
 
     @property
     def majority(self) -> float:
-        """The accuracy of always naming the test part's most frequent class."""
+        """Returns the accuracy of always naming the test part's most frequent class."""
         return max(Counter(self.labels["test"]).values()) / len(self.labels["test"])
 
 
 def build(name: str, examples: Mapping[Part, Sequence[tuple[str, str]]]) -> ProbingTask:
-    """A task from (label, text) by part; classes in alphabetical order, numbers by value.
+    """Makes a task from (label, text) by part; classes in alphabetical order, numbers by value.
 
     Raises: UserError for an empty part, one class only, or a class that training never sees.
     """
@@ -76,12 +76,12 @@ def build(name: str, examples: Mapping[Part, Sequence[tuple[str, str]]]) -> Prob
 
 
 def different(lines: Sequence[str]) -> list[str]:
-    """Each line once, in alphabetical order, without empty ones."""
+    """Returns each line once, in alphabetical order, without empty ones."""
     return sorted({line.strip() for line in lines} - {""})
 
 
 def split(lines: Sequence[str], seed: int, sizes: Sequence[int] = SIZES) -> dict[Part, list[str]]:
-    """Different lines, shuffled, in parts of at most these sizes; of shorter text in shares of 8, 1 and 1."""
+    """Shuffles different lines into parts of at most these sizes; of shorter text in shares of 8, 1 and 1."""
     shuffled = different(lines)
     random.Random(seed).shuffle(shuffled)
     if len(shuffled) < sum(sizes):
@@ -91,7 +91,7 @@ def split(lines: Sequence[str], seed: int, sizes: Sequence[int] = SIZES) -> dict
 
 
 def length_task(lines: Sequence[str], seed: int = 1, sizes: Sequence[int] = SIZES, groups: int = 6) -> ProbingTask:
-    """Surface information: the sentence's length in words, in groups."""
+    """Makes a task of surface information: the sentence's length in words, in groups."""
     parts = split(lines, seed, sizes)
     counts = sorted(len(_WORD.findall(line)) for line in parts["train"])
     borders = range(1, groups) if counts else ()
@@ -108,7 +108,7 @@ def length_task(lines: Sequence[str], seed: int = 1, sizes: Sequence[int] = SIZE
 def word_content_task(
     lines: Sequence[str], seed: int = 1, sizes: Sequence[int] = SIZES, count: int = 100
 ) -> ProbingTask:
-    """Surface information: which of `count` words (1,000 in the paper) the sentence has.
+    """Makes a task of surface information: which of `count` words (1,000 in the paper) the sentence has.
 
     The words: after the 100 most frequent ones of the text the next that are in at least 20 sentences.
     Raises: UserError if there are fewer than two such words.
@@ -129,7 +129,7 @@ def word_content_task(
 
 
 def bigram_shift_task(lines: Sequence[str], seed: int = 1, sizes: Sequence[int] = SIZES) -> ProbingTask:
-    """Syntactic information: is the order of words as people write it?"""
+    """Makes a task of syntactic information: is the order of words as people write it?"""
     drawn = random.Random(seed)
     parts = split([line for line in lines if swappable(line)], seed, sizes)
     examples: dict[Part, list[tuple[str, str]]] = {}
@@ -143,7 +143,7 @@ def bigram_shift_task(lines: Sequence[str], seed: int = 1, sizes: Sequence[int] 
 
 
 def swappable(line: str) -> list[tuple[int, int, int, int]]:
-    """Where two different neighbouring words stand (begin and end of each), nothing but spaces in between."""
+    """Finds two different neighbouring words (begin and end of each) with nothing but spaces in between."""
     spans = [match.span() for match in _WORD.finditer(line)][1:]
     return [
         (*first, *second)
@@ -153,13 +153,13 @@ def swappable(line: str) -> list[tuple[int, int, int, int]]:
 
 
 def swap(line: str, place: tuple[int, int, int, int]) -> str:
-    """The line with the two words at `place` in each other's place."""
+    """Swaps the two words at `place`."""
     a, b, c, d = place
     return line[:a] + line[c:d] + line[b:c] + line[a:b] + line[d:]
 
 
 def language_task(texts: Mapping[str, Sequence[str]], seed: int = 1, sizes: Sequence[int] = SIZES) -> ProbingTask:
-    """Which language a sentence is in: {language: lines}; sizes are of all languages together.
+    """Makes a task of {language: lines}: the language of a sentence; sizes are of all languages together.
 
     Raises: UserError with fewer than two languages.
     """
@@ -193,7 +193,7 @@ FILES: dict[str, str] = {
 
 
 def read_task(path: str | Path) -> ProbingTask:
-    """One task from its file, plain or gz.
+    """Reads a task from its file, plain or gz.
 
     Raises: UserError with file and line for a broken line; for a part without sentences, and for one class only.
     """
@@ -212,7 +212,7 @@ def read_task(path: str | Path) -> ProbingTask:
 
 
 def find_files(folder: str | Path) -> list[Path]:
-    """The tasks' files in a folder, in the order of the papers' tables. Raises: UserError if there is none."""
+    """Finds the tasks' files in a folder, in the order of the papers' tables. Raises: UserError if there is none."""
     paths = {path.name.split(".")[0]: path for path in sorted(Path(folder).glob("*"))}
     if not paths.keys() & FILES.keys():
         raise UserError(f"{folder}: none of SentEval's probing files there ({next(iter(FILES))}.txt ...).")

@@ -30,7 +30,7 @@ Systems = Mapping[str, Parts]
 
 @dataclass(frozen=True)
 class Pass:
-    """One batch and what the model returned for it.
+    """A batch and the model's output for it.
 
     `indices`: which of the given sentences these are. `source` (batch, source) and `source_real`; `labels` (batch,
     target), -100 at padding, and `target_real`, None where the encoder ran alone.
@@ -45,7 +45,7 @@ class Pass:
 
 
 def between(systems: Systems, source_language: str | None, target_language: str | None) -> Systems:
-    """The systems; of those with an encoder or decoder for each language, the model of these two.
+    """Returns the systems; of those with an encoder or decoder for each language, the model of these two.
 
     Raises: UserError with the languages that there are, when one is lacking or unknown.
     """
@@ -59,7 +59,7 @@ def between(systems: Systems, source_language: str | None, target_language: str 
 
 
 def sample_indices(count: int, size: int | None, seed: int) -> list[int]:
-    """`size` of 0 .. count - 1 without repetition, ascending; all of them if there are no more, or size is None."""
+    """Draws `size` of 0 .. count - 1 without repetition, ascending; all if there are no more, or size is None."""
     if size is None or size >= count:
         return list(range(count))
     if size < 1:
@@ -70,7 +70,7 @@ def sample_indices(count: int, size: int | None, seed: int) -> list[int]:
 def encode_sources(
     parts: Parts, texts: Sequence[str], source_language: str | None = None, target_language: str | None = None
 ) -> list[list[int]]:
-    """Token ids of each text as the model reads it: text processing, language marks, special tokens.
+    """Returns the token ids of each text as the model reads it: text processing, language marks, special tokens.
 
     Raises: UserError for an empty text, or one that is longer than the model takes; `usable_indices` leaves those out.
     """
@@ -87,13 +87,13 @@ def encode_sources(
 def usable_indices(
     parts: Parts, texts: Sequence[str], source_language: str | None = None, target_language: str | None = None
 ) -> list[int]:
-    """Which of the texts are neither empty nor longer than the model takes."""
+    """Returns the indices of texts that are neither empty nor longer than the model takes."""
     encoder, limit = _encoder(parts, source_language, target_language)
     return [index for index, ids in enumerate(encoder(list(texts))) if encoder.overhead < len(ids) <= limit]
 
 
 def _encoder(parts: Parts, source_language: str | None, target_language: str | None) -> tuple[TextEncoder, float]:
-    """What encodes texts of these languages, and the longest input that the model takes."""
+    """Returns the encoder of texts of these languages, and the longest input that the model takes."""
     parts = parts.of(source_language)
     told = Direction()  # of a model with modules the languages choose modules, and no marks in the text
     if not has_modules(parts.model):
@@ -103,7 +103,7 @@ def _encoder(parts: Parts, source_language: str | None, target_language: str | N
 
 
 def encode_targets(parts: Parts, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of each translation, the closing </s> included. Raises: UserError for an empty one."""
+    """Returns the token ids of each translation, the closing </s> included. Raises: UserError for an empty one."""
     if empty := [number for number, text in enumerate(texts, start=1) if not text.strip()]:
         raise UserError(f"translation {empty[0]} is empty: leave its sentence out of what is to be analysed.")
     processing = parts.target_processing
@@ -113,7 +113,7 @@ def encode_targets(parts: Parts, texts: Sequence[str]) -> list[list[int]]:
 
 @contextmanager
 def eager_attention(model: Any) -> Iterator[str]:
-    """Attention that returns its weights, whatever the model is set to; yields the setting that is put back after."""
+    """Sets the model to attention that returns its weights; yields the setting that is put back after."""
     before = model.config._attn_implementation
     if before != "eager":
         model.set_attn_implementation("eager")
@@ -128,7 +128,7 @@ def eager_attention(model: Any) -> Iterator[str]:
 def encoder_passes(
     parts: Parts, sources: Sequence[Sequence[int]], batch_tokens: int = 4096, **options: Any
 ) -> Iterator[Pass]:
-    """The encoder alone over all sources, longest first; `options` go to it (output_attentions=True ...)."""
+    """Yields the encoder alone over all sources, longest first; `options` go to it (output_attentions=True ...)."""
     for indices, ids, mask in _source_batches(parts, sources, batch_tokens):
         output = parts.model.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True, **options)
         yield Pass(indices, ids, mask.bool(), output)
@@ -140,13 +140,14 @@ def forced_passes(
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]] | None = None,
     batch_tokens: int = 4096,
+    num_beams: int = 1,
     **options: Any,
 ) -> Iterator[Pass]:
-    """The whole model over all pairs, longest source first; without `targets` over its own greedy translations."""
+    """Yields the whole model over all pairs, longest source first; without `targets` over its own translations."""
     model = parts.model
     for indices, ids, mask in _source_batches(parts, sources, batch_tokens):
         if targets is None:
-            labels = own_translations(model, ids, mask)
+            labels = own_translations(model, ids, mask, num_beams)
         else:
             filled, real = pad([targets[i] for i in indices], 0, model.device)
             labels = filled.masked_fill(real == 0, -100)
@@ -159,7 +160,7 @@ def forced_passes(
 
 @torch.no_grad()
 def own_translations(model: Any, ids: Tensor, mask: Tensor, num_beams: int = 1) -> Tensor:
-    """The model's own translations, greedy with one beam, (batch, target): </s> included, -100 behind it."""
+    """Returns the model's own translations, greedy with one beam, (batch, target): </s> included, -100 behind it."""
     limit = min(2 * ids.shape[1] + 20, (getattr(model.config, "max_position_embeddings", None) or 513) - 1)
     rows = model.generate(
         input_ids=ids, attention_mask=mask, num_beams=num_beams, do_sample=False, max_new_tokens=limit
@@ -170,13 +171,13 @@ def own_translations(model: Any, ids: Tensor, mask: Tensor, num_beams: int = 1) 
 
 
 def subwords(tokenizer: Any, ids: Sequence[int] | Tensor) -> list[str]:
-    """The tokens of one sentence as text; the mark of a word's beginning is written _."""
+    """Returns the tokens of one sentence as text; the mark of a word's beginning is written _."""
     tokens = tokenizer.convert_ids_to_tokens(ids.tolist() if isinstance(ids, Tensor) else list(ids))
     return [token.replace("\u2581", "_") for token in tokens]
 
 
 def check_place(layer: int | None, head: int | None, layers: int, heads: int) -> None:
-    """UserError unless layer and head, counted from 1, are among a model's so many; None: none is asked."""
+    """Raises UserError unless layer and head, counted from 1, are among a model's; None: none is asked for."""
     for option, number, count in (("layer", layer, layers), ("head", head, heads)):
         if number is not None and not 1 <= number <= count:
             raise UserError(f"--{option} {number}: this model has 1 to {count}.")
@@ -204,15 +205,15 @@ class Sample:
     languages: tuple[str | None, str | None] = (None, None)
 
     def source_ids(self, parts: Parts) -> list[list[int]]:
-        """Token ids of the sources, as this system reads them."""
+        """Returns the token ids of the sources, as this system reads them."""
         return encode_sources(parts, self.sources, *self.languages)
 
     def target_ids(self, parts: Parts) -> list[list[int]] | None:
-        """Token ids of the translations; None: the system's own are to be read."""
+        """Returns the token ids of the translations; None: the system's own are to be read."""
         return None if self.targets is None else encode_targets(parts, self.targets)
 
     def settings(self) -> dict[str, Any]:
-        """What the results file says of the sample."""
+        """Returns the settings of the sample for the results file."""
         own = "own, greedy" if self.targets is None else "given"
         return {"sentences": len(self.sources), "left_out": self.left_out, "translations": own, "lines": self.lines}
 
@@ -225,7 +226,7 @@ def draw_sample(
     seed: int = 1,
     languages: tuple[str | None, str | None] = (None, None),
 ) -> Sample:
-    """`size` of the sentences that every system can take (None: all): not empty, and not too long.
+    """Draws `size` of the sentences that every system can take (None: all): not empty, and not too long.
 
     Raises: UserError for different numbers of lines, or when no sentence is left.
     """

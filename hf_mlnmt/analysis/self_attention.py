@@ -1,16 +1,11 @@
 """Self-attention of an encoder or a decoder: distance, entropy, the divergence of two units, dependency on auxiliaries.
 
-A study asks one question of several systems on one sample. Distance and entropy are a number for every head over a
-corpus, of real positions, j <= i or all of them.
+Weights of a layer: (batch, heads, time, time); of a layer with the dual contextual module (batch, 2, heads, time,
+time), its unit over the local context, then its unit over the sentence. Each unit has its own numbers.
 
-What a model returns as the weights of a layer: (batch, heads, time, time); of a layer with the dual contextual module
-(batch, 2, heads, time, time), its unit over the local context, then its unit over the sentence. Each unit has its own
-numbers.
-
-References of distance and entropy: Ampomah et al. 2020, "Every Layer Counts", PBML 115, equations 13 and 14 (after Vig
-and Belinkov 2019), 15 and 16 (after Ghader and Monz 2017); thesis on joint attention, section 3.5.3.
-
-Attention distance: how far from a position the attention of a head reaches, in positions.
+Distance and entropy of a head over a corpus, of real positions, j <= i or all of them: Ampomah et al. 2020, "Every
+Layer Counts", PBML 115, equations 13 and 14 (after Vig and Belinkov 2019), 15 and 16 (after Ghader and Monz 2017);
+thesis on joint attention, section 3.5.3.
 
 (13) D_h = sum_x sum_i sum_{j<=i} w_ij (i - j) / sum_x sum_i sum_{j<=i} w_ij          (14) D = mean over heads of D_h
 
@@ -18,17 +13,13 @@ Departs: the sums of (13) leave out j > i, although the encoder attends to both 
 with |i - j|. With `renormalize` the weights of each i sum to 1 over the range, so that every position counts the same;
 as printed, a position counts by how much of its attention goes to the left.
 
-Attention entropy: how widely a head spreads its attention from one position, in nats.
-
 (15) E_h(x_i) = - sum_{j<=i} w_ij log w_ij        (16) E(x_i) = mean over heads of E_h(x_i); then the mean over all x_i
 
 Departs: range "all" takes every real j, as for the distance. (15) has the weights as they are, which over j <= i do not
 sum to 1; `renormalize` makes them a distribution, whose entropy is at most log i.
 
-Divergence of the two units of the dual contextual module: do they look at different positions?
-
-Reference: Ampomah et al. 2021, "Dual contextual module for neural machine translation", Machine Translation 35,
-section 6, equations 10 to 13; thesis on joint attention, section 5.6.2.
+Divergence of the two units of the dual contextual module: Ampomah et al. 2021, "Dual contextual module for
+neural machine translation", Machine Translation 35, section 6, equations 10 to 13; thesis, section 5.6.2.
 
 (10) alpha_g = max over the heads of alpha_g^i, alpha_l likewise       (11) dv = JS(alpha_g, alpha_l), natural logarithm
 (12) KL(P, Q) = sum_x P(x) log P(x) - sum_x P(x) log Q(x)              (13) E_d = mean of dv over the layers
@@ -37,9 +28,8 @@ Departs: a maximum of distributions is no distribution: it is divided by its sum
 log 2 as the paper says. `over_heads` gives the mean over the heads of each head's own JS instead. dv of a layer is the
 mean over all positions of all sentences; the paper does not say how positions are put together.
 
-How much the main decoder of a model with AIF depends on its auxiliaries: by its outputs and attention without them.
-
-Reference: Ampomah, thesis on joint attention, section 4.5.5, equations 4.4 to 4.7, figures 4.7 and 4.8.
+Dependency of the main decoder of a model with AIF on its auxiliaries: thesis, section 4.5.5, equations 4.4 to 4.7,
+figures 4.7 and 4.8.
 
 (4.4) D_t = KL(P_m(y_t) || P_ind(y_t))               (4.5) D_Y = mean of D_t over the target positions
 (4.6) D_h^l = KL(A_m^h || A_ind^h), A (target, source) the weights over the source       (4.7) D^l = mean over the heads
@@ -57,8 +47,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from statistics import stdev
-from typing import Any, Literal, get_args
+from statistics import fmean, stdev
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -76,7 +66,7 @@ RANGES: tuple[Range, ...] = get_args(Range)
 
 
 def weights_in_range(weights: Tensor, real: Tensor, positions: Range = "printed", renormalize: bool = False) -> Tensor:
-    """Attention weights in float64, zero at padding and outside the range.
+    """Returns attention weights in float64, zero at padding and outside the range.
 
     weights (batch, ..., time, time): from position i (row) to position j. real (batch, time): False at padding.
     renormalize: each row is divided by its sum over the range; a row without any weight there stays zero.
@@ -95,7 +85,7 @@ def weights_in_range(weights: Tensor, real: Tensor, positions: Range = "printed"
 def distance_sums(
     weights: Tensor, real: Tensor, positions: Range = "printed", renormalize: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Numerator and denominator of (13) over a batch; add them up over the corpus, then divide.
+    """Returns numerator and denominator of (13) over a batch; add them up over the corpus, then divide.
 
     weights (batch, ..., time, time), such as (batch, heads, time, time); real (batch, time), False at padding.
     Returns two tensors (...), float64.
@@ -109,7 +99,7 @@ def distance_sums(
 def entropy_sums(
     weights: Tensor, real: Tensor, positions: Range = "printed", renormalize: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Sum of (15) over the real positions of a batch, and how many they are; add up over the corpus, then divide.
+    """Sums (15) over the real positions of a batch, and counts these; add up over the corpus, then divide.
 
     weights (batch, ..., time, time), real (batch, time), False at padding. Returns two tensors (...), float64. With
     `renormalize` a position whose weights are all zero in the range has no entropy and is not counted.
@@ -135,7 +125,7 @@ class HeadTable:
     values: list[dict[str, Tensor]]
 
     def means(self) -> dict[str, dict[int, float]]:
-        """{unit: {layer from 1: the mean over its heads}}, equations 14 and 16."""
+        """Returns {unit: {layer from 1: the mean over its heads}}, equations 14 and 16."""
         means: dict[str, dict[int, float]] = {}
         for number, layer in enumerate(self.values, start=1):
             for unit, heads in layer.items():
@@ -143,7 +133,7 @@ class HeadTable:
         return means
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each head: layer and head counted from 1, unit, value."""
+        """Returns a row for each head: layer and head counted from 1, unit, value."""
         return [
             {"layer": number, "unit": unit, "head": head, "value": value}
             for number, layer in enumerate(self.values, start=1)
@@ -153,7 +143,7 @@ class HeadTable:
 
 
 def by_unit(weights: Tensor) -> dict[str, Tensor]:
-    """One layer's weights, each unit's as (batch, heads, time, time)."""
+    """Returns one layer's weights, each unit's as (batch, heads, time, time)."""
     return {"": weights} if weights.dim() == 4 else dict(zip(UNITS, weights.unbind(1), strict=True))
 
 
@@ -167,7 +157,7 @@ def head_table(
     targets: Sequence[Sequence[int]] | None = None,
     batch_tokens: int = 4096,
 ) -> HeadTable:
-    """`statistic` ("distance" or "entropy") of every head of one side.
+    """Measures `statistic` ("distance" or "entropy") of every head of one side.
 
     sources, targets: token ids of each sentence (reading.py); without `targets` the decoder reads its own greedy
     translations. The decoder sees j <= i only, so both ranges are one there. Raises: UserError if the model returns no
@@ -191,21 +181,21 @@ def _attentions(
     targets: Sequence[Sequence[int]] | None,
     batch_tokens: int,
 ) -> Iterable[tuple[Sequence[Tensor], Tensor]]:
-    """`self_attentions` of every batch: of the encoder alone, or for the decoder of the whole model."""
+    """Yields `self_attentions` of every batch: of the encoder alone, or for the decoder of the whole model."""
     if side == "encoder":
         passes = encoder_passes(parts, sources, batch_tokens, output_attentions=True)
     else:
         passes = forced_passes(parts, sources, targets, batch_tokens, output_attentions=True)
-    return (self_attentions(one, side, parts.model) for one in passes)
+    return (self_attentions(read, side, parts.model) for read in passes)
 
 
-def self_attentions(one: Pass, side: Side, model: Any) -> tuple[Sequence[Tensor], Tensor]:
-    """The weights of every layer of one side, and which of its positions are real (batch, time)."""
+def self_attentions(read: Pass, side: Side, model: Any) -> tuple[Sequence[Tensor], Tensor]:
+    """Returns the weights of every layer of one side, and which of its positions are real (batch, time)."""
     if side == "encoder":
-        layers = getattr(one.output, "encoder_attentions", None) or getattr(one.output, "attentions", None)
-        real: Tensor | None = one.source_real
+        layers = getattr(read.output, "encoder_attentions", None) or getattr(read.output, "attentions", None)
+        real: Tensor | None = read.source_real
     else:
-        layers, real = getattr(one.output, "decoder_attentions", None), one.target_real
+        layers, real = getattr(read.output, "decoder_attentions", None), read.target_real
     if not layers or any(layer is None for layer in layers):
         raise UserError(f"{type(model).__name__} returns no self-attention weights of its {side}: nothing to measure.")
     assert real is not None
@@ -213,7 +203,7 @@ def self_attentions(one: Pass, side: Side, model: Any) -> tuple[Sequence[Tensor]
 
 
 def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
-    """(11) and (12) over the last dimension: (..., n), (..., n) -> (...), nats, float64; 0 log 0 is 0."""
+    """Computes (11) and (12) over the last dimension: (..., n), (..., n) -> (...), nats, float64; 0 log 0 is 0."""
     p, q = p.double(), q.double()
     middle = (p + q) / 2
     mixed = torch.xlogy(p, middle) + torch.xlogy(q, middle)
@@ -221,7 +211,7 @@ def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
 
 
 def unit_divergence(first: Tensor, second: Tensor, over_heads: bool = False) -> Tensor:
-    """JS of two units at each position: weights (batch, heads, time, keys) of each -> (batch, time).
+    """Computes JS of two units at each position: weights (batch, heads, time, keys) of each -> (batch, time).
 
     Padded rows mean nothing. `over_heads`: the mean of the heads' own JS; else (10), renormalised.
     """
@@ -231,25 +221,13 @@ def unit_divergence(first: Tensor, second: Tensor, over_heads: bool = False) -> 
     return jensen_shannon(*(unit / unit.sum(-1, keepdim=True) for unit in highest))
 
 
-@dataclass(frozen=True)
-class Divergence:
-    """`layers`: dv of each layer that has the module, {number from 1: nats}."""
+def collect_divergences(
+    attentions: Iterable[tuple[Sequence[Tensor], Tensor]], over_heads: bool = False
+) -> dict[int, float]:
+    """Returns dv of each layer that has the module, {number from 1: nats}.
 
-    layers: dict[int, float]
-
-    @property
-    def mean(self) -> float:
-        """Equation 13: the mean over the layers."""
-        return sum(self.layers.values()) / len(self.layers)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """A row for each layer, and one for their mean."""
-        rows: list[dict[str, Any]] = [{"layer": number, "value": value} for number, value in self.layers.items()]
-        return [*rows, {"layer": "mean", "value": self.mean}]
-
-
-def collect_divergences(attentions: Iterable[tuple[Sequence[Tensor], Tensor]], over_heads: bool = False) -> Divergence:
-    """`Divergence` of batches: for each its layers' weights (shapes as above), and which positions are real."""
+    attentions: of each batch its layers' weights (shapes as above), and which positions are real.
+    """
     sums: dict[int, float] = {}
     positions = 0
     for layers, real in attentions:
@@ -259,11 +237,11 @@ def collect_divergences(attentions: Iterable[tuple[Sequence[Tensor], Tensor]], o
                 local, whole = weights.unbind(1)
                 values = unit_divergence(whole, local, over_heads).masked_fill(~real, 0.0)
                 sums[number] = sums.get(number, 0.0) + values.sum().item()
-    return Divergence({number: value / positions for number, value in sums.items()})
+    return {number: value / positions for number, value in sums.items()}
 
 
 def dual_sides(model: Any) -> list[Side]:
-    """Where a model has the module: "encoder", "decoder" or both; empty for other models."""
+    """Returns the sides that have the module: "encoder", "decoder" or both; [] for other models."""
     sides: dict[str, list[Side]] = {"Enc-DC": ["encoder"], "Dec-DC": ["decoder"], "Full-DC": ["encoder", "decoder"]}
     return sides.get(getattr(model.config, "dual_context", None) or "", [])
 
@@ -275,8 +253,8 @@ def divergence(
     over_heads: bool = False,
     targets: Sequence[Sequence[int]] | None = None,
     batch_tokens: int = 4096,
-) -> Divergence:
-    """dv of every layer of one side over a corpus of token ids; decoders read `targets` or their greedy translations.
+) -> dict[int, float]:
+    """Returns {layer: dv} of one side over a corpus of token ids; decoders read `targets` or their own translations.
 
     Raises: UserError if the model has no dual contextual module on that side.
     """
@@ -290,82 +268,51 @@ def divergence(
 
 
 def kl_of_logits(logits: Tensor, other: Tensor) -> Tensor:
-    """KL(softmax(logits) || softmax(other)) over the last dimension: (..., n), (..., n) -> (...), nats, float64."""
+    """Computes KL(softmax(logits) || softmax(other)) over the last dimension, (..., n) -> (...), nats, float64."""
     log_p, log_q = logits.double().log_softmax(-1), other.double().log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
 def kl_of_weights(p: Tensor, q: Tensor) -> Tensor:
-    """KL(p || q) over the last dimension, of weights that may be zero: (..., n), (..., n) -> (...), nats, float64."""
+    """Computes KL(p || q) over the last dimension, of weights that may be zero: (..., n) -> (...), nats, float64."""
     p, q = p.double(), q.double().clamp_min(torch.finfo(torch.float64).tiny)
     return (torch.xlogy(p, p) - p * q.log()).sum(-1)
 
 
 def attention_dependency(weights: Tensor, other: Tensor, target_real: Tensor, summed: bool = False) -> Tensor:
-    """(4.6) for each sentence and head: weights (batch, heads, target, source) -> (batch, heads), float64."""
+    """Computes (4.6) of each sentence and head: weights (batch, heads, target, source) -> (batch, heads), float64."""
     values = kl_of_weights(weights, other).masked_fill(~target_real[:, None], 0.0).sum(-1)
     return values if summed else values / target_real.sum(-1)[:, None]
 
 
-@dataclass(frozen=True)
-class SentenceDependency:
-    """Of one sentence the token ids of the model's own translation, D_t of each, and D_h^l (layers, heads)."""
+class SentenceDependency(NamedTuple):
+    """The dependency of one sentence: token ids of the model's own translation, D_t of each, D_h^l (layers, heads)."""
 
     target: list[int]
     tokens: list[float]
     heads: Tensor
 
-    @property
-    def mean(self) -> float:
-        """Equation 4.5: the mean over the target tokens of a sentence."""
-        return sum(self.tokens) / len(self.tokens)
 
+def dependency_rows(sentences: Sequence[SentenceDependency]) -> list[dict[str, Any]]:
+    """Returns rows of means over sentences: of (4.5) with its 95 % interval, then of each layer (4.7) and head (4.6).
 
-@dataclass(frozen=True)
-class Dependency:
-    """A sample's sentences, in the order in which they were given."""
-
-    sentences: list[SentenceDependency]
-
-    @property
-    def outputs(self) -> float:
-        """The mean of (4.5) over the sentences."""
-        return sum(sentence.mean for sentence in self.sentences) / len(self.sentences)
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """95 % interval of `outputs` over other sentences, by the normal distribution; None of one sentence."""
-        if len(self.sentences) < 2:
-            return None
-        error = stdev(sentence.mean for sentence in self.sentences) / sqrt(len(self.sentences))
-        return self.outputs - 1.96 * error, self.outputs + 1.96 * error
-
-    @property
-    def heads(self) -> Tensor:
-        """(4.6), (layers, heads): the mean over the sentences."""
-        return torch.stack([sentence.heads for sentence in self.sentences]).mean(0)
-
-    @property
-    def layers(self) -> list[float]:
-        """(4.7): the mean over the heads of each layer."""
-        return self.heads.mean(-1).tolist()
-
-    def rows(self) -> list[dict[str, Any]]:
-        """The outputs' dependency, then each layer's and each head's."""
-        low, high = self.interval or ("", "")
-        rows: list[dict[str, Any]] = [
-            {"of": "outputs", "layer": "", "head": "", "value": self.outputs, "low": low, "high": high}
-        ]
-        for number, (mean, heads) in enumerate(zip(self.layers, self.heads.tolist(), strict=True), start=1):
-            rows.append({"of": "attention", "layer": number, "head": "mean", "value": mean})
-            rows += [{"of": "attention", "layer": number, "head": h, "value": v} for h, v in enumerate(heads, start=1)]
-        return rows
+    The interval is over other sentences, by the normal distribution; of one sentence there is none.
+    """
+    means = [fmean(sentence.tokens) for sentence in sentences]
+    rows: list[dict[str, Any]] = [{"of": "outputs", "layer": "", "head": "", "value": fmean(means)}]
+    half = 1.96 * stdev(means) / sqrt(len(means)) if len(means) > 1 else None
+    rows[0] |= {"low": "" if half is None else fmean(means) - half, "high": "" if half is None else fmean(means) + half}
+    heads = torch.stack([sentence.heads for sentence in sentences]).mean(0)
+    for layer, values in enumerate(heads.tolist(), start=1):
+        numbered = [("mean", fmean(values)), *enumerate(values, start=1)]
+        rows += [{"of": "attention", "layer": layer, "head": head, "value": value} for head, value in numbered]
+    return rows
 
 
 def dependency(
     parts: Parts, sources: Sequence[Sequence[int]], summed: bool = False, batch_tokens: int = 4096
-) -> Dependency:
-    """Measure a model with AIF on token ids of source sentences.
+) -> list[SentenceDependency]:
+    """Measures a model with AIF on token ids of source sentences, in their order.
 
     Raises: UserError for a model whose main decoder reads no auxiliaries.
     """
@@ -378,26 +325,26 @@ def dependency(
     none = [0.0] * len(model.config.auxiliary_layers)
     sentences: dict[int, SentenceDependency] = {}
     with eager_attention(model):
-        for one in forced_passes(parts, sources, None, batch_tokens, output_attentions=True):
-            assert one.labels is not None
-            assert one.target_real is not None
+        for read in forced_passes(parts, sources, None, batch_tokens, output_attentions=True):
+            assert read.labels is not None
+            assert read.target_real is not None
             with torch.no_grad():
                 other = model(
-                    input_ids=one.source,
-                    attention_mask=one.source_real.long(),
-                    decoder_input_ids=model.prepare_decoder_input_ids_from_labels(one.labels),
+                    input_ids=read.source,
+                    attention_mask=read.source_real.long(),
+                    decoder_input_ids=model.prepare_decoder_input_ids_from_labels(read.labels),
                     use_cache=False,
                     output_attentions=True,
                     auxiliary_mask=none,
                 )
-            tokens = kl_of_logits(one.output.logits, other.logits)
-            pairs = zip(one.output.cross_attentions, other.cross_attentions, strict=True)
-            heads = torch.stack([attention_dependency(a, b, one.target_real, summed) for a, b in pairs], dim=1).cpu()
-            for row, index in enumerate(one.indices):
-                length = int(one.target_real[row].sum())
-                target = one.labels[row, :length].tolist()
+            tokens = kl_of_logits(read.output.logits, other.logits)
+            pairs = zip(read.output.cross_attentions, other.cross_attentions, strict=True)
+            heads = torch.stack([attention_dependency(a, b, read.target_real, summed) for a, b in pairs], dim=1).cpu()
+            for row, index in enumerate(read.indices):
+                length = int(read.target_real[row].sum())
+                target = read.labels[row, :length].tolist()
                 sentences[index] = SentenceDependency(target, tokens[row, :length].tolist(), heads[row])
-    return Dependency([sentences[index] for index in range(len(sources))])
+    return [sentences[index] for index in range(len(sources))]
 
 
 RANGE_TITLES: dict[Range, str] = {"printed": "j ≤ i, as printed", "all": "all positions"}
@@ -407,7 +354,7 @@ UNITS_OF = {"distance": "attention distance (positions)", "entropy": "attention 
 def heads_study(
     systems: Systems, sample: Sample, statistic: str, side: Side = "encoder", renormalize: bool = False
 ) -> Study:
-    """Distance or entropy of every head: heat maps (layers x heads) and curves of the layers' means, in both ranges.
+    """Draws distance or entropy of every head as heat maps (layers x heads), and curves of layers' means; both ranges.
 
     A decoder sees j <= i only: one range.
     """
@@ -444,7 +391,7 @@ def _title(name: str, unit: str) -> str:
 
 
 def _panels(name: str, table: HeadTable) -> list[Panel]:
-    """A heat map for each unit, empty where a layer has not that unit."""
+    """Returns a heat map for each unit, empty where a layer has not that unit."""
     count = max(len(heads) for layer in table.values for heads in layer.values())
     panels = []
     for unit in table.means():
@@ -455,45 +402,47 @@ def _panels(name: str, table: HeadTable) -> list[Panel]:
 
 
 def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder", over_heads: bool = False) -> Study:
-    """JS divergence of the two units: a curve over the layers for each system, and bars of the means (13)."""
+    """Draws the JS divergence of the two units: a curve over the layers for each system, and bars of the means (13)."""
     study, lines, means = Study(f"divergence.{side}"), {}, []
     for name, parts in systems.items():
         targets = sample.target_ids(parts) if side == "decoder" else None
         with naming(name):
             measured = divergence(parts, sample.source_ids(parts), side, over_heads, targets)
-        kernel = parts.model.config.kernel_size
-        study.rows += [{"system": name, "kernel_size": kernel, **row} for row in measured.rows()]
-        layers = {f"layer {x}": round(y, 4) for x, y in measured.layers.items()}
-        study.summary.append({"system": name, "kernel_size": kernel, **layers, "mean": round(measured.mean, 4)})
-        lines[name] = measured.layers
-        means.append((f"{name}, f = {kernel}", measured.mean, ""))
+        kernel, mean = parts.model.config.kernel_size, fmean(measured.values())
+        values = [*measured.items(), ("mean", mean)]
+        study.rows += [
+            {"system": name, "kernel_size": kernel, "layer": layer, "value": value} for layer, value in values
+        ]
+        layers = {f"layer {x}": round(y, 4) for x, y in measured.items()}
+        study.summary.append({"system": name, "kernel_size": kernel, **layers, "mean": round(mean, 4)})
+        lines[name] = measured
+        means.append((f"{name}, f = {kernel}", mean, ""))
     study.figures[f"{study.stem}.layers"] = figures.curves({"": lines}, f"{side} layer", "JS divergence (nats)")
     study.figures[f"{study.stem}.means"] = figures.bars({"": means}, "mean JS divergence (nats)")
     return study
 
 
 def dependency_study(systems: Systems, sample: Sample, summed: bool = False, line: int | None = None) -> Study:
-    """AIF dependency: outputs by system, attention by layer, and every token of one sentence (`line` of the file)."""
+    """Draws AIF dependency: outputs by system, attention by layer, every token of one sentence (`line` of the file)."""
     if line is not None and line not in sample.lines:
         raise UserError(f"--sentence {line}: not in the sample; take one of its lines, such as {sample.lines[0]}.")
     index = 0 if line is None else sample.lines.index(line)
     study, outputs, layers, tokens = Study("dependency"), [], {}, {}
     for name, parts in systems.items():
         with naming(name):
-            measured = dependency(parts, sample.source_ids(parts), summed)
-        study.rows += [{"system": name, **row} for row in measured.rows()]
-        one = measured.sentences[index]
-        pieces = subwords(parts.target, one.target)
-        study.rows += [
-            {"system": name, "of": f"line {sample.lines[index]}", "token": piece, "value": value}
-            for piece, value in zip(pieces, one.tokens, strict=True)
-        ]
-        layers[name] = dict(enumerate(measured.layers, start=1))
+            sentences = dependency(parts, sample.source_ids(parts), summed)
+        of_outputs, *of_heads = rows = dependency_rows(sentences)
+        drawn = sentences[index]
+        tokens[name] = list(zip(subwords(parts.target, drawn.target), drawn.tokens, strict=True))
+        of_line = f"line {sample.lines[index]}"
+        rows += [{"of": of_line, "token": piece, "value": value} for piece, value in tokens[name]]
+        study.rows += [{"system": name, **row} for row in rows]
+        layers[name] = {row["layer"]: row["value"] for row in of_heads if row["head"] == "mean"}
         of_layers = {f"layer {x}": round(y, 4) for x, y in layers[name].items()}
-        within = "{:.4g} to {:.4g}".format(*measured.interval) if measured.interval else ""
-        study.summary.append({"system": name, "outputs": round(measured.outputs, 4), "95 %": within, **of_layers})
-        outputs.append((name, measured.outputs, ""))
-        tokens[name] = list(zip(pieces, one.tokens, strict=True))
+        value, low, high = (of_outputs[key] for key in ("value", "low", "high"))
+        within = "" if low == "" else f"{low:.4g} to {high:.4g}"
+        study.summary.append({"system": name, "outputs": round(value, 4), "95 %": within, **of_layers})
+        outputs.append((name, value, ""))
     study.figures["dependency.outputs"] = figures.bars({"": outputs}, "dependency of the outputs (nats)")
     study.figures["dependency.layers"] = figures.curves({"": layers}, "decoder layer", "dependency (nats)")
     study.figures["dependency.sentence"] = figures.token_bars(tokens, "dependency (nats)")

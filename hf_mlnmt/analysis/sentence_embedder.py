@@ -29,7 +29,7 @@ from hf_mlnmt.generation.segments import TextEncoder
 def sentence_transformer(
     name: str, language: str | None = None, pooling: str | int | None = None, device: str | None = None
 ) -> SentenceTransformer:
-    """A SentenceTransformer of a model folder or Hub name of this package's.
+    """Makes a SentenceTransformer of a model folder or Hub name of this package's.
 
     Args:
         language: of the texts, unless encode(..., language=...) says another.
@@ -56,7 +56,7 @@ class SentenceEmbedder(InputModule):
         self.encoder = TextEncoder(parts.source, parts.source_processing, Direction(), None, None)
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Texts -> input_ids and attention_mask (texts, longest)."""
+        """Encodes texts as input_ids and attention_mask (texts, longest)."""
         language = kwargs.get("language") or self.language
         encoder = self.encoder
         if self.parts.each and language is not None:
@@ -75,24 +75,26 @@ class SentenceEmbedder(InputModule):
         return features
 
     def get_embedding_dimension(self) -> int:
-        """Numbers of an embedding."""
+        """Returns the numbers of an embedding."""
         width, rows = self.model.config.d_model, getattr(self.model.config, "bridge_heads", 1)
         return width * rows if self.pooling == "flat" else width
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """A model folder, and which language and pooling this module has."""
+        """Writes a model folder, with the language and pooling of this module."""
         self.model.save_pretrained(output_path)
         if self.parts.each:
             Tokenizers.of_languages(dict(self.parts.each)).save(output_path)
         else:
             target = None if self.parts.target is self.parts.source else self.parts.target
             sides = {"source": self.parts.source_processing, "target": self.parts.target_processing}
-            save_tokenizers(output_path, self.parts.source, target, {side: one for side, one in sides.items() if one})
+            save_tokenizers(
+                output_path, self.parts.source, target, {side: steps for side, steps in sides.items() if steps}
+            )
         self.save_config(output_path)
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> SentenceEmbedder:
-        """From a folder that `save` wrote, or a Hub name of one."""
+        """Loads a folder that `save` wrote, or a Hub name of one."""
         hub = {name: kwargs.get(name) for name in ("revision", "token", "local_files_only")}
         config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub)
         options = {name: value for name, value in hub.items() if value}

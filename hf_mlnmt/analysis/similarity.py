@@ -24,7 +24,7 @@ Pair = tuple[str, str, float]
 
 
 def read_pairs(path: str | Path) -> list[Pair]:
-    """(sentence, sentence, score) of each line, with tabs between them.
+    """Reads (sentence, sentence, score) of each line, with tabs between them.
 
     Raises: UserError for a line of another form, an empty sentence, fewer than four pairs, or one score only.
     """
@@ -45,23 +45,23 @@ def read_pairs(path: str | Path) -> list[Pair]:
 
 
 def pearson(first: np.ndarray, second: np.ndarray) -> float:
-    """Correlation of two (n,); nan where one does not vary."""
+    """Returns the correlation of two (n,); nan where one does not vary."""
     a, b = first - first.mean(), second - second.mean()
     norm = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / norm if norm else math.nan
 
 
-def ranks(values: np.ndarray) -> np.ndarray:
-    """From 1, in float64 (n,); equal values share the mean of their ranks."""
-    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[group]
-
-
 def correlations(first: np.ndarray, second: np.ndarray) -> dict[str, tuple[float, float, float]]:
-    """{"Pearson", "Spearman": (correlation, low, high)}, 95 % intervals, from -1 to 1."""
+    """Returns {"Pearson", "Spearman": (correlation, low, high)}, 95 % intervals, from -1 to 1.
+
+    Raises: UserError without SciPy.
+    """
+    try:
+        from scipy.stats import rankdata
+    except ImportError as error:
+        raise UserError("correlations need SciPy: pip install 'hf-mlnmt[analysis]'") from error
     first, second = np.asarray(first, float), np.asarray(second, float)
-    values = {"Pearson": pearson(first, second), "Spearman": pearson(ranks(first), ranks(second))}
+    values = {"Pearson": pearson(first, second), "Spearman": pearson(rankdata(first), rankdata(second))}
     return {name: (r, *_interval(r, len(first), name == "Spearman")) for name, r in values.items()}
 
 
@@ -73,7 +73,7 @@ def _interval(r: float, count: int, ranked: bool) -> tuple[float, float]:
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """(n, width) twice -> (n,); 0 for an embedding of zeros."""
+    """Computes (n, width) twice -> (n,); 0 for an embedding of zeros."""
     return (normalised(first.astype(float)) * normalised(second.astype(float))).sum(1)
 
 
@@ -83,7 +83,7 @@ def similarity_study(
     language: str | None = None,
     pooling: str | int | None = None,
 ) -> Study:
-    """The correlations of every system on every file of pairs, with intervals, as rows and points."""
+    """Compares every system's cosines with every file's scores: correlations and intervals, as rows and points."""
     study = Study("similarity")
     panels: dict[str, dict[str, list[figures.Interval]]] = {}
     for file, pairs in files.items():

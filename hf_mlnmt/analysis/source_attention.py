@@ -1,17 +1,17 @@
-"""Attention over the source: by its place (decoder layer, encoder layer read, head), as word alignments and as maps.
-
-Word alignments have an error rate against alignments made by people.
+"""Attention over the source: by its place (decoder layer, encoder layer read, head), as word alignments, maps, sums.
 
 References: Koehn and Knowles 2017, "Six Challenges for Neural Machine Translation", section 3.5 (from subwords to
-words); Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models" (alignment error rate).
+words); Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models" (alignment error rate);
+thesis on monolingual data, equation 5.7 and section 5.2.2 (coverage, fertilities).
 
 Links are pairs (source word, target word), counted from 0. AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), A the links
-found, S the sure and P the sure and possible links of the gold alignment.
+found, S the sure and P the sure and possible links of the gold alignment, which people have made.
 
-How the weights of subwords become links of words: `hf_mlnmt.generation.alignments`.
+`hf_mlnmt.generation.alignments` makes links of words of the weights of subwords.
 
-Two studies: alignments of a corpus by every layer and head, in Pharaoh's format, and the best of them by error rate;
-maps of the attention in one sentence.
+Three studies: alignments of a corpus by every layer and head, in Pharaoh's format, and the best of them by error rate;
+maps of the attention in one sentence; its coverage, how much attention each source subword has had after every target
+subword.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.figures import Panel
-from hf_mlnmt.analysis.reading import Sample, Systems, check_place, eager_attention, forced_passes, subwords
+from hf_mlnmt.analysis.reading import Pass, Sample, Systems, check_place, eager_attention, forced_passes, subwords
 from hf_mlnmt.analysis.self_attention import by_unit, self_attentions
 from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.errors import UserError
@@ -39,14 +39,14 @@ _LINK = re.compile(r"(\d+)([-?p])(\d+)")
 
 @dataclass(frozen=True)
 class GoldAlignment:
-    """One sentence's links; `possible` holds the sure ones too."""
+    """The links of one sentence; `possible` holds the sure ones too."""
 
     sure: frozenset[Link]
     possible: frozenset[Link]
 
 
 def alignment_error_rate(aligned: Iterable[set[Link]], gold: Iterable[GoldAlignment]) -> float:
-    """AER over all sentences, their counts added up before dividing. Raises: UserError if there is no link at all."""
+    """Returns AER over all sentences, counts added up before dividing. Raises: UserError if there is no link at all."""
     right = total = 0
     for made, sentence in zip(aligned, gold, strict=True):
         right += len(made & sentence.sure) + len(made & sentence.possible)
@@ -57,7 +57,7 @@ def alignment_error_rate(aligned: Iterable[set[Link]], gold: Iterable[GoldAlignm
 
 
 def read_gold(lines: Iterable[str], name: str | Path, one_based: bool = False) -> list[GoldAlignment]:
-    """Gold alignments, one sentence a line: `i-j` sure, `i?j` or `ipj` possible, source first.
+    """Reads gold alignments, one sentence a line: `i-j` sure, `i?j` or `ipj` possible, source first.
 
     Raises: UserError with file and line for anything else.
     """
@@ -82,7 +82,7 @@ def read_gold(lines: Iterable[str], name: str | Path, one_based: bool = False) -
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """One attention over the source, by its decoder layer, encoder layer and head, all counted from 1.
+    """The place of an attention over the source: its decoder layer, encoder layer and head, all counted from 1.
 
     encoder_layer: the one that it reads where there are several (MLMHA with weights of their own); else 0.
     head: 0 for the mean of the layer's heads.
@@ -98,7 +98,7 @@ class Place:
 
 
 def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> dict[Place, Tensor]:
-    """Every attention over the source by its place, and the mean over the heads of each: (batch, target, source).
+    """Returns every attention over the source by its place, and the mean over heads: (batch, target, source).
 
     Shapes: (batch, heads, target, source), or (batch, encoder layers, heads, target, source) of MLMHA with U0 = 1.
     Raises: UserError if there is none.
@@ -111,13 +111,13 @@ def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> 
         first = model.config.encoder_layers - weights.shape[1] + 1 if several else 0  # the top ones are read
         for index, heads in enumerate(weights.unbind(1) if several else [weights]):
             attentions[Place(layer, first + index, 0)] = heads.mean(1)
-            for head, one in enumerate(heads.unbind(1), start=1):
-                attentions[Place(layer, first + index, head)] = one
+            for head, of_head in enumerate(heads.unbind(1), start=1):
+                attentions[Place(layer, first + index, head)] = of_head
     return attentions
 
 
 def choose_places(places: Iterable[Place], layer: int | None = None, head: int | None = None) -> list[Place]:
-    """Of the places those of one layer, or of all layers, with one head, or with the mean over the heads.
+    """Chooses the places of one layer, or of all layers, with one head, or with the mean over the heads.
 
     Raises: UserError for a layer or head that is not there.
     """
@@ -127,7 +127,7 @@ def choose_places(places: Iterable[Place], layer: int | None = None, head: int |
 
 
 def word_indices(tokenizer: Any, text: str) -> list[int | None]:
-    """The word, counted from 0, of each subword of `text`; words are what white space separates. None for </s>."""
+    """Returns the word, from 0, of each subword of `text`; words are what white space separates. None for </s>."""
     encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
     starts = [match.start() for match in re.finditer(r"\S+", text)]
     indices: list[int | None] = []
@@ -140,7 +140,7 @@ def word_indices(tokenizer: Any, text: str) -> list[int | None]:
 def align(
     parts: Parts, sources: Sequence[str], targets: Sequence[str], batch_tokens: int = 4096
 ) -> list[dict[Place, set[Link]]]:
-    """The links of every sentence pair at every place of the model, which reads the pair as it is given.
+    """Links every sentence pair at every place of the model, which reads the pair as it is given.
 
     Words are what white space separates, before and after the model's own text processing alike.
     Raises: UserError where that processing changes the number of words, or the tokenizer knows no offsets.
@@ -149,9 +149,9 @@ def align(
     target_ids, target_words = _encode(parts.target, parts.target_processing, targets, "translation")
     alignments: list[dict[Place, set[Link]]] = [{} for _ in sources]
     with eager_attention(parts.model):
-        for one in forced_passes(parts, source_ids, target_ids, batch_tokens, output_attentions=True):
-            places = source_attentions(parts.model, one.output.cross_attentions)
-            for row, index in enumerate(one.indices):
+        for read in forced_passes(parts, source_ids, target_ids, batch_tokens, output_attentions=True):
+            places = source_attentions(parts.model, read.output.cross_attentions)
+            for row, index in enumerate(read.indices):
                 for place, weights in places.items():
                     real = weights[row, : len(target_ids[index]), : len(source_ids[index])].cpu()
                     alignments[index][place] = links(word_weights(real, source_words[index], target_words[index]))
@@ -161,7 +161,7 @@ def align(
 def _encode(
     tokenizer: Any, processing: Any, texts: Sequence[str], name: str
 ) -> tuple[list[list[int]], list[list[int | None]]]:
-    """Of each text of one side the token ids, and the word of each."""
+    """Returns of each text of one side the token ids, and the word of each."""
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"the {name}'s tokenizer does not say where in the text a subword stands (not a fast one).")
     ids, words = [], []
@@ -179,13 +179,13 @@ def _encode(
 
 
 def error_rates(alignments: Sequence[dict[Place, set[Link]]], gold: Sequence[GoldAlignment]) -> dict[Place, float]:
-    """AER at every place, the best first."""
-    rates = {place: alignment_error_rate([one[place] for one in alignments], gold) for place in alignments[0]}
+    """Returns AER at every place, the best first."""
+    rates = {place: alignment_error_rate([of_pair[place] for of_pair in alignments], gold) for place in alignments[0]}
     return dict(sorted(rates.items(), key=lambda item: (item[1], item[0])))
 
 
 def check_gold(gold: Sequence[GoldAlignment], sources: Sequence[str], targets: Sequence[str], name: str) -> None:
-    """UserError unless there is one gold alignment for each pair, within its words."""
+    """Raises UserError unless there is one gold alignment for each pair, within its words."""
     if not len(gold) == len(sources) == len(targets):
         raise UserError(
             f"{name}: {len(gold)} lines for {len(sources)} sources and {len(targets)} translations: expected the same."
@@ -209,7 +209,7 @@ def alignment_study(
     layer: int | None = None,
     head: int | None = None,
 ) -> Study:
-    """Alignments of the given translations at the places asked for, or at the best one by error rate.
+    """Aligns the given translations at the places asked for, or at the best one by error rate.
 
     gold: one a sentence of the sample. With MLMHA a layer is one place for each encoder layer that it reads.
     Raises: UserError without translations; without `gold` and without a layer; for a layer or head that is not there.
@@ -226,12 +226,14 @@ def alignment_study(
         with naming(name):
             alignments = align(parts, sample.sources, sample.targets)
             places = list(alignments[0]) if layer is None else choose_places(alignments[0], layer, head)
-        rates = error_rates([{place: one[place] for place in places} for one in alignments], gold) if gold else {}
+        rates = (
+            error_rates([{place: of_pair[place] for place in places} for of_pair in alignments], gold) if gold else {}
+        )
         for place in places:
             row = {"layer": place.layer, "encoder_layer": place.encoder_layer or None, "head": place.head or "mean"}
             study.rows.append({"system": name, **row, "AER": rates.get(place)})
         for place in [next(iter(rates))] if layer is None else places:
-            lines = [to_pharaoh(one[place]) for one in alignments]
+            lines = [to_pharaoh(of_pair[place]) for of_pair in alignments]
             study.texts[f"alignments.{file_name(f'{name}.{_short(place)}')}.txt"] = "".join(f"{x}\n" for x in lines)
             study.summary.append({"system": name, "attention": str(place), "AER": rates.get(place, "")})
         if layer is None:
@@ -260,30 +262,24 @@ def _rate_panels(name: str, rates: dict[Place, float]) -> list[Panel]:
 def map_study(
     systems: Systems, sample: Sample, side: MapSide = "source", layer: int | None = None, head: int | None = None
 ) -> Study:
-    """Attention weights of the sample's first sentence as heat maps, a panel for each layer, unit or encoder layer.
+    """Draws attention weights of the sample's first sentence: a heat map for each layer, unit or encoder layer.
 
     The mean over the heads unless a head is chosen; the system's own greedy translation unless one is given.
     """
     study = Study(f"maps.{side}")
     for name, parts in systems.items():
-        targets = sample.target_ids(parts)
-        with eager_attention(parts.model):
-            (one,) = forced_passes(
-                parts, sample.source_ids(parts)[:1], None if targets is None else targets[:1], output_attentions=True
-            )
-        assert one.labels is not None
-        source, target = subwords(parts.source, one.source[0]), subwords(parts.target, one.labels[0])
         with naming(name):
+            read, source, target = _read_first(parts, sample)
             if side == "source":
-                weights = source_attentions(parts.model, one.output.cross_attentions)
+                weights = _over_positions(parts.model, read)
                 maps = {str(place): weights[place][0] for place in choose_places(weights, layer, head)}
                 rows, columns = target, source
             else:
-                layers, _ = self_attentions(one, side, parts.model)
+                layers, _ = self_attentions(read, side, parts.model)
                 units = {
                     f"layer {x}{', ' + unit if unit else ''}": heads[0]
-                    for x, one_layer in enumerate(layers, start=1)
-                    for unit, heads in by_unit(one_layer).items()
+                    for x, layer_weights in enumerate(layers, start=1)
+                    for unit, heads in by_unit(layer_weights).items()
                     if layer in (None, x)
                 }
                 check_place(layer, head, len(layers), layers[0].shape[-3])
@@ -305,3 +301,67 @@ def map_study(
         study.figures[stem] = figures.heat_maps(panels, *labels, "attention weight", numbers=False, low=0.0)
         study.summary.append({"system": name, "translation": " ".join(target), "panels": len(panels)})
     return study
+
+
+def coverage_study(
+    systems: Systems, sample: Sample, layer: int | None = None, head: int | None = None, num_beams: int = 5
+) -> Study:
+    """Sums the attention that each source subword of the sample's first sentence has had after every target subword.
+
+    The mean over the heads unless a head is chosen; a system's own translation by `num_beams` unless one is given. With
+    the fertilities (phi) of a model that has them.
+
+    Raises: UserError naming the system for a layer or head that is not there, or no attention to source positions.
+    """
+    study = Study("coverage")
+    for name, parts in systems.items():
+        with naming(name):
+            read, source, target = _read_first(parts, sample, num_beams)
+            weights = _over_positions(parts.model, read)
+            places = choose_places(weights, layer, head)
+        panels = [Panel(str(place), weights[place][0].cumsum(0).tolist(), target, source) for place in places]
+        study.rows += [
+            {
+                **{"system": name, "layer": place.layer},
+                **({"encoder_layer": place.encoder_layer} if place.encoder_layer else {}),
+                **{
+                    "head": head or "mean",
+                    "row": y,
+                    "target": target[y],
+                    "column": x,
+                    "source": source[x],
+                    "coverage": value,
+                },
+            }
+            for place, panel in zip(places, panels, strict=True)
+            for y, line in enumerate(panel.values)
+            for x, value in enumerate(line)
+        ]
+        stem = file_name(name)
+        how: dict[str, Any] = {"numbers": False, "low": 0.0}
+        study.figures[f"coverage.{stem}"] = figures.heat_maps(panels, "target", "source", "attention so far", **how)
+        study.summary.append({"system": name, "translation": " ".join(target), "panels": len(panels)})
+        if (fertility := getattr(parts.model.get_encoder(), "fertility", None)) is not None:
+            phi = (1 / fertility(read.output.encoder_last_hidden_state)[0, :, 0]).tolist()
+            numbered = enumerate(zip(source, phi, strict=True))
+            study.rows += [{"system": name, "column": x, "source": s, "fertility": value} for x, (s, value) in numbered]
+            study.figures[f"fertilities.{stem}"] = figures.token_bars({name: list(zip(source, phi))}, "fertility")
+    return study
+
+
+def _read_first(parts: Parts, sample: Sample, num_beams: int = 1) -> tuple[Pass, list[str], list[str]]:
+    """Reads the sample's first sentence, its translation or else the model's own; returns both in subwords, too."""
+    targets = sample.target_ids(parts)
+    with eager_attention(parts.model):
+        options: dict[str, Any] = {"num_beams": num_beams, "output_attentions": True}
+        (read,) = forced_passes(parts, sample.source_ids(parts)[:1], targets and targets[:1], **options)
+    assert read.labels is not None
+    return read, subwords(parts.source, read.source[0]), subwords(parts.target, read.labels[0])
+
+
+def _over_positions(model: Any, read: Pass) -> dict[Place, Tensor]:
+    """Returns `source_attentions`. Raises: UserError where they are not over the source's positions."""
+    weights = source_attentions(model, read.output.cross_attentions)
+    if any(heads.shape[-1] != read.source.shape[1] for heads in weights.values()):
+        raise UserError(f"{type(model).__name__} does not attend to source positions: there is nothing to draw.")
+    return weights

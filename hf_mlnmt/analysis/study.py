@@ -31,7 +31,7 @@ def write_rows(
 
 
 def to_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as csv, a column for every key that a row has, in the order of their first use; None is empty."""
+    """Returns rows as csv, a column for every key that a row has, in the order of first use; None is empty."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -51,12 +51,12 @@ class Study:
     texts: dict[str, str] = field(default_factory=dict)
 
     def of(self, test: str) -> Study:
-        """The same study under names that hold a test set's, where several test sets are studied."""
+        """Returns the study under names that hold a test set's, where several test sets are studied."""
         figures = {f"{stem}.{file_name(test)}": figure for stem, figure in self.figures.items()}
         return replace(self, stem=f"{self.stem}.{file_name(test)}", figures=figures)
 
     def write(self, folder: str | Path, settings: dict[str, Any]) -> list[Path]:
-        """JSON, csv, png, svg and text files; returns their paths."""
+        """Writes JSON, csv, png, svg and text files; returns their paths."""
         paths = write_rows(folder, self.stem, self.stem, self.rows, settings)
         for stem, figure in self.figures.items():
             paths += figures.save(figure, folder, stem)
@@ -65,7 +65,7 @@ class Study:
 
 @contextmanager
 def naming(system: str) -> Iterator[None]:
-    """A UserError from inside says which system it is about."""
+    """Lets a UserError from inside name the system that it is about."""
     try:
         yield
     except UserError as error:

@@ -1,14 +1,14 @@
-"""What the readers of all formats share: a checkpoint read safely, and where each of its tensors goes.
+"""Checkpoints, read safely, and where each of their tensors goes: the part that the readers of all formats share.
 
 | name | what it is |
 | --- | --- |
-| load, weights_of | PyTorch's checkpoints, read without running anything that stands in them; their tensors alone |
+| load, load_safetensors, weights_of | checkpoints, read without running anything in them; their tensors alone |
 | yaml_of, section, texts | settings, and parts of them, of the kind that is expected |
 | refuse_others, FLAG, need_whole_numbers, need_search | settings that the baseline does not have are refused by name |
-| Source | what the reader of a format hands over: everything that an imported model is made of |
-| Account, Move | which tensor became which parameter of ours: every one must be used, and none may be missing |
-| stacks, layers, modules | our parameters in the words of other toolkits: a table of names for each, made into moves |
-| leave_out_sines | positions that a checkpoint saved: compared with ours, then left out |
+| Checkpoint | what the reader of a format hands over: everything that an imported model is made of |
+| Placement, Move | which tensor became which parameter of ours: every one must be used, and none may be missing |
+| layer_parts, stacks, layers, modules | our parameters in the words of other toolkits, made into moves |
+| place_embeddings, leave_out_sines | embeddings and output, with copies; saved positions, compared with ours |
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 import torch
 import yaml
 from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import GenerationConfig
 from transformers.activations import ACT2FN
@@ -37,7 +39,7 @@ from hf_mlnmt.modeling.positions import SinusoidalPositions
 
 
 @dataclass
-class Source:
+class Checkpoint:
     """A checkpoint that has been read.
 
     `original`: the model itself, where its own code is at hand to compare with. `dtype`: the name of the type that the
@@ -46,7 +48,7 @@ class Source:
 
     format: str
     config: TransformerConfig
-    account: Account
+    placement: Placement
     tokenizers: Tokenizers
     generation_config: Any
     original: Any = None
@@ -54,27 +56,32 @@ class Source:
     notes: list[str] = field(default_factory=list)
 
 
-def baseline_config(source: str, kind: type[TransformerConfig] = TransformerConfig, **fields: Any) -> TransformerConfig:
-    """The baseline's config, or that of a family `kind`. Raises: UserError that names `source` and the field that makes
-    no model."""
+def baseline_config(where: str, kind: type[TransformerConfig] = TransformerConfig, **fields: Any) -> TransformerConfig:
+    """Returns the baseline's config, or that of a family `kind`; a pair as a field is the encoder's and the decoder's.
+
+    Raises: UserError that names `where` it stands and the field that makes no model.
+    """
     if str(fields["activation_function"]) not in ACT2FN:
-        raise UserError(f"{source}: the activation {fields['activation_function']} is none that Transformers knows.")
+        raise UserError(f"{where}: the activation {fields['activation_function']} is none that Transformers knows.")
+    for name in [name for name, value in fields.items() if isinstance(value, tuple)]:
+        fields[f"encoder_{name}"], fields[f"decoder_{name}"] = fields.pop(name)
     try:
         return kind(**fields)
     except (StrictDataclassError, ValueError, TypeError) as error:
-        raise UserError(f"{source}: its settings make no model: {reason_of(error)}") from error
+        raise UserError(f"{where}: its settings make no model: {reason_of(error)}") from error
 
 
 def reason_of(error: Exception) -> str:
-    """The last line of an error's text, which says why where the first says what."""
+    """Returns the last line of an error's text, which says why where the first says what."""
     return [type(error).__name__, *str(error.__cause__ or error).strip().splitlines()][-1].strip()
 
 
-FLAG = (False, True, None)  # what is said of a setting that is on or off, or left out
+# Values of settings that are on or off, or left out; and of those that the baseline does not have.
+FLAG, OFF = (False, True, None), (False,)
 
 
 def refuse_others(where: str, settings: Mapping[str, Any], plain: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raises: UserError for a setting with another value than those in `plain`, the first of which is the default.
+    """Raises UserError for a setting with another value than those in `plain`, the first of which is the default.
 
     `where`: what stands before the setting's name in the message.
     """
@@ -86,7 +93,7 @@ def refuse_others(where: str, settings: Mapping[str, Any], plain: Mapping[str, t
 def need_whole_numbers(
     where: str, settings: Mapping[str, Any], names: Iterable[str], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Raises: UserError for a setting that is not there, is no whole number, or larger than a dimension of the weights
+    """Raises UserError for a setting that is not there, is no whole number, or larger than a dimension of the weights
     and than their number; `where`: what stands before it.
     """
     names, limit = list(names), max([len(tensors), *(size for tensor in tensors.values() for size in tensor.shape)])
@@ -100,7 +107,7 @@ def need_whole_numbers(
 
 
 def section(where: str, settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The settings below another one; none where it is not there. Raises: UserError for anything else."""
+    """Returns the settings below another one, {} without it. Raises: UserError for anything else."""
     value = settings.get(name) or {}
     if not isinstance(value, Mapping):
         raise UserError(f"{where}: {name}: settings below it are expected, not {value!r:.60}.")
@@ -108,7 +115,7 @@ def section(where: str, settings: Mapping[str, Any], name: str) -> Mapping[str, 
 
 
 def texts(where: str, settings: Mapping[str, Any], name: str) -> list[str]:
-    """A list of texts; empty where it is not there. Raises: UserError for anything else."""
+    """Returns a list of texts, empty where it is not there. Raises: UserError for anything else."""
     value = settings.get(name) or []
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise UserError(f"{where}: {name}: a list of texts is expected, not {value!r:.60}.")
@@ -116,7 +123,7 @@ def texts(where: str, settings: Mapping[str, Any], name: str) -> list[str]:
 
 
 def need_search(where: str, settings: Mapping[str, Any], beams: str, penalty: str) -> None:
-    """Raises: UserError for a number of beams or an exponent of lengths, if it is there, that no search can use."""
+    """Raises UserError for a number of beams or an exponent of lengths, if it is there, that no search can use."""
     value = settings.get(beams)
     if value is not None and not (isinstance(value, int) and not isinstance(value, bool) and value > 0):
         raise UserError(f"{where}: {beams}: a whole number of at least 1 is expected, not {value!r:.60}.")
@@ -125,13 +132,8 @@ def need_search(where: str, settings: Mapping[str, Any], beams: str, penalty: st
         raise UserError(f"{where}: {penalty}: a number from -10 to 10 is expected, not {value!r:.60}.")
 
 
-def read_yaml(path: Path) -> Any:
-    """The content of a YAML file. Raises: UserError when it cannot be read."""
-    return yaml_of(str(path), path.read_bytes())
-
-
-def yaml_of(where: str, text: str | bytes) -> Any:
-    """What a YAML text says. Raises: UserError that names `where` it stands."""
+def yaml_of(where: str | Path, text: str | bytes) -> Any:
+    """Returns the content of a YAML text. Raises: UserError that names `where` it stands."""
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:  # tags raise the middle
@@ -139,79 +141,52 @@ def yaml_of(where: str, text: str | bytes) -> Any:
 
 
 def generation_config(config: TransformerConfig, **search: Any) -> GenerationConfig:
-    """The config's special tokens and its longest sequence, at most 512, with the settings of a toolkit's search."""
+    """Returns a toolkit's search settings with the config's special tokens and longest sequence, at most 512."""
     return GenerationConfig(**search, max_length=min(512, config.max_position_embeddings), **token_ids(config))
 
 
 Parts = Mapping[str, Sequence[str]]
 """A module of ours -> the modules of theirs whose rows it stacks."""
 
-# fairseq's names, which BART, mBART, Marian and M2M100 in Transformers took over.
-FAIRSEQ_ENCODER: Parts = {
-    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "self_attn.out_proj": ("self_attn.out_proj",),
-    "self_attn_sublayer.layer_norm": ("self_attn_layer_norm",),
-    "feed_forward.fc1": ("fc1",),
-    "feed_forward.fc2": ("fc2",),
-    "feed_forward_sublayer.layer_norm": ("final_layer_norm",),
-}
-FAIRSEQ_DECODER: Parts = {
-    **FAIRSEQ_ENCODER,
-    "source_attn.q_proj": ("encoder_attn.q_proj",),
-    "source_attn.kv_proj": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
-    "source_attn.out_proj": ("encoder_attn.out_proj",),
-    "source_attn_sublayer.layer_norm": ("encoder_attn_layer_norm",),
-}
-JOEYNMT_ENCODER: Parts = {
-    "self_attn.qkv_proj": ("src_src_att.q_layer", "src_src_att.k_layer", "src_src_att.v_layer"),
-    "self_attn.out_proj": ("src_src_att.output_layer",),
-    "self_attn_sublayer.layer_norm": ("layer_norm",),
-    "feed_forward.fc1": ("feed_forward.pwff_layer.0",),
-    "feed_forward.fc2": ("feed_forward.pwff_layer.3",),
-    "feed_forward_sublayer.layer_norm": ("feed_forward.layer_norm",),
-}
-JOEYNMT_DECODER: Parts = {
-    **JOEYNMT_ENCODER,
-    "self_attn.qkv_proj": ("trg_trg_att.q_layer", "trg_trg_att.k_layer", "trg_trg_att.v_layer"),
-    "self_attn.out_proj": ("trg_trg_att.output_layer",),
-    "self_attn_sublayer.layer_norm": ("x_layer_norm",),
-    "source_attn.q_proj": ("src_trg_att.q_layer",),
-    "source_attn.kv_proj": ("src_trg_att.k_layer", "src_trg_att.v_layer"),
-    "source_attn.out_proj": ("src_trg_att.output_layer",),
-    "source_attn_sublayer.layer_norm": ("dec_layer_norm",),
-}
-OPENNMT_ENCODER: Parts = {
-    "self_attn.qkv_proj": ("self_attn.linear_query", "self_attn.linear_keys", "self_attn.linear_values"),
-    "self_attn.out_proj": ("self_attn.final_linear",),
-    "self_attn_sublayer.layer_norm": ("layer_norm",),
-    "feed_forward.fc1": ("feed_forward.w_1",),
-    "feed_forward.fc2": ("feed_forward.w_2",),
-    "feed_forward_sublayer.layer_norm": ("feed_forward.layer_norm",),
-}
-OPENNMT_DECODER: Parts = {
-    **OPENNMT_ENCODER,
-    "self_attn_sublayer.layer_norm": ("layer_norm_1",),
-    "source_attn.q_proj": ("context_attn.linear_query",),
-    "source_attn.kv_proj": ("context_attn.linear_keys", "context_attn.linear_values"),
-    "source_attn.out_proj": ("context_attn.final_linear",),
-    "source_attn_sublayer.layer_norm": ("layer_norm_2",),
-}
-EOLE_ENCODER: Parts = {
-    **OPENNMT_ENCODER,
-    "self_attn_sublayer.layer_norm": ("input_layernorm",),
-    "feed_forward.fc1": ("mlp.gate_up_proj",),
-    "feed_forward.fc2": ("mlp.down_proj",),
-    "feed_forward_sublayer.layer_norm": ("post_attention_layernorm",),
-}
-EOLE_DECODER: Parts = {
-    **OPENNMT_DECODER,
-    **EOLE_ENCODER,
-    "source_attn_sublayer.layer_norm": ("precontext_layernorm",),
-}
+
+def layer_parts(
+    attention: str, products: str, norms: Sequence[str], feed_forward: Sequence[str], source_attention: str = ""
+) -> Parts:
+    """Returns the names of the modules of a toolkit's layers.
+
+    Args:
+        attention, source_attention: of self-attention, and of attention over the source, which encoders lack.
+        products: in both of them, of queries, keys, values and output.
+        norms: of self-attention, of the feed-forward sublayer, and of attention over the source.
+        feed_forward: of its two products.
+    """
+    query, key, value, output = products.split()
+    parts = {
+        "self_attn.qkv_proj": tuple(f"{attention}.{name}" for name in (query, key, value)),
+        "self_attn.out_proj": (f"{attention}.{output}",),
+        "self_attn_sublayer.layer_norm": (norms[0],),
+        "feed_forward.fc1": (feed_forward[0],),
+        "feed_forward.fc2": (feed_forward[1],),
+        "feed_forward_sublayer.layer_norm": (norms[1],),
+    }
+    if source_attention:
+        parts["source_attn.q_proj"] = (f"{source_attention}.{query}",)
+        parts["source_attn.kv_proj"] = (f"{source_attention}.{key}", f"{source_attention}.{value}")
+        parts["source_attn.out_proj"] = (f"{source_attention}.{output}",)
+        parts["source_attn_sublayer.layer_norm"] = (norms[2],)
+    return parts
+
+
+# BART, mBART, Marian and M2M100 in Transformers took over fairseq's names.
+_FAIRSEQ = ("self_attn", "q_proj k_proj v_proj out_proj")
+FAIRSEQ_ENCODER = layer_parts(*_FAIRSEQ, ("self_attn_layer_norm", "final_layer_norm"), ("fc1", "fc2"))
+FAIRSEQ_DECODER = layer_parts(
+    *_FAIRSEQ, ("self_attn_layer_norm", "final_layer_norm", "encoder_attn_layer_norm"), ("fc1", "fc2"), "encoder_attn"
+)
 
 
 def modules(parts: Parts, ours: str, theirs: str, bias: bool = True) -> Iterator[Move]:
-    """Moves of the weights and biases of modules whose names begin with `ours` and `theirs`."""
+    """Yields moves of the weights and biases of modules whose names begin with `ours` and `theirs`."""
     for module, names in parts.items():
         yield Move(f"{ours}{module}.weight", tuple(f"{theirs}{name}.weight" for name in names))
         if bias or "attn." not in module:  # norms and the feed-forward sublayer always have biases
@@ -219,13 +194,13 @@ def modules(parts: Parts, ours: str, theirs: str, bias: bool = True) -> Iterator
 
 
 def layers(parts: Parts, side: str, count: int, theirs: str, bias: bool = True) -> Iterator[Move]:
-    """Moves of all layers of one side, "encoder" or "decoder"; `theirs` has a place for the layer's number."""
+    """Yields moves of all layers of "encoder" or "decoder"; `theirs` has a place for the layer's number."""
     for index in range(count):
         yield from modules(parts, f"model.{side}.layers.{index}.", theirs.format(index), bias)
 
 
 def stacks(config: TransformerConfig, encoder: Parts, decoder: Parts, theirs: str = "") -> Iterator[Move]:
-    """Moves of both stacks of layers and of the norms around them; `theirs` is what their names begin with."""
+    """Yields moves of both stacks of layers and the norms around them; `theirs` is what their names begin with."""
     outer = {"embedding_norm": ("layernorm_embedding",)} if config.normalize_embedding else {}
     outer |= {"layer_norm": ("layer_norm",)} if config.norm_position == "pre" else {}
     for side, parts in (("encoder", encoder), ("decoder", decoder)):
@@ -233,9 +208,25 @@ def stacks(config: TransformerConfig, encoder: Parts, decoder: Parts, theirs: st
         yield from layers(parts, side, getattr(config, f"{side}_layers"), f"{theirs}{side}.layers.{{}}.")
 
 
-def leave_out_sines(account: Account, name: str, config: TransformerConfig) -> None:
-    """Leave out a table of positions, if it was saved: it is computed anew. UserError if its numbers are others."""
-    table = account.tensors.get(name)
+def place_embeddings(placement: Placement, config: TransformerConfig, source: str, target: str, output: str) -> None:
+    """Moves both embeddings and the output; copies of shared ones, if they were saved, are left out."""
+    tied = config.tie_word_embeddings
+    placement.move(
+        [
+            Move("model.encoder.embed_tokens.weight", (source,)),
+            Move("model.decoder.embed_tokens.weight", (target,)),
+            Move("lm_head.weight", (target if tied else output,)),
+        ]
+    )
+    if config.share_encoder_decoder_embeddings and source != target:
+        placement.leave_out_copy(target, source)
+    if tied:
+        placement.leave_out_copy(output, target)
+
+
+def leave_out_sines(placement: Placement, name: str, config: TransformerConfig) -> None:
+    """Leaves out a saved table of positions, which is computed anew. Raises: UserError if its numbers are others."""
+    table = placement.tensors.get(name)
     if table is None:
         return
     length, width, offset = config.max_position_embeddings, config.d_model, config.position_offset
@@ -244,8 +235,8 @@ def leave_out_sines(account: Account, name: str, config: TransformerConfig) -> N
     if theirs.shape != (length, width) or not torch.allclose(
         theirs, SinusoidalPositions.compute(length, width, config.position_embedding, offset), atol=1e-3
     ):
-        raise UserError(f"{account.source}: {name} holds other numbers than this architecture's sines and cosines.")
-    account.leave_out(name, "sines and cosines, computed anew")
+        raise UserError(f"{placement.where}: {name} holds other numbers than this architecture's sines and cosines.")
+    placement.leave_out(name, "sines and cosines, computed anew")
 
 
 class Move(NamedTuple):
@@ -256,22 +247,22 @@ class Move(NamedTuple):
     transposed: bool = False  # their matrices are (inputs, outputs)
 
 
-class Account:
+class Placement:
     """The tensors of a checkpoint, and what became of them.
 
     Args:
-        source: the file or folder, for messages.
+        where: the file or folder, for messages.
         tensors: name -> tensor.
     """
 
-    def __init__(self, source: str, tensors: Mapping[str, Tensor]):
-        self.source, self.tensors = source, dict(tensors)
+    def __init__(self, where: str, tensors: Mapping[str, Tensor]):
+        self.where, self.tensors = where, dict(tensors)
         self.state: dict[str, Tensor] = {}
         self.origin: dict[str, list[str]] = {}  # of each parameter of ours, the tensors it was made of
         self.left_out: dict[str, str] = {}  # tensor -> why no parameter needs it
 
     def move(self, moves: Iterable[Move]) -> None:
-        """Make parameters. Raises: UserError that names a tensor that is not there."""
+        """Makes parameters. Raises: UserError that names a tensor that is not there."""
         for ours, theirs, transposed in moves:
             parts = [self._tensor(name) for name in theirs]
             parts = [part.t() if transposed and part.dim() == 2 else part for part in parts]
@@ -279,80 +270,83 @@ class Account:
             self.origin[ours] = list(theirs)
 
     def set(self, ours: str, tensor: Tensor, theirs: Iterable[str]) -> None:
-        """Give a parameter that was made from tensors otherwise than by stacking them; from none: a constant."""
+        """Takes a parameter that was made of tensors otherwise than by stacking them; of none: a constant."""
         self.state[ours], self.origin[ours] = tensor, list(theirs)
 
     def leave_out(self, name: str, why: str) -> None:
-        """Say that a tensor, if it is there, is not needed."""
+        """Notes that a tensor, if it is there, is not needed."""
         if name in self.tensors:
             self.left_out[name] = why
 
     def leave_out_copy(self, name: str, of: str) -> None:
-        """Say that a tensor, if it is there, is the same as another one. Raises: UserError if it is not."""
+        """Notes that a tensor, if it is there, is the same as another one. Raises: UserError if it is not."""
         if name not in self.tensors:
             return
-        one, other = self.tensors[name], self._tensor(of)
-        if one.shape != other.shape or not torch.equal(one, other):
+        if not torch.equal(self.tensors[name], self._tensor(of)):
             raise UserError(
-                f"{self.source}: {name} and {of} should be the same tensor, as the settings in the checkpoint say that "
+                f"{self.where}: {name} and {of} should be the same tensor, as the settings in the checkpoint say that "
                 "they are shared, but their numbers differ. The checkpoint and its settings are not of one model."
             )
         self.left_out[name] = f"the same as {of}"
 
     def finish(self, model: Any) -> dict[str, Tensor]:
-        """All parameters of `model` by name.
+        """Returns all parameters of `model` by name.
 
         Raises: UserError for tensors that nothing used, parameters that nothing became, and wrong shapes.
         """
         used = {name for names in self.origin.values() for name in names} | set(self.left_out)
         if others := sorted(self.tensors.keys() - used):
             raise UserError(
-                f"{self.source}: holds {len(others)} tensors that this architecture has no place for: "
+                f"{self.where}: holds {len(others)} tensors that this architecture has no place for: "
                 f"{listed(others)}. It is another architecture than its settings say; nothing was imported."
             )
         expected = model.state_dict()
         if missing := sorted(expected.keys() - self.state.keys()):
-            raise UserError(f"{self.source}: nothing there for {listed(missing)}; nothing was imported.")
+            raise UserError(f"{self.where}: nothing there for {listed(missing)}; nothing was imported.")
         for name, parameter in expected.items():
             if parameter.shape != self.state[name].shape:
                 raise UserError(
-                    f"{self.source}: {' + '.join(self.origin[name])} is {tuple(self.state[name].shape)}, the settings "
+                    f"{self.where}: {' + '.join(self.origin[name])} is {tuple(self.state[name].shape)}, the settings "
                     f"in the checkpoint ask for {tuple(parameter.shape)} ({name}). They are not of one model."
                 )
         return {name: self.state[name].contiguous() for name in expected}
 
-    def record(self) -> dict[str, Any]:
-        """What import.json says: where each parameter came from, and what was left out."""
-        return {"parameters": self.origin, "left_out": self.left_out}
-
     def _tensor(self, name: str) -> Tensor:
         if name not in self.tensors:
             near = suggest(name, self.tensors)
-            raise UserError(f"{self.source}: the tensor {name} is missing{near}. Give the whole, unchanged checkpoint.")
+            raise UserError(f"{self.where}: the tensor {name} is missing{near}. Give the whole, unchanged checkpoint.")
         return self.tensors[name]
 
 
-def weights_of(source: str, tensors: Any) -> dict[str, Tensor]:
-    """The tensors of a mapping in float32.
+def weights_of(where: str | Path, tensors: Any) -> dict[str, Tensor]:
+    """Returns the tensors of a mapping in float32.
 
     Raises: UserError for another object, and for a tensor of whole numbers (a rounded model), NaN or infinity.
     """
     if not isinstance(tensors, Mapping) or not all(isinstance(name, str) for name in tensors):
-        raise UserError(f"{source}: a mapping of names to tensors is expected, not {tensors!r:.60}.")
+        raise UserError(f"{where}: a mapping of names to tensors is expected, not {tensors!r:.60}.")
     weights = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
     for name, tensor in weights.items():
         if not tensor.is_floating_point() or tensor.layout is not torch.strided:
             raise UserError(
-                f"{source}: {name} is {str(tensor.dtype).removeprefix('torch.')}: import the model in float32, not a "
+                f"{where}: {name} is {str(tensor.dtype).removeprefix('torch.')}: import the model in float32, not a "
                 "rounded one."
             )
         if not tensor.float().isfinite().all():
-            raise UserError(f"{source}: {name} holds numbers that are none (NaN or infinity). Was its training whole?")
+            raise UserError(f"{where}: {name} holds numbers that are none (NaN or infinity). Was its training whole?")
     return {name: tensor.float() for name, tensor in weights.items()}
 
 
+def load_safetensors(file: Path) -> dict[str, Tensor]:
+    """Reads a .safetensors file as float32. Raises: UserError as `weights_of`, and for another file."""
+    try:
+        return weights_of(file, load_file(file))
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{file}: cannot be read as safetensors: {error}") from error
+
+
 def listed(names: list[str], most: int = 5) -> str:
-    """The first names, and how many more there are, for a message."""
+    """Returns the first names, and how many more there are, for a message."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
@@ -364,7 +358,7 @@ _OLD_VOCABULARY = (
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The checkpoint, with nothing in it but tensors, plain values and argparse's Namespace.
+    """Reads a checkpoint with nothing in it but tensors, plain values and argparse's Namespace.
 
     Raises: UserError for a file that is none, and for a pickle that asks for anything else.
     """
@@ -379,7 +373,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def _reason(path: Path, error: Exception) -> str:
-    """What is wrong with a file that cannot be loaded, without torch's advice, which would be to trust the file."""
+    """Says why a file cannot be loaded, without torch's advice, which would be to trust the file."""
     asked = re.search(r"GLOBAL ([\w.]+)", str(error))
     code = asked[1] if asked else _code_in(path, error)
     if code is None:
@@ -392,7 +386,7 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def _code_in(path: Path, error: Exception) -> str | None:
-    """What a file would run that PyTorch did not name, or None."""
+    """Returns the name of what a file would run, where PyTorch did not say it; None for no pickle."""
     if "TorchScript" in str(error):
         return "a program of TorchScript"
     names: list[str] = []

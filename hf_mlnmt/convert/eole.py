@@ -13,13 +13,13 @@ from typing import Any
 from torch import Tensor
 
 from hf_mlnmt.convert.checkpoint import (
-    EOLE_DECODER,
-    EOLE_ENCODER,
-    Source,
+    OFF,
+    Checkpoint,
+    layer_parts,
     leave_out_sines,
+    load_safetensors,
     refuse_others,
     section,
-    weights_of,
 )
 from hf_mlnmt.convert.opennmt import SPECIAL, build, place, vocabularies_of
 from hf_mlnmt.errors import UserError
@@ -29,29 +29,26 @@ WEIGHTS = "model.[0-9][0-9].safetensors"
 # Options of the whole model, and of encoder and decoder, that the baseline cannot do if they are anything else.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "architecture": ("transformer", "custom"),
-    "normalize": (False,),
-    "embedding_layer_norm": (False,),
-    "position_shift": (0,),
-    "generator_bias": (True, False),
-    "heads_kv": (None,),
-    "head_dim": (None,),
-    "attn_scaling": (None,),
-    "query_norm": (False,),
-    "key_norm": (False,),
-    "ffn_layernorm": (False,),
-    "q_gating": (False,),
-    "add_estimator": (False,),
     "encoder_layer_style": ("standard",),
+    "generator_bias": (True, False),
     "final_encoder_layer_norm": (True,),
-    "layer_types": (None,),
-    "num_mtp_heads": (0,),
+    **dict.fromkeys(("normalize", "embedding_layer_norm", "query_norm", "key_norm", "ffn_layernorm"), OFF),
+    **dict.fromkeys(("q_gating", "add_estimator"), OFF),
+    **dict.fromkeys(("position_shift", "num_mtp_heads"), (0,)),
+    **dict.fromkeys(("heads_kv", "head_dim", "attn_scaling", "layer_types"), (None,)),
 }
+_PRODUCTS = "linear_query linear_keys linear_values final_linear"
+_NORMS, _FEED_FORWARD = ("input_layernorm", "post_attention_layernorm"), ("mlp.gate_up_proj", "mlp.down_proj")
+_PARTS = [
+    layer_parts("self_attn", _PRODUCTS, _NORMS, _FEED_FORWARD),
+    layer_parts("self_attn", _PRODUCTS, (*_NORMS, "precontext_layernorm"), _FEED_FORWARD, "context_attn"),
+]
 # What encoder and decoder must have alike.
 _ALIKE = ("heads", "transformer_ff", "mlp_activation_fn", "layer_norm", "norm_eps", "add_qkvbias", "add_ffnbias")
 
 
-def read(folder: Path) -> Source:
-    """From the folder. Raises: UserError for what is not there, and for what the baseline cannot compute."""
+def read(folder: Path) -> Checkpoint:
+    """Reads the folder. Raises: UserError for what is not there, and for what the baseline cannot compute."""
     for name in ("config.json", "vocab.json"):
         if not (folder / name).is_file():
             raise UserError(f"{folder}: a model of Eole; its {name} is not there.")
@@ -62,41 +59,27 @@ def read(folder: Path) -> Source:
     if other := [f"{name}: {specials[name]!r}" for name in ours if specials.get(name, ours[name]) != ours[name]]:
         raise UserError(f"{folder}: vocab.json: specials: {', '.join(other)}: {', '.join(SPECIAL)} can be imported.")
     sides = vocabularies_of(folder / "vocab.json", vocabulary)
-    source = build("eole", str(folder), settings, _tensors(folder), sides, vocabulary.get("decoder_start_token"))
+    tensors: dict[str, Tensor] = {}
+    for file in sorted(file for file in folder.glob(WEIGHTS) if file.is_file()):
+        tensors |= load_safetensors(file)
+    checkpoint = build("eole", str(folder), settings, tensors, sides, vocabulary.get("decoder_start_token"))
+    embeddings = ["src_emb.embeddings.weight", "tgt_emb.embeddings.weight"]
+    stacks, shared = [f"{side}.transformer_layers" for side in ("encoder", "decoder")], settings["share_embeddings"]
     for side in ("src", "tgt"):
-        leave_out_sines(source.account, f"{side}_emb.pe.pe", source.config)
-    place(
-        source,
-        ["src_emb.embeddings.weight", "tgt_emb.embeddings.weight"],
-        [EOLE_ENCODER, EOLE_DECODER],
-        ["encoder.transformer_layers", "decoder.transformer_layers"],
-        shared=bool(settings["share_embeddings"]),
-    )
-    for name, tensor in source.account.tensors.items():
+        leave_out_sines(checkpoint.placement, f"{side}_emb.pe.pe", checkpoint.config)
+    place(checkpoint, embeddings, _PARTS, stacks, bool(shared))
+    for name, tensor in tensors.items():
         if name.endswith(".layer_scalar") and bool((tensor == 1).all()):
-            source.account.leave_out(name, "a factor of one")
-    source.notes.append(
+            checkpoint.placement.leave_out(name, "a factor of one")
+    checkpoint.notes.append(
         "text is not cut here: give text that is cut already as the training data was, subwords separated by spaces; "
         "translations come out like that"
     )
-    return source
-
-
-def _tensors(folder: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    tensors: dict[str, Tensor] = {}
-    for file in sorted(file for file in folder.glob(WEIGHTS) if file.is_file()):
-        try:
-            tensors |= load_file(file)
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"{file}: cannot be read as safetensors: {error}") from error
-    return weights_of(str(folder), tensors)
+    return checkpoint
 
 
 def _settings(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """In OpenNMT-py's names. Raises: UserError for what the baseline lacks and OpenNMT-py too."""
+    """Returns the settings in OpenNMT-py's names. Raises: UserError for what the baseline lacks and OpenNMT-py too."""
     model = content.get("model")
     parts = [model.get(name) if isinstance(model, dict) else None for name in ("encoder", "decoder", "embeddings")]
     if not isinstance(model, dict) or not all(isinstance(part, dict) for part in parts):
@@ -104,11 +87,12 @@ def _settings(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     encoder, decoder, embeddings = ({**part} for part in parts if part is not None)
     for where, part in {"": model, "encoder.": encoder, "decoder.": decoder, "embeddings.": embeddings}.items():
         refuse_others(f"{folder}: config.json: model.{where}", part, _PLAIN)
-    sides = {"encoder": {**_shared(model), **encoder}, "decoder": {**_shared(model), **decoder}}
+    common = {name: value for name, value in model.items() if not isinstance(value, dict)}
+    sides = {"encoder": {**common, **encoder}, "decoder": {**common, **decoder}}
     for name in _ALIKE:
-        one, other = (side.get(name) for side in sides.values())
-        if one != other:
-            raise UserError(f"{folder}: config.json: {name} is {one} in the encoder, {other} in the decoder.")
+        first, second = (side.get(name) for side in sides.values())
+        if first != second:
+            raise UserError(f"{folder}: config.json: {name} is {first} in the encoder, {second} in the decoder.")
     training = section(f"{folder}: config.json", content, "training")
     ours = {**sides["encoder"], "norm_eps": sides["encoder"].get("norm_eps", 1e-5)}  # the default
     ours["pos_ffn_activation_fn"] = ours.get("mlp_activation_fn", "relu")
@@ -122,8 +106,3 @@ def _settings(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     types = {f"{side}_type": sides[side].get(f"{side}_type") for side in sides}
     shared = {name: model.get(name, False) for name in ("share_embeddings", "share_decoder_embeddings")}
     return {**ours, **types, **shared, "generator_function": model.get("generator_function", "softmax")}
-
-
-def _shared(model: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands at the model's level is meant for both sides."""
-    return {name: value for name, value in model.items() if not isinstance(value, dict)}

@@ -18,17 +18,19 @@ from hf_mlnmt.convert.checkpoint import (
     FAIRSEQ_DECODER,
     FAIRSEQ_ENCODER,
     FLAG,
-    Account,
+    OFF,
+    Checkpoint,
     Move,
-    Source,
+    Placement,
     baseline_config,
     generation_config,
     need_whole_numbers,
+    place_embeddings,
     refuse_others,
     stacks,
     weights_of,
 )
-from hf_mlnmt.convert.vocabularies import Side, Special, words_tokenizer
+from hf_mlnmt.convert.vocabularies import Side, Special, word_tokenizers
 from hf_mlnmt.convert.vocabularies import tokenizers_of as with_sentencepiece
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
@@ -44,7 +46,7 @@ _NOTE = (
 
 
 def read_dictionaries(path: Path, settings: Mapping[str, Any]) -> list[Side]:
-    """The source's and the target's: dict.<language>.txt, or the one dict.txt."""
+    """Reads the source's and the target's: dict.<language>.txt, or the one dict.txt."""
     dictionaries = []
     for option in ("source_lang", "target_lang"):
         names = (f"dict.{settings.get(option)}.txt", "dict.txt")
@@ -59,7 +61,7 @@ def read_dictionaries(path: Path, settings: Mapping[str, Any]) -> list[Side]:
 
 
 def _read(file: Path) -> dict[str, int]:
-    """Each line, which ends at \\n and nowhere else, is a token and its count; four special tokens come first."""
+    """Reads a token and its count from each line, which ends at \\n alone; four special tokens come first."""
     tokens = list(SPECIAL)
     try:
         lines = file.read_bytes().decode().removesuffix("\n").split("\n")
@@ -76,31 +78,25 @@ def _read(file: Path) -> dict[str, int]:
 
 
 def tokenizers_of(path: Path, sides: list[Side]) -> tuple[Tokenizers, list[str]]:
-    """Tokenizers, and what a user must know of them."""
+    """Returns tokenizers, and what a user must know of them."""
     if sides[0].spm.suffix in (".model", ".spm"):
         return with_sentencepiece(sides, PAD), []
     names = Special(pad=SPECIAL[PAD], start=SPECIAL[START], end=SPECIAL[EOS], unknown=SPECIAL[UNK])
-    source, target = (words_tokenizer(side.ids, names) for side in sides)
-    return Tokenizers(source, source if sides[0].ids == sides[1].ids else target), [_NOTE]
+    return word_tokenizers([side.ids for side in sides], names), [_NOTE]
 
 
 # What the baseline cannot do, if it is set to anything else than these.
 _PLAIN: dict[str, tuple[Any, ...]] = {
-    "adaptive_softmax_cutoff": (None,),
-    "no_token_positional_embeddings": (False,),
-    "no_cross_attention": (False,),
-    "cross_self_attention": (False,),
-    "no_decoder_final_norm": (False,),
-    "encoder_layers_to_keep": (None,),
-    "decoder_layers_to_keep": (None,),
-    "char_inputs": (False,),
+    **dict.fromkeys(("adaptive_softmax_cutoff", "encoder_layers_to_keep", "decoder_layers_to_keep"), (None,)),
+    **dict.fromkeys(("no_token_positional_embeddings", "no_cross_attention", "cross_self_attention"), OFF),
+    **dict.fromkeys(("no_decoder_final_norm", "char_inputs"), OFF),
     **dict.fromkeys(("share_all_embeddings", "share_decoder_input_output_embed", "no_scale_embedding"), FLAG),
     **dict.fromkeys(("encoder_learned_pos", "encoder_normalize_before", "layernorm_embedding"), FLAG),
 }
 
 
-def read(path: Path, content: Mapping[str, Any]) -> Source:
-    """From a file's content; the dictionaries lie beside it. Raises: UserError for what the baseline lacks."""
+def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
+    """Reads a file's content; the dictionaries lie beside it. Raises: UserError for what the baseline lacks."""
     settings = _settings(path, content)
     tensors = weights_of(f"{path}: model", content["model"])
     dictionaries, more = read_dictionaries(path, settings), []
@@ -113,22 +109,26 @@ def read(path: Path, content: Mapping[str, Any]) -> Source:
             more.append(f"{side}.embed_tokens.weight has {len(table)} rows, its dictionary {sizes[place]} tokens")
             sizes[place] = len(table)
     config = _config(path, settings, sizes, tensors)
-    account = Account(str(path), tensors)
-    account.move(stacks(config, FAIRSEQ_ENCODER, FAIRSEQ_DECODER))
+    placement = Placement(str(path), tensors)
+    placement.move(stacks(config, FAIRSEQ_ENCODER, FAIRSEQ_DECODER))
     for side in ("encoder", "decoder"):
-        account.leave_out(f"{side}.version", "the version of fairseq's layout")
-        account.leave_out(f"{side}.embed_positions._float_tensor", "tells fairseq its device")
+        placement.leave_out(f"{side}.version", "the version of fairseq's layout")
+        placement.leave_out(f"{side}.embed_positions._float_tensor", "tells fairseq its device")
         if config.position_embedding == "learned":
             ours, theirs = f"model.{side}.positions.table", f"{side}.embed_positions.weight"
-            account.move([Move(ours, (theirs,))])
-            account.state[ours] = account.state[ours][PAD + 1 :]  # without the rows of padding and before it
-    _embeddings(account, config)
+            placement.move([Move(ours, (theirs,))])
+            placement.state[ours] = placement.state[ours][PAD + 1 :]  # without the rows of padding and before it
+    earlier = "decoder.embed_out"  # what earlier versions call the output
+    output = earlier if earlier in tensors else "decoder.output_projection.weight"
+    place_embeddings(placement, config, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", output)
     tokenizers, notes = tokenizers_of(path, dictionaries)
-    return Source("fairseq", config, account, tokenizers, generation_config(config, num_beams=5), notes=notes + more)
+    return Checkpoint(
+        "fairseq", config, placement, tokenizers, generation_config(config, num_beams=5), notes=notes + more
+    )
 
 
 def _settings(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """`args`, or cfg.model of later versions, as a mapping."""
+    """Returns `args`, or cfg.model of later versions, as a mapping."""
     settings = content.get("args")
     if settings is None and isinstance(content.get("cfg"), Mapping):
         settings = content["cfg"].get("model")
@@ -150,9 +150,11 @@ def _config(
 ) -> TransformerConfig:
     learned = bool(settings.get("encoder_learned_pos"))
     shared = bool(settings.get("share_all_embeddings"))
-    sides = ("encoder", "decoder")
-    sizes_of_sides = [f"{side}_{name}" for side in sides for name in ("layers", "attention_heads", "ffn_embed_dim")]
-    need_whole_numbers(f"{path}: its settings", settings, ["encoder_embed_dim", *sizes_of_sides], tensors)
+    names = ("layers", "attention_heads", "ffn_embed_dim")
+    pairs = {name: (f"encoder_{name}", f"decoder_{name}") for name in names}
+    needed = ["encoder_embed_dim", *(name for pair in pairs.values() for name in pair)]
+    need_whole_numbers(f"{path}: its settings", settings, needed, tensors)
+    layers, heads, widths = ((settings[first], settings[second]) for first, second in pairs.values())
     positions = [settings.get(f"max_{side}_positions") or 1024 for side in ("source", "target")]
     if odd := [value for value in positions if not (isinstance(value, int) and 0 < value <= _MOST_POSITIONS)]:
         raise UserError(f"{path}: max_source_positions or max_target_positions: {odd[0]!r:.60} is no length.")
@@ -161,9 +163,9 @@ def _config(
         vocab_size=sizes[0],
         decoder_vocab_size=sizes[1],
         d_model=settings["encoder_embed_dim"],
-        **{f"{side}_layers": settings[f"{side}_layers"] for side in sides},
-        **{f"{side}_attention_heads": settings[f"{side}_attention_heads"] for side in sides},
-        **{f"{side}_ffn_dim": settings[f"{side}_ffn_embed_dim"] for side in sides},
+        layers=layers,
+        attention_heads=heads,
+        ffn_dim=widths,
         norm_position="pre" if settings.get("encoder_normalize_before") else "post",
         dropout=settings.get("dropout", 0.1),
         attention_dropout=settings.get("attention_dropout", 0.0),
@@ -182,18 +184,3 @@ def _config(
         eos_token_id=EOS,
         decoder_start_token_id=EOS,
     )
-
-
-def _embeddings(account: Account, config: TransformerConfig) -> None:
-    """Later versions also save the output projection where it is the target embedding."""
-    encoder, decoder = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
-    output = "decoder.output_projection.weight"
-    account.move(Move(f"model.{name}", (name,)) for name in (encoder, decoder))
-    if config.share_encoder_decoder_embeddings:
-        account.leave_out_copy(decoder, encoder)
-    if config.tie_word_embeddings:
-        account.leave_out_copy(output, decoder)
-        account.move([Move("lm_head.weight", (decoder,))])
-    else:
-        earlier = "decoder.embed_out"  # what earlier versions call it
-        account.move([Move("lm_head.weight", (earlier if earlier in account.tensors else output,))])

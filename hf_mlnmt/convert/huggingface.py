@@ -23,9 +23,9 @@ import torch
 from hf_mlnmt.convert.checkpoint import (
     FAIRSEQ_DECODER,
     FAIRSEQ_ENCODER,
-    Account,
+    Checkpoint,
     Move,
-    Source,
+    Placement,
     baseline_config,
     leave_out_sines,
     listed,
@@ -73,15 +73,15 @@ _SAME = (
 )  # fmt: skip
 
 
-def read(name: str, options: dict[str, Any]) -> Source:
-    """A folder or Hub name. Raises: UserError as `load` and the loading of tokenizers."""
+def read(name: str, options: dict[str, Any]) -> Checkpoint:
+    """Reads a folder or Hub name. Raises: UserError as `load` and the loading of tokenizers."""
     model, left_over = load(name, **options)
     config = config_of(name, model)
     stored = getattr(model.config, "dtype", None)  # what the checkpoint says that it is kept in
-    return Source(
+    return Checkpoint(
         model.config.model_type,
         config,
-        account_of(model, config, name),
+        placement_of(model, config, name),
         load_tokenizers(fetch_small_files(name, **options)),
         model.generation_config,
         original=model,
@@ -91,7 +91,7 @@ def read(name: str, options: dict[str, Any]) -> Source:
 
 
 def load(name: str, **options: Any) -> tuple[Any, list[str]]:
-    """The model as Transformers loads it, every weight from the checkpoint; and the names of what nothing reads.
+    """Loads the model as Transformers does, every weight from the checkpoint; and the names of what nothing reads.
 
     `options` are those of from_pretrained (revision, token, cache_dir). What nothing reads, earlier versions of
     Transformers saved.
@@ -133,9 +133,8 @@ def load(name: str, **options: Any) -> tuple[Any, list[str]]:
             )
     with ExitStack() as stack:
         for pickle in _pickles(folder):
-            weights_of(
-                str(pickle), {key: one for key, one in read_pickle(pickle).items() if not _LEFT_OVER.search(key)}
-            )
+            weights = read_pickle(pickle).items()
+            weights_of(pickle, {key: tensor for key, tensor in weights if not _LEFT_OVER.search(key)})
         if not _pickles(folder):
             open_weights(folder, stack)
     check_tokens(f"{name}: {GENERATION_CONFIG} or {CONFIG}", model.config, model.generation_config)
@@ -143,12 +142,12 @@ def load(name: str, **options: Any) -> tuple[Any, list[str]]:
 
 
 def _pickles(folder: Path) -> list[Path]:
-    """The files of weights that Transformers loads where there are none of safetensors."""
+    """Returns the files of weights that Transformers loads where there are none of safetensors."""
     return [] if any(folder.glob("*.safetensors")) else sorted(folder.glob("pytorch_model*.bin"))
 
 
 def config_of(name: str, model: Any) -> TransformerConfig:
-    """The baseline's config for a model of Transformers."""
+    """Returns the baseline's config for a model of Transformers."""
     theirs = model.config
     if not isinstance(theirs.eos_token_id, int) or theirs.pad_token_id is None:
         raise UserError(
@@ -171,23 +170,25 @@ def config_of(name: str, model: Any) -> TransformerConfig:
     )
 
 
-def account_of(model: Any, config: TransformerConfig, source: str) -> Account:
-    """Every tensor of the model in its place."""
-    account = Account(source, model.state_dict())
+def placement_of(model: Any, config: TransformerConfig, where: str) -> Placement:
+    """Gives every tensor of the model its place."""
+    placement = Placement(where, model.state_dict())
     same = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
-    account.move(Move(name, (name,)) for name in same)
-    account.move(stacks(config, FAIRSEQ_ENCODER, FAIRSEQ_DECODER, "model."))
+    placement.move(Move(name, (name,)) for name in same)
+    placement.move(stacks(config, FAIRSEQ_ENCODER, FAIRSEQ_DECODER, "model."))
     if config.output_bias:
-        account.set("lm_head.bias", account.tensors["final_logits_bias"].flatten(), ["final_logits_bias"])
-    account.leave_out("final_logits_bias", "all zero")
+        placement.set("lm_head.bias", placement.tensors["final_logits_bias"].flatten(), ["final_logits_bias"])
+    placement.leave_out("final_logits_bias", "all zero")
     shared = "model.encoder.embed_tokens.weight"
     if config.tie_word_embeddings:
-        account.leave_out_copy("model.shared.weight", shared)
-    account.leave_out("model.shared.weight", "nothing reads it: the embeddings are not tied")
+        placement.leave_out_copy("model.shared.weight", shared)
+    placement.leave_out("model.shared.weight", "nothing reads it: the embeddings are not tied")
     for side in ("encoder", "decoder"):
         positions = f"model.{side}.embed_positions.weight"
         if config.position_embedding == "learned":
-            account.set(f"model.{side}.positions.table", account.tensors[positions][2:], [positions])  # two unused rows
+            placement.set(
+                f"model.{side}.positions.table", placement.tensors[positions][2:], [positions]
+            )  # two unused rows
         else:
-            leave_out_sines(account, positions, config)
-    return account
+            leave_out_sines(placement, positions, config)
+    return placement

@@ -1,4 +1,4 @@
-"""import_model: any checkpoint that the baseline can compute as a model folder of this package, checked, or nothing."""
+"""Import of any checkpoint that the baseline can compute, as a model folder of this package, checked, or not at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hf_mlnmt.convert.checkpoint import Source
+from hf_mlnmt.convert.checkpoint import Checkpoint
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, check_made_before, write_json
@@ -35,7 +35,7 @@ def import_model(
     tell: Callable[[str], None] = lambda _: None,
     **options: Any,
 ) -> Imported:
-    """A model of another format as this package's baseline, with its tokenizer and its generation settings.
+    """Imports a model of another format as this package's baseline, with tokenizer and generation settings.
 
     >>> import_model("Helsinki-NLP/opus-mt-en-de", "opus-en-de")
 
@@ -54,25 +54,26 @@ def import_model(
         check_made_before(Path(output), RECORD, "hf_mlnmt.import/", "import")
     name = str(name_or_folder)
     tell(f"reading {name}")
-    source = _read(name, options)
-    model = _build(source)
-    tell(f"{len(source.account.origin)} parameters from {len(source.account.tensors)} tensors of {source.format}")
-    record = _record(name, source, _compare(name, model, source))
-    model.to(getattr(torch, source.dtype))
+    checkpoint = _read(name, options)
+    model = _build(checkpoint)
+    placement = checkpoint.placement
+    tell(f"{len(placement.origin)} parameters from {len(placement.tensors)} tensors of {checkpoint.format}")
+    record = _record(name, checkpoint, _compare(name, model, checkpoint))
+    model.to(getattr(torch, checkpoint.dtype))
     if output is None:
-        return Imported(model, source.tokenizers, record, None)
+        return Imported(model, checkpoint.tokenizers, record, None)
     with atomic_folder(output) as new:
         try:
             model.save_pretrained(new)
         except ValueError as error:  # Transformers refuses to write some settings that it reads
             raise UserError(f"{name}: generation_config.json cannot be taken over: {error}") from error
-        source.tokenizers.save(new)
+        checkpoint.tokenizers.save(new)
         write_json(new / RECORD, record)
-    return Imported(model, source.tokenizers, record, Path(output))
+    return Imported(model, checkpoint.tokenizers, record, Path(output))
 
 
-def _read(name: str, options: dict[str, Any]) -> Source:
-    """By what lies there: the formats are told apart by the names of their files, and what is in them."""
+def _read(name: str, options: dict[str, Any]) -> Checkpoint:
+    """Reads what lies there: the formats are told apart by the names of their files, and what is in them."""
     path = Path(name)
     try:
         special = path.exists() and not (path.is_file() or path.is_dir())
@@ -110,8 +111,8 @@ def _read(name: str, options: dict[str, Any]) -> Source:
     return huggingface.read(name, options)
 
 
-def _read_pickle(path: Path) -> Source:
-    """A checkpoint of PyTorch's, told apart by its keys."""
+def _read_pickle(path: Path) -> Checkpoint:
+    """Reads a checkpoint of PyTorch's, told apart by its keys."""
     from hf_mlnmt.convert import fairseq, joeynmt, opennmt
     from hf_mlnmt.convert.checkpoint import load
 
@@ -128,28 +129,32 @@ def _read_pickle(path: Path) -> Source:
     )
 
 
-def _build(source: Source) -> Any:
-    """Our model with the checkpoint's weights, float32, ready to translate."""
+def _build(checkpoint: Checkpoint) -> Any:
+    """Makes our model with the checkpoint's weights, float32, ready to translate."""
     from hf_mlnmt.data.tokenizer import check_vocabulary
     from hf_mlnmt.zoo.systems import architecture_of
 
-    architecture = architecture_of(source.config)
+    architecture = architecture_of(checkpoint.config)
     assert architecture is not None
     with torch.device("meta"):
-        empty = architecture.head_class(source.config)
-    check_vocabulary(source.account.source, source.config, source.tokenizers.source, source.tokenizers.target)
-    state = source.account.finish(empty)
-    model = architecture.head_class.from_pretrained(None, config=source.config, state_dict=state, dtype=torch.float32)
-    model.generation_config = source.generation_config
+        empty = architecture.head_class(checkpoint.config)
+    check_vocabulary(
+        checkpoint.placement.where, checkpoint.config, checkpoint.tokenizers.source, checkpoint.tokenizers.target
+    )
+    state = checkpoint.placement.finish(empty)
+    model = architecture.head_class.from_pretrained(
+        None, config=checkpoint.config, state_dict=state, dtype=torch.float32
+    )
+    model.generation_config = checkpoint.generation_config
     return model.eval()
 
 
 @torch.no_grad()
-def _compare(name: str, model: Any, source: Source) -> float | None:
-    """The largest difference of logits from the original's on random tokens with padding; None without an original."""
-    if source.original is None:
+def _compare(name: str, model: Any, checkpoint: Checkpoint) -> float | None:
+    """Returns the largest difference of logits from the original's on random tokens with padding; None without one."""
+    if checkpoint.original is None:
         return None
-    config, generator = source.config, torch.Generator().manual_seed(1)
+    config, generator = checkpoint.config, torch.Generator().manual_seed(1)
     special = {config.pad_token_id, config.eos_token_id, config.bos_token_id, config.decoder_start_token_id}
     rows = min(config.vocab_size, config.decoder_vocab_size or config.vocab_size)
     ordinary = torch.tensor([index for index in range(rows) if index not in special])
@@ -158,7 +163,7 @@ def _compare(name: str, model: Any, source: Source) -> float | None:
     mask = torch.ones_like(drawn[0])
     mask[1, length // 2 :] = 0
     ids = {"input_ids": drawn[0].masked_fill(mask == 0, config.pad_token_id or 0), "decoder_input_ids": drawn[1]}
-    ours, theirs = (one(**ids, attention_mask=mask).logits for one in (model, source.original))
+    ours, theirs = (each(**ids, attention_mask=mask).logits for each in (model, checkpoint.original))
     difference = (ours - theirs).abs().max().item()
     if not difference <= _TOLERANCE * max(1.0, theirs.abs().max().item()):
         raise UserError(
@@ -168,14 +173,15 @@ def _compare(name: str, model: Any, source: Source) -> float | None:
     return difference
 
 
-def _record(name: str, source: Source, difference: float | None) -> dict[str, Any]:
+def _record(name: str, checkpoint: Checkpoint, difference: float | None) -> dict[str, Any]:
     packages = ("hf-mlnmt", "torch", "transformers")
     return {
         "schema": "hf_mlnmt.import/1",
         "source": Path(name).name if Path(name).exists() else name,
-        "format": source.format,
+        "format": checkpoint.format,
         "versions": {package: importlib.metadata.version(package) for package in packages},
         "largest_difference_of_logits": difference,
-        "notes": source.notes,
-        **source.account.record(),
+        "notes": checkpoint.notes,
+        "parameters": checkpoint.placement.origin,
+        "left_out": checkpoint.placement.left_out,
     }

@@ -14,7 +14,7 @@ src_vocab.txt, trg_vocab.txt and a SentencePiece model beside the checkpoint bec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +23,23 @@ from transformers import GenerationConfig
 
 from hf_mlnmt.convert.checkpoint import (
     FLAG,
-    JOEYNMT_DECODER,
-    JOEYNMT_ENCODER,
-    Account,
-    Move,
-    Source,
+    Checkpoint,
+    Placement,
     baseline_config,
     generation_config,
+    layer_parts,
     leave_out_sines,
     need_search,
     need_whole_numbers,
-    read_yaml,
+    place_embeddings,
     refuse_others,
     section,
     stacks,
     texts,
     weights_of,
+    yaml_of,
 )
-from hf_mlnmt.convert.vocabularies import EOS, PAD, UNK, Side, Special, words_tokenizer
+from hf_mlnmt.convert.vocabularies import EOS, PAD, UNK, Side, Special, word_tokenizers
 from hf_mlnmt.convert.vocabularies import tokenizers_of as with_sentencepiece
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers
@@ -49,10 +48,15 @@ from hf_mlnmt.modeling import TransformerConfig
 
 _DEFAULTS = {"unk_token": UNK, "pad_token": PAD, "bos_token": "<s>", "eos_token": EOS}
 _LANGUAGES = ("src", "trg")
+_PRODUCTS = "q_layer k_layer v_layer output_layer"
+_FEED_FORWARD = ("feed_forward.pwff_layer.0", "feed_forward.pwff_layer.3")
+_NORMS = ("x_layer_norm", "feed_forward.layer_norm", "dec_layer_norm")
+_ENCODER = layer_parts("src_src_att", _PRODUCTS, ("layer_norm", "feed_forward.layer_norm"), _FEED_FORWARD)
+_DECODER = layer_parts("trg_trg_att", _PRODUCTS, _NORMS, _FEED_FORWARD, "src_trg_att")
 
 
 def special_tokens(path: Path, settings: Mapping[str, Any]) -> Special:
-    """As config.yaml has them. Raises: UserError for prompts, which add to the embeddings."""
+    """Returns those of config.yaml. Raises: UserError for prompts, which add to the embeddings."""
     symbols = (settings.get("data") or {}).get("special_symbols") or {}
     if symbols.get("sep_token"):
         raise UserError(f"{path}: data.special_symbols.sep_token: prompts are nothing that the baseline can compute.")
@@ -61,7 +65,7 @@ def special_tokens(path: Path, settings: Mapping[str, Any]) -> Special:
 
 
 def read_vocabularies(path: Path, settings: Mapping[str, Any], special: Special) -> list[dict[str, int]]:
-    """Token -> id for each side: the special tokens, language tags, then one token a line."""
+    """Reads token -> id for each side: the special tokens, language tags, then one token a line."""
     tags = list(((settings.get("data") or {}).get("special_symbols") or {}).get("lang_tags") or [])
     vocabularies = []
     for side in _LANGUAGES:
@@ -79,7 +83,7 @@ def read_vocabularies(path: Path, settings: Mapping[str, Any], special: Special)
 
 
 def side_settings(settings: Mapping[str, Any], side: str) -> dict[str, Any]:
-    """data.src or data.trg of version 2; of version 1, which names a language there, what stands in `data` itself."""
+    """Returns data.src or data.trg; of version 1, which names a language there, what stands in `data` itself."""
     data = settings.get("data") or {}
     named = data.get(side)
     if isinstance(named, dict):
@@ -91,7 +95,7 @@ def side_settings(settings: Mapping[str, Any], side: str) -> dict[str, Any]:
 def tokenizers_of(
     path: Path, settings: Mapping[str, Any], vocabularies: Sequence[dict[str, int]], special: Special
 ) -> tuple[Tokenizers, list[str]]:
-    """Tokenizers, and what a user must know of them."""
+    """Returns tokenizers, and what a user must know of them."""
     sides = [side_settings(settings, side) for side in _LANGUAGES]
     if odd := [side for side in sides if side.get("level") not in ("word", "bpe")]:
         raise UserError(f"{path}: data: level: {odd[0].get('level')}: word and bpe can be imported.")
@@ -102,8 +106,7 @@ def tokenizers_of(
         both = [Side(ids, file) for ids, file in zip(vocabularies, pieces, strict=True) if file]
         tokenizers = with_sentencepiece(both, vocabularies[0][special.pad])
     else:
-        source, target = (words_tokenizer(ids, special) for ids in vocabularies)
-        tokenizers = Tokenizers(source, source if vocabularies[0] == vocabularies[1] else target)
+        tokenizers = word_tokenizers(vocabularies, special)
         notes += _how_to_cut(sides)
     tokenizers.processing = {
         name: TextProcessing(lowercase=bool(side.get("lowercase")))
@@ -149,8 +152,8 @@ _SIDES = ("encoder", "decoder")
 _POSITIONS = 5000  # of every table of JoeyNMT's
 
 
-def read(path: Path, content: Mapping[str, Any]) -> Source:
-    """From a file's content; config.yaml and vocabularies lie beside it.
+def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
+    """Reads a file's content; config.yaml and vocabularies lie beside it.
 
     Raises: UserError for what is not there, and for what the baseline cannot compute, by its field and value.
     """
@@ -159,18 +162,15 @@ def read(path: Path, content: Mapping[str, Any]) -> Source:
     special = special_tokens(path, settings)
     vocabularies = read_vocabularies(path, settings, special)
     config = _config(path, settings, tensors, vocabularies[0], vocabularies[1], special)
-    account = Account(str(path), tensors)
-    account.move(_moves(config))
+    placement = Placement(str(path), tensors)
+    placement.move(stacks(config, _ENCODER, _DECODER))
+    place_embeddings(placement, config, "src_embed.lut.weight", "trg_embed.lut.weight", "decoder.output_layer.weight")
     for side in _SIDES:
-        leave_out_sines(account, f"{side}.pe.pe", config)
-    if config.share_encoder_decoder_embeddings:
-        account.leave_out_copy("trg_embed.lut.weight", "src_embed.lut.weight")
-    if config.tie_word_embeddings:
-        account.leave_out_copy("decoder.output_layer.weight", "trg_embed.lut.weight")
+        leave_out_sines(placement, f"{side}.pe.pe", config)
     tokenizers, notes = tokenizers_of(path, settings, vocabularies, special)
     if settings["model"].get("tied_embeddings") and not config.share_encoder_decoder_embeddings:
         notes.append("tied_embeddings without tied_softmax: the two embeddings are equal, and trained each by itself")
-    return Source("joeynmt", config, account, tokenizers, _generation_config(settings, config), notes=notes)
+    return Checkpoint("joeynmt", config, placement, tokenizers, _generation_config(settings, config), notes=notes)
 
 
 def _settings(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def _settings(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         file = path.with_name("config.yaml")
     if not file.is_file():
         raise UserError(f"{path}: a checkpoint of JoeyNMT; the config.yaml that training put beside it is not there.")
-    settings = read_yaml(file)
+    settings = yaml_of(file, file.read_bytes())
     model = settings.get("model") if isinstance(settings, dict) else None
     if not isinstance(model, dict) or not all(isinstance(model.get(side), dict) for side in _SIDES):
         raise UserError(f"{file}: model, with encoder and decoder below it, is missing.")
@@ -206,7 +206,7 @@ def _settings(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _check(file: Path, where: str, side: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """One side's settings. Raises: UserError for what the baseline lacks."""
+    """Raises UserError for settings of one side that the baseline lacks."""
     plain = {"type": ("transformer",), "alpha": (1.0,), "activation": tuple(_ACTIVATIONS)}
     refuse_others(f"{file}: {where}.", {"type": "recurrent", **side}, plain)  # what is meant where no type is named
     need_whole_numbers(f"{file}: {where}", side, ("hidden_size", "ff_size", "num_layers", "num_heads"), tensors)
@@ -220,7 +220,7 @@ def _scale(side: Mapping[str, Any]) -> bool:
 
 
 def _norm_position(path: Path, model: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """Where the config does not say it, version 1 is meant if there are the norms behind the stacks."""
+    """Returns "pre" or "post". Where the config is silent, norms behind the stacks say that it is of version 1."""
     known = model["encoder"].get("layer_norm") or ("pre" if "decoder.layer_norm.weight" in tensors else None)
     if known not in ("pre", "post"):
         raise UserError(
@@ -247,12 +247,9 @@ def _config(
         vocab_size=len(source),
         decoder_vocab_size=len(target),
         d_model=encoder["hidden_size"],
-        encoder_layers=encoder["num_layers"],
-        decoder_layers=decoder["num_layers"],
-        encoder_attention_heads=encoder["num_heads"],
-        decoder_attention_heads=decoder["num_heads"],
-        encoder_ffn_dim=encoder["ff_size"],
-        decoder_ffn_dim=decoder["ff_size"],
+        layers=(encoder["num_layers"], decoder["num_layers"]),
+        attention_heads=(encoder["num_heads"], decoder["num_heads"]),
+        ffn_dim=(encoder["ff_size"], decoder["ff_size"]),
         norm_position=_norm_position(path, model, tensors),
         dropout=dropout,
         attention_dropout=dropout,
@@ -271,17 +268,8 @@ def _config(
     )
 
 
-def _moves(config: TransformerConfig) -> Iterator[Move]:
-    yield from stacks(config, JOEYNMT_ENCODER, JOEYNMT_DECODER)
-    yield Move("model.encoder.embed_tokens.weight", ("src_embed.lut.weight",))
-    yield Move("model.decoder.embed_tokens.weight", ("trg_embed.lut.weight",))
-    yield Move(
-        "lm_head.weight", ("trg_embed.lut.weight" if config.tie_word_embeddings else "decoder.output_layer.weight",)
-    )
-
-
 def _generation_config(settings: Mapping[str, Any], config: TransformerConfig) -> GenerationConfig:
-    """Its search never says <s> and <pad>; it divides by ((5 + length) / 6)^beam_alpha."""
+    """Returns its search, which never says <s> and <pad>, and divides by ((5 + length) / 6)^beam_alpha."""
     testing = settings.get("testing") or settings.get("test") or {}
     beams, alpha = testing.get("beam_size") or 1, testing.get("beam_alpha", testing.get("alpha"))
     search: dict[str, Any] = {}

@@ -23,9 +23,10 @@ from torch import Tensor
 
 from hf_mlnmt.convert.checkpoint import (
     FLAG,
-    Account,
+    OFF,
+    Checkpoint,
     Move,
-    Source,
+    Placement,
     baseline_config,
     generation_config,
     need_whole_numbers,
@@ -47,33 +48,24 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "transformer-ffn-depth": (2,),
     "transformer-decoder-ffn-depth": (0, 2),
     "transformer-attention-mask": ("default",),
-    "transformer-train-position-embeddings": (False,),
-    "transformer-disable-position-embeddings": (False,),
-    "transformer-no-projection": (False,),
-    "transformer-no-bias": (False,),
-    "transformer-no-affine": (False,),
-    "transformer-pool": (False,),
-    "transformer-tied-layers": ([],),
-    "input-types": ([],),
-    "lemma-dim-emb": (0,),
-    "factors-dim-emb": (0,),
-    "right-left": (False,),
-    "ulr": (False,),
-    **dict.fromkeys(("tied-embeddings-all", "tied-embeddings", "tied-embeddings-src"), FLAG),
-    "output-omit-bias": FLAG,
+    **dict.fromkeys(("transformer-train-position-embeddings", "transformer-disable-position-embeddings"), OFF),
+    **dict.fromkeys(("transformer-no-projection", "transformer-no-bias", "transformer-no-affine"), OFF),
+    **dict.fromkeys(("transformer-pool", "right-left", "ulr"), OFF),
+    **dict.fromkeys(("transformer-tied-layers", "input-types"), ([],)),
+    **dict.fromkeys(("lemma-dim-emb", "factors-dim-emb"), (0,)),
+    **dict.fromkeys(("tied-embeddings-all", "tied-embeddings", "tied-embeddings-src", "output-omit-bias"), FLAG),
 }
 
 # What an SSRU decoder cannot do besides.
 _SSRU: dict[str, tuple[Any, ...]] = {
     "dec-cell": ("ssru",),
-    "transformer-rnn-projection": (False,),
-    "layer-normalization": (False,),
+    **dict.fromkeys(("transformer-rnn-projection", "layer-normalization"), OFF),
     "transformer-preprocess": ("",),  # nobody has compared pre-norm ones with the engine
 }
 
 
-def read(path: Path) -> Source:
-    """A .npz file or the folder of one.
+def read(path: Path) -> Checkpoint:
+    """Reads a .npz file or the folder of one.
 
     The vocabularies are those that the decoder.yml beside it names: a .spm for each side, or a vocab.yml with the
     files source.spm and target.spm (OPUS-MT's releases). Beams and length penalty are that file's too.
@@ -87,7 +79,7 @@ def read(path: Path) -> Source:
     sides = read_vocabularies(file, decoding)
     sizes = [len(side.ids) for side in sides]
     config = _config(file, tensors, settings, max(sizes), sides[1].ids[EOS])
-    account = _account(file, tensors, settings, config, sizes)
+    placement = _placement(file, tensors, settings, config, sizes)
     names = {"Wemb": max(sizes), "encoder_Wemb": sizes[0], "decoder_Wemb": sizes[1]}
     more = [name for name, size in names.items() if name in tensors and len(tensors[name]) > size]
     cut = [
@@ -97,7 +89,7 @@ def read(path: Path) -> Source:
     # Marian and generate() divide by the same length, end of sentence counted, to the power of the penalty.
     search = {"num_beams": beams, "length_penalty": float(decoding.get("normalize") or 0.0)} if beams > 1 else {}
     tokenizers = tokenizers_of(sides, max(sizes))
-    return Source("Marian npz", config, account, tokenizers, generation_config(config, **search), notes=cut)
+    return Checkpoint("Marian npz", config, placement, tokenizers, generation_config(config, **search), notes=cut)
 
 
 def _npz(path: Path) -> Path:
@@ -112,7 +104,7 @@ def _npz(path: Path) -> Path:
 
 
 def _load(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors, and what Marian was told about its architecture."""
+    """Reads the tensors, and what Marian was told about its architecture."""
     try:
         with np.load(file, allow_pickle=False) as content:
             arrays = {name: content[name] for name in content.files}
@@ -162,12 +154,9 @@ def _config(
         SSRUConfig if settings.get("transformer-decoder-autoreg") == "rnn" else TransformerConfig,
         vocab_size=pad + 1,
         d_model=settings["dim-emb"],
-        encoder_layers=settings["enc-depth"],
-        decoder_layers=settings["dec-depth"],
-        encoder_attention_heads=settings["transformer-heads"],
-        decoder_attention_heads=settings["transformer-heads"],
-        encoder_ffn_dim=settings["transformer-dim-ffn"],
-        decoder_ffn_dim=decoder_width or settings["transformer-dim-ffn"],
+        layers=(settings["enc-depth"], settings["dec-depth"]),
+        attention_heads=(settings["transformer-heads"],) * 2,
+        ffn_dim=(settings["transformer-dim-ffn"], decoder_width or settings["transformer-dim-ffn"]),
         norm_position="pre" if "n" in (settings.get("transformer-preprocess") or "") else "post",
         activation_function=_ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")],
         attention_bias=True,
@@ -184,46 +173,46 @@ def _config(
     )
 
 
-def _account(
+def _placement(
     file: Path, tensors: dict[str, Tensor], settings: Mapping[str, Any], config: TransformerConfig, sizes: Sequence[int]
-) -> Account:
-    """Every tensor in its place; embeddings and output bias get a row for <pad>, and for what lies before it."""
-    account = Account(str(file), tensors)
+) -> Placement:
+    """Gives every tensor its place; embeddings and output bias get a row for <pad>, and for what lies before it."""
+    placement = Placement(str(file), tensors)
     joint = settings.get("tied-embeddings-all", False) or settings.get("tied-embeddings-src", False)
     source, target = ["Wemb"] * 2 if joint else ["encoder_Wemb", "decoder_Wemb"]
     output = target if config.tie_word_embeddings else "decoder_ff_logit_out_Wt"
     rows, omitted = config.vocab_size, settings.get("output-omit-bias", False)
     if omitted:
-        account.set("lm_head.bias", torch.zeros(sizes[1]), ())
+        placement.set("lm_head.bias", torch.zeros(sizes[1]), ())
     else:
-        account.move([Move("lm_head.bias", ("decoder_ff_logit_out_b",))])
+        placement.move([Move("lm_head.bias", ("decoder_ff_logit_out_b",))])
     for ours, theirs, size in (
         ("model.encoder.embed_tokens.weight", source, sizes[0]),
         ("model.decoder.embed_tokens.weight", target, sizes[1]),
         ("lm_head.weight", output, sizes[1]),
     ):
-        account.move([Move(ours, (theirs,))])
-        account.state[ours] = _extended(account, ours, size, rows, 0.0)
-    account.move(_moves(config))
-    for name, tensor in account.state.items():  # Marian keeps vectors as (1, d)
-        account.state[name] = tensor.flatten() if name.endswith((".bias", "norm.weight")) else tensor
-    account.state["lm_head.bias"] = _extended(account, "lm_head.bias", sizes[1], rows, _NEVER)
-    return account
+        placement.move([Move(ours, (theirs,))])
+        placement.state[ours] = _extended(placement, ours, size, rows, 0.0)
+    placement.move(_moves(config))
+    for name, tensor in placement.state.items():  # Marian keeps vectors as (1, d)
+        placement.state[name] = tensor.flatten() if name.endswith((".bias", "norm.weight")) else tensor
+    placement.state["lm_head.bias"] = _extended(placement, "lm_head.bias", sizes[1], rows, _NEVER)
+    return placement
 
 
-def _extended(account: Account, name: str, size: int, rows: int, value: float) -> Tensor:
-    """A tensor with a row for each of `size` tokens, and more rows of `value`; rows behind the vocabulary go."""
-    tensor = account.state[name]
+def _extended(placement: Placement, name: str, size: int, rows: int, value: float) -> Tensor:
+    """Returns a tensor with a row for each of `size` tokens, and more rows of `value`; rows behind these go."""
+    tensor = placement.state[name]
     if len(tensor) < size:
         raise UserError(
-            f"{account.source}: {', '.join(account.origin[name])} has {len(tensor)} rows, the vocabulary {size}. "
+            f"{placement.where}: {', '.join(placement.origin[name])} has {len(tensor)} rows, the vocabulary {size}. "
             "They are not of one model."
         )
     return torch.cat([tensor[:size], tensor.new_full((rows - size, *tensor.shape[1:]), value)])
 
 
 def _moves(config: TransformerConfig) -> Iterator[Move]:
-    """All but embeddings and output. A norm in front of its sublayer has a name of its own."""
+    """Yields all but embeddings and output. A norm in front of its sublayer has a name of its own."""
     norm = "_ln_{}_pre" if config.norm_position == "pre" else "_ln_{}"
     for side, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         ours = f"model.{side}."

@@ -17,25 +17,26 @@ from torch import Tensor
 
 from hf_mlnmt.convert.checkpoint import (
     FLAG,
-    OPENNMT_DECODER,
-    OPENNMT_ENCODER,
-    Account,
+    OFF,
+    Checkpoint,
     Move,
     Parts,
-    Source,
+    Placement,
     baseline_config,
     generation_config,
+    layer_parts,
     layers,
     leave_out_sines,
+    load_safetensors,
     modules,
     need_whole_numbers,
+    place_embeddings,
     refuse_others,
     section,
     texts,
     weights_of,
 )
-from hf_mlnmt.convert.vocabularies import Special, words_tokenizer
-from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.convert.vocabularies import Special, word_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling import TransformerConfig
 
@@ -46,31 +47,29 @@ _LENGTH = 5000  # of every table of positions
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "model_task": ("seq2seq",),
     "model_type": ("text",),
-    "encoder_type": ("transformer",),
-    "decoder_type": ("transformer",),
+    **dict.fromkeys(("encoder_type", "decoder_type"), ("transformer",)),
     "position_encoding_type": tuple(_POSITIONS),
     "pos_ffn_activation_fn": ("relu", "gelu"),
     "self_attn_type": ("scaled-dot", "scaled-dot-flash"),
     "layer_norm": ("standard",),
-    "max_relative_positions": (0,),
-    "relative_positions_buckets": (0,),
-    "sliding_window": (0,),
-    "num_kv": (0,),
-    "multiquery": (False,),
-    "num_experts": (0,),
-    "parallel_residual": (False,),
-    "copy_attn": (False,),
     "generator_function": ("softmax",),
-    "n_src_feats": (0,),
-    "lora_layers": ([], None),
-    "lora_embedding": (False,),
-    "quant_layers": ([], None),
+    **dict.fromkeys(("max_relative_positions", "relative_positions_buckets", "sliding_window"), (0,)),
+    **dict.fromkeys(("num_kv", "num_experts", "n_src_feats"), (0,)),
+    **dict.fromkeys(("multiquery", "parallel_residual", "copy_attn", "lora_embedding"), OFF),
+    **dict.fromkeys(("lora_layers", "quant_layers"), ([], None)),
     **dict.fromkeys(("share_embeddings", "share_decoder_embeddings", "add_qkvbias"), FLAG),
 }
+_PRODUCTS = "linear_query linear_keys linear_values final_linear"
+_FEED_FORWARD = ("feed_forward.w_1", "feed_forward.w_2")
+_NORMS = ("layer_norm_1", "feed_forward.layer_norm", "layer_norm_2")
+_PARTS = [
+    layer_parts("self_attn", _PRODUCTS, ("layer_norm", "feed_forward.layer_norm"), _FEED_FORWARD),
+    layer_parts("self_attn", _PRODUCTS, _NORMS, _FEED_FORWARD, "context_attn"),
+]
 
 
-def read(path: Path, content: Mapping[str, Any]) -> Source:
-    """From a file's content. Raises: UserError for what the baseline cannot compute, by its option and value."""
+def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
+    """Reads a file's content. Raises: UserError for what the baseline cannot compute, by its option and value."""
     settings = content["opt"]
     settings = vars(settings) if isinstance(settings, argparse.Namespace) else settings
     if not isinstance(settings, Mapping):
@@ -81,34 +80,30 @@ def read(path: Path, content: Mapping[str, Any]) -> Source:
     if any(name.startswith("generator.0.") for name in tensors):  # of a checkpoint that began in version 2
         tensors = {name.replace("generator.0.", "generator."): value for name, value in tensors.items()}
     sides = vocabularies_of(path, content["vocab"])
-    source = build("opennmt-py", str(path), settings, tensors, sides, content["vocab"].get("decoder_start_token"))
+    checkpoint = build("opennmt-py", str(path), settings, tensors, sides, content["vocab"].get("decoder_start_token"))
     for side in ("encoder", "decoder"):
-        leave_out_sines(source.account, f"{side}.embeddings.make_embedding.pe.pe", source.config)
+        leave_out_sines(checkpoint.placement, f"{side}.embeddings.make_embedding.pe.pe", checkpoint.config)
     names = [f"{side}.embeddings.make_embedding.emb_luts.0.weight" for side in ("encoder", "decoder")]
     stacks, shared = ["encoder.transformer", "decoder.transformer_layers"], bool(settings.get("share_embeddings"))
-    place(source, names, [OPENNMT_ENCODER, OPENNMT_DECODER], stacks, shared)
-    source.notes.append(_how_to_cut(path, settings))
-    return source
+    place(checkpoint, names, _PARTS, stacks, shared)
+    checkpoint.notes.append(_how_to_cut(path, settings))
+    return checkpoint
 
 
 def _tensors(path: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Of the file, or of the .safetensors beside it where the weights were saved on their own."""
+    """Returns the tensors of the file, or of the .safetensors beside it where the weights were saved on their own."""
     if "model" in content:
         generator = weights_of(f"{path}: generator", content.get("generator") or {})
         named = {f"generator.{name}": tensor for name, tensor in generator.items()}
         return weights_of(f"{path}: model", content["model"]) | named
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     file = path.with_suffix(".safetensors")
-    try:
-        return weights_of(str(file), load_file(file))
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: holds no weights, and {file.name} beside it cannot be read: {error}") from error
+    if not file.is_file():
+        raise UserError(f"{path}: holds no weights, and {file.name} is not beside it.")
+    return load_safetensors(file)
 
 
 def vocabularies_of(path: Path, content: Any) -> list[dict[str, int]]:
-    """Token -> id for each side. Raises: UserError for what is no pair of lists with the special tokens."""
+    """Returns token -> id for each side. Raises: UserError for what is no pair of lists with the special tokens."""
     lists = [content.get(side) if isinstance(content, Mapping) else None for side in ("src", "tgt")]
     if not all(isinstance(each, list) and all(isinstance(token, str) for token in each) for each in lists):
         raise UserError(f"{path}: vocab: src and tgt must be lists of tokens, as version 3 of OpenNMT-py writes them.")
@@ -130,14 +125,14 @@ def build(
     tensors: dict[str, Tensor],
     sides: Sequence[dict[str, int]],
     start: str | None,
-) -> Source:
-    """Config, tokenizers and generation settings; no tensor has its place yet."""
+) -> Checkpoint:
+    """Makes config, tokenizers and generation settings; no tensor has its place yet."""
     refuse_others(f"{path}: ", settings, _PLAIN)
     config = _config(path, settings, sides, SPECIAL.start if start is None else start, tensors)
-    source, target = (words_tokenizer(ids, SPECIAL, end=end) for ids, end in zip(sides, (False, True), strict=True))
     never = [[config.pad_token_id], [config.bos_token_id]]
     generation = generation_config(config, num_beams=5, bad_words_ids=never)  # 5: both toolkits' default
-    return Source(name, config, Account(path, tensors), Tokenizers(source, target), generation)
+    tokenizers = word_tokenizers(sides, SPECIAL, ends=(False, True))
+    return Checkpoint(name, config, Placement(path, tensors), tokenizers, generation)
 
 
 def _config(
@@ -159,12 +154,9 @@ def _config(
         vocab_size=len(sides[0]),
         decoder_vocab_size=len(sides[1]),
         d_model=settings["enc_hid_size"],
-        encoder_layers=settings["enc_layers"],
-        decoder_layers=settings["dec_layers"],
-        encoder_attention_heads=settings["heads"],
-        decoder_attention_heads=settings["heads"],
-        encoder_ffn_dim=settings["transformer_ff"],
-        decoder_ffn_dim=settings["transformer_ff"],
+        layers=(settings["enc_layers"], settings["dec_layers"]),
+        attention_heads=(settings["heads"], settings["heads"]),
+        ffn_dim=(settings["transformer_ff"], settings["transformer_ff"]),
         norm_position="pre",
         dropout=_rate(settings.get("dropout"), 0.1),
         attention_dropout=_rate(settings.get("attention_dropout"), 0.1),
@@ -185,47 +177,41 @@ def _config(
 
 
 def _rate(value: Any, default: float) -> float:
-    """A rate of dropout, or the last one of a list of them."""
+    """Returns a rate of dropout, the last one of a list of them."""
     return default if value is None or value == [] else value[-1] if isinstance(value, list) else value
 
 
 def place(
-    source: Source, embeddings: Sequence[str], parts: Sequence[Parts], stacks: Sequence[str], shared: bool
+    checkpoint: Checkpoint, embeddings: Sequence[str], parts: Sequence[Parts], stacks: Sequence[str], shared: bool
 ) -> None:
-    """Give every tensor its place.
+    """Gives every tensor its place.
 
     Args:
         embeddings, parts, stacks: of the source's side and the target's: the name of the embedding, what a layer's
             modules are called, and where the layers stand.
         shared: whether both sides have one embedding.
     """
-    config, account = source.config, source.account
+    config, placement = checkpoint.config, checkpoint.placement
     encoder, decoder = embeddings
     for side, table, stack in zip(("encoder", "decoder"), parts, stacks, strict=True):
-        account.move(modules({"layer_norm": ("layer_norm",)}, f"model.{side}.", f"{side}."))
-        account.move(_layers(source, table, side, stack))
-    if shared and not {encoder, decoder} <= account.tensors.keys():  # some versions save it once
-        encoder = decoder = encoder if encoder in account.tensors else decoder
-    output = decoder if config.tie_word_embeddings else "generator.weight"
-    account.move([Move("model.encoder.embed_tokens.weight", (encoder,)), Move("lm_head.weight", (output,))])
-    account.move([Move("model.decoder.embed_tokens.weight", (decoder,))])
-    if config.share_encoder_decoder_embeddings and decoder != encoder:
-        account.leave_out_copy(decoder, encoder)
-    if config.tie_word_embeddings:
-        account.leave_out_copy("generator.weight", decoder)
-    if "generator.bias" in account.tensors:
-        account.move([Move("lm_head.bias", ("generator.bias",))])
+        placement.move(modules({"layer_norm": ("layer_norm",)}, f"model.{side}.", f"{side}."))
+        placement.move(_layers(checkpoint, table, side, stack))
+    if shared and not {encoder, decoder} <= placement.tensors.keys():  # some versions save it once
+        encoder = decoder = encoder if encoder in placement.tensors else decoder
+    place_embeddings(placement, config, encoder, decoder, "generator.weight")
+    if "generator.bias" in placement.tensors:
+        placement.move([Move("lm_head.bias", ("generator.bias",))])
     else:
-        account.set("lm_head.bias", torch.zeros(len(account.tensors[output])), ())
+        placement.set("lm_head.bias", torch.zeros(len(placement.state["lm_head.weight"])), ())
 
 
-def _layers(source: Source, parts: Parts, side: str, stack: str) -> Iterator[Move]:
-    """Of one side; biases of the feed-forward sublayer that were not saved are zero."""
-    config, account = source.config, source.account
+def _layers(checkpoint: Checkpoint, parts: Parts, side: str, stack: str) -> Iterator[Move]:
+    """Yields the moves of one side; biases of the feed-forward sublayer that were not saved are zero."""
+    config, placement = checkpoint.config, checkpoint.placement
     count, width = getattr(config, f"{side}_layers"), getattr(config, f"{side}_ffn_dim")
     for move in layers(parts, side, count, f"{stack}.{{}}.", config.attention_bias):
-        if move.ours.endswith(("fc1.bias", "fc2.bias")) and move.theirs[0] not in account.tensors:
-            account.set(move.ours, torch.zeros(width if "fc1" in move.ours else config.d_model), ())
+        if move.ours.endswith(("fc1.bias", "fc2.bias")) and move.theirs[0] not in placement.tensors:
+            placement.set(move.ours, torch.zeros(width if "fc1" in move.ours else config.d_model), ())
         else:
             yield move
 

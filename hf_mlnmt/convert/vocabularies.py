@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from hf_mlnmt.convert.checkpoint import need_search, read_yaml
+from hf_mlnmt.convert.checkpoint import need_search, yaml_of
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 
@@ -29,27 +29,29 @@ class Special(NamedTuple):
     unknown: str
 
 
-def words_tokenizer(ids: Mapping[str, int], special: Special, end: bool = True) -> Any:
-    """Tokens are what white space separates, each with its id; `end`: text gets the end of sentence behind it.
+def word_tokenizers(
+    sides: Sequence[Mapping[str, int]], special: Special, ends: tuple[bool, bool] = (True, True)
+) -> Any:
+    """Returns Tokenizers of tokens that white space separates, by the ids of source and target; one where they agree.
 
-    There is no decoder: what comes out are tokens with a space between them.
+    ends: for each side, its text gets the end of sentence behind it. There is no decoder: what comes out are tokens
+    with a space between them.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special.unknown))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    if end:
-        token = (special.end, ids[special.end])
-        backend.post_processor = processors.TemplateProcessing(single=f"$A {special.end}", special_tokens=[token])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token=special.pad,
-        bos_token=special.start,
-        eos_token=special.end,
-        unk_token=special.unknown,
-        clean_up_tokenization_spaces=False,
-    )
+    made = []
+    for ids, end in zip(sides, ends, strict=True):
+        backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special.unknown))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        if end:
+            token = (special.end, ids[special.end])
+            backend.post_processor = processors.TemplateProcessing(single=f"$A {special.end}", special_tokens=[token])
+        names = {"pad_token": special.pad, "bos_token": special.start, "eos_token": special.end}
+        options = {**names, "unk_token": special.unknown, "clean_up_tokenization_spaces": False}
+        made.append(PreTrainedTokenizerFast(tokenizer_object=backend, **options))
+    same = sides[0] == sides[1] and ends[0] == ends[1]
+    return Tokenizers(made[0], made[0] if same else made[1])
 
 
 PAD, BOS, EOS, UNK = "<pad>", "<s>", "</s>", "<unk>"
@@ -63,10 +65,10 @@ class Side(NamedTuple):
 
 
 def read_decoding(file: Path) -> dict[str, Any]:
-    """decoder.yml: vocabularies, beams, length penalty."""
+    """Reads decoder.yml: vocabularies, beams, length penalty."""
     for path in (file.with_name(f"{file.name}.decoder.yml"), file.with_name("decoder.yml")):
         if path.is_file():
-            content = read_yaml(path)
+            content = yaml_of(path, path.read_bytes())
             names = content.get("vocabs") if isinstance(content, dict) else None
             if not isinstance(names, list) or [type(name) for name in names] != [str, str]:
                 raise UserError(f"{path}: vocabs must name two files, the source's and the target's.")
@@ -78,7 +80,7 @@ def read_decoding(file: Path) -> dict[str, Any]:
 
 
 def read_vocabularies(file: Path, decoding: Mapping[str, Any]) -> list[Side]:
-    """For each side the ids of its tokens, and its SentencePiece model."""
+    """Reads for each side the ids of its tokens; its SentencePiece model is found."""
     sides = []
     for name, side in zip(decoding["vocabs"], ("source", "target"), strict=True):
         path = next((x for x in (file.parent / name, file.parent / Path(name).name) if x.is_file()), None)
@@ -114,7 +116,7 @@ _SHORT |= {"N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029"}
 
 
 def _listed(path: Path) -> dict[str, int]:
-    """The tokens of a .yml or .json file, whose lines end at \\n and nowhere else."""
+    """Reads the tokens of a .yml or .json file, whose lines end at \\n and nowhere else."""
     try:
         entries = _entries(path.read_bytes().decode("utf-8-sig"))
     except (ValueError, RecursionError, yaml.YAMLError) as error:
@@ -127,7 +129,7 @@ def _listed(path: Path) -> dict[str, int]:
 
 
 def _entries(text: str) -> list[tuple[str, Any]]:
-    """Tokens and numbers, line by line; a file of another form as JSON, or as YAML without types."""
+    """Parses tokens and numbers line by line; a file of another form as JSON, or as YAML without types."""
     lines = [line for line in text.split("\n") if line.strip(" \t\r") not in ("", "---")]
     matches = [_ENTRY.fullmatch(line) for line in lines]
     if all(matches):
@@ -141,7 +143,7 @@ def _entries(text: str) -> list[tuple[str, Any]]:
 
 
 def _scalar(text: str) -> str:
-    """A scalar of YAML in one line as text."""
+    """Returns the text of a YAML scalar in one line."""
     if text[0] == "'":
         return text[1:-1].replace("''", "'")
     if text[0] != '"':
@@ -155,7 +157,7 @@ def _scalar(text: str) -> str:
 
 
 def read_sentencepiece(path: Path) -> Tokenizers:
-    """A SentencePiece model alone, for both sides: its pieces keep their numbers, and <pad> follows where it has none.
+    """Reads a SentencePiece model for both sides: its pieces keep their numbers, and <pad> follows where it has none.
 
     Raises: UserError for a file that is none, or has no <s>, </s> or <unk>.
     """
@@ -168,7 +170,7 @@ def read_sentencepiece(path: Path) -> Tokenizers:
 
 
 def tokenizers_of(sides: Sequence[Side], pad: int) -> Tokenizers:
-    """Transformers' tokenizer for Marian, with <pad> as number `pad` on both sides."""
+    """Makes Transformers' tokenizer for Marian, with <pad> as number `pad` on both sides."""
     from transformers import MarianTokenizer
 
     separate = sides[0].ids != sides[1].ids

@@ -11,8 +11,8 @@ results files, and keeps it in a folder (reports/comparison.py) from which `read
 and of further pairs of systems, where these were asked for |
 | `README.md` | the page of tables, made from the files above and from nothing else |
 
-The runs' own folders need not be kept: a system or a seed can be added in another year. A run that is given again
-replaces what is there of it, and what depends on it is tested anew.
+The runs' own folders need not be kept. A run that is given again replaces what is there of it, and what depends on it
+is tested anew.
 """
 
 from __future__ import annotations
@@ -57,8 +57,6 @@ from hf_mlnmt.made_from import Digest
 from hf_mlnmt.table import Number, Table
 
 SCHEMA = "hf_mlnmt.comparison/3"
-OF_RUNS = "hf_mlnmt.comparison_of_runs/2"  # the same, of runs of training alone
-TIES_NOT_COUNTED = "hf_mlnmt.comparison_of_runs/1"  # can be read; its tests are made again when it is added to
 TESTED, METHODS = "tested", "methods"
 _TESTS: Form = {...: {"seeds": [int], TESTED: {...: {...: {...: {"difference": float, ...: (None, float)}}}}}}
 FORM: Form = {
@@ -66,12 +64,8 @@ FORM: Form = {
     "systems": _TESTS,
     "pairs?": (None, _TESTS),
     "settings": {...: int},
+    "note?": (None, str),
 }
-OLD_RULE = (
-    " The p-values of approximate randomisation in this comparison are older than our rule for ties: they leave out "
-    "trials that differ by exactly as much as the systems do, so they are a little too small. `hf-mlnmt compare` makes "
-    "them anew where the counts of the sentences are kept."
-)
 Load = Callable[[str, int], bytes | None]
 """The packed counts of a system's run of a seed; None where there are none."""
 
@@ -88,8 +82,7 @@ class Comparison:
     pairs: {"system > system": ...} as `tests`, of two systems neither of which is the baseline; None where nobody has
         asked for such tests.
     methods: whether the systems differ in how they were trained, and not in the model.
-    ties_counted: whether approximate randomisation counted trials that differ by as much as the systems do; not in
-        files of the oldest schema.
+    note: what a reader must know of these tests; it goes when they are made again.
     """
 
     baseline: str
@@ -98,44 +91,41 @@ class Comparison:
     settings: dict[str, int] = field(default_factory=dict)
     pairs: dict[str, dict[str, Any]] | None = None
     methods: bool = False
-    ties_counted: bool = True
+    note: str = ""
 
     @property
     def first(self) -> dict[str, Any]:
-        """The results of the baseline's first seed."""
+        """Returns the results of the baseline's first seed."""
         return next(iter(self.runs[self.baseline].values()))
 
     @property
     def places(self) -> list[tuple[str, str]]:
-        """(test set, protocol) of all scores."""
+        """Returns (test set, protocol) of all scores."""
         return [(test, protocol) for test, protocols in self.first["scores"].items() for protocol in protocols]
 
     @property
-    def note(self) -> str:
-        """What a page says of p-values that were made before ties were counted; "" of others."""
-        return "" if self.ties_counted else OLD_RULE
-
-    @property
     def several(self) -> bool:
-        """Whether a system has several runs."""
+        """Returns whether a system has several runs."""
         return any(len(runs) > 1 for runs in self.runs.values())
 
     def title(self, test_set: str, protocol: str) -> str:
-        """What stands above these scores."""
-        return title_of(protocol, [one.get("signature") for one in self.first["scores"][test_set][protocol].values()])
+        """Returns the title of these scores."""
+        return title_of(
+            protocol, [entry.get("signature") for entry in self.first["scores"][test_set][protocol].values()]
+        )
 
     def metrics(self, test_set: str, protocol: str) -> list[str]:
-        """What was scored there."""
+        """Returns the metrics that were scored there."""
         return list(self.first["scores"][test_set][protocol])
 
     def scores(self, system: str, test_set: str, protocol: str, metric: str) -> list[float]:
-        """One score for each seed."""
+        """Returns a score for each seed."""
         return [run["scores"][test_set][protocol][metric]["score"] for run in self.runs[system].values()]
 
     def interval(
         self, system: str, test_set: str, protocol: str, metric: str
     ) -> tuple[float, float | None, float | None]:
-        """The score with its 95 % interval; of several runs the mean, and one standard deviation to each side.
+        """Returns the score with its 95 % interval; of several runs the mean, one standard deviation to each side.
 
         Of one run beside systems of several the score alone: the two kinds of intervals do not stand in one table.
         """
@@ -150,38 +140,41 @@ class Comparison:
         return scores[0], low, high
 
     def counted(self, system: str, test_set: str, protocol: str) -> Mapping[str, Any]:
-        """sentences, references, empty_outputs, empty_references and length_ratio of the first run; {} if unknown."""
+        """Returns the first run's sentences, references, empty ones of both, length_ratio; {} if unknown."""
         run = next(iter(self.runs[system].values()))
         return cast(Mapping[str, Any], run.get("outputs", {}).get(test_set, {}).get(protocol, {}))
 
     def tested(self, system: str, test_set: str, protocol: str, metric: str) -> dict[str, Any] | None:
-        """The numbers of one test (SeedResult.to_dict); None for the baseline, and where nothing was tested."""
+        """Returns the numbers of one test (SeedResult.to_dict); None for the baseline, and where nothing was tested."""
         numbers: Any = self.tests.get(system, {})
         for key in (TESTED, test_set, protocol, metric):
             numbers = numbers.get(key, {})
         return numbers or None
 
     def p_values(self, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
-        """{system: p of approximate randomisation, not corrected}, of all but the baseline; None from few sentences."""
+        """Returns {system: p of approximate randomisation, uncorrected} without the baseline; None of few sentences."""
         few = self.too_few(test_set, protocol)
         tests = {system: self.tested(system, test_set, protocol, metric) for system in self.tests}
-        return {name: one.get("approximate_randomisation") if one and not few else None for name, one in tests.items()}
+        return {
+            name: numbers.get("approximate_randomisation") if numbers and not few else None
+            for name, numbers in tests.items()
+        }
 
     def corrected(self, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
-        """The same, corrected for the number of systems (Holm)."""
+        """Returns `p_values` corrected for the number of systems (Holm)."""
         return holm(self.p_values(test_set, protocol, metric))
 
     def mark(self, system: str, test_set: str, protocol: str, metric: str) -> str:
-        """†, ‡ or nothing."""
+        """Returns †, ‡ or nothing."""
         return marks(self.p_values(test_set, protocol, metric)).get(system, "")
 
     def too_few(self, test_set: str, protocol: str) -> bool:
-        """Whether the test set has too few sentences for p-values."""
+        """Returns whether the test set has too few sentences for p-values."""
         counted = self.counted(self.baseline, test_set, protocol).get("sentences")
         return counted is not None and counted < FEWEST_SENTENCES
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of comparison.json; the runs' results stand in files of their own."""
+        """Returns the content of comparison.json; the runs' results stand in files of their own."""
         return {
             "schema": SCHEMA,
             "baseline": self.baseline,
@@ -219,8 +212,9 @@ def compare(
     sets = reference_lists(references)
     _check_runs(runs, sets, bootstrap, trials)
     texts = {test_set: Texts(cast(Sequence[Lines], sets))}
+    chosen = [protocol.name for protocol in choose_protocols(protocols, language, tokenize)]
     how: dict[str, Any] = {"metrics": metrics, "bootstrap": bootstrap, "seed": seed, "language": language}
-    how |= {"tokenize": tokenize, "protocols": [one.name for one in choose_protocols(protocols, language, tokenize)]}
+    how |= {"tokenize": tokenize, "protocols": chosen}
     comparison = Comparison(next(iter(runs)), settings={"bootstrap": bootstrap, "trials": trials, "seed": seed})
     packed = {}
     for name, each in runs.items():
@@ -262,7 +256,7 @@ def add_tests(
     kept: what was tested before; a test whose runs and settings are the same is taken from there.
     pairs: systems to test against other systems than the baseline, beside the pairs that `kept` has.
     """
-    same = kept is not None and kept.settings == comparison.settings and kept.ties_counted
+    same = kept is not None and kept.settings == comparison.settings
     known = kept if kept and same else Comparison(comparison.baseline)
     for system in comparison.runs:
         if system != comparison.baseline:
@@ -285,12 +279,12 @@ def _pair(
     load: Load,
     tell: Callable[[str], None],
 ) -> dict[str, Any] | None:
-    """The tests of a system against another over the seeds that both have; None without such; `before` if it holds."""
+    """Tests a system against another over the seeds that both have; None without such; `before` if it holds."""
     seeds = sorted(comparison.runs[system].keys() & comparison.runs[against].keys())
     if not seeds:
         return None
     packed = [load(name, seed) for name in (against, system) for seed in seeds]
-    made_of = Digest("sha256").raw(*(one or b"" for one in packed)).hex()
+    made_of = Digest("sha256").raw(*(counts or b"" for counts in packed)).hex()
     if before and before.get("made_of") == made_of and None not in packed:
         return before
     tell(f"testing {system} against {against}" + f", seeds {', '.join(map(str, seeds))}" * comparison.several)
@@ -298,7 +292,7 @@ def _pair(
     if None in packed:
         scored = [[comparison.runs[name][seed]["scores"] for seed in seeds] for name in (against, system)]
         return {**tests, TESTED: _numbers(comparison, _test_of_scores, *scored)}
-    counts = [unpack_counts(cast(bytes, one), "the counts of a run") for one in packed]
+    counts = [unpack_counts(cast(bytes, of_run), "the counts of a run") for of_run in packed]
     base, own = counts[: len(seeds)], counts[len(seeds) :]
 
     def test(metric: MetricName, base: Sequence[Any], own: Sequence[Any]) -> dict[str, Any]:
@@ -313,7 +307,7 @@ def _pair(
 def _numbers(
     comparison: Comparison, test: Callable[..., dict[str, Any]], baseline: Sequence[Any], system: Sequence[Any]
 ) -> dict[str, Any]:
-    """{test set: {protocol: {metric: what `test` gives}}}; a run is {test set: {protocol: {metric: ...}}}."""
+    """Returns {test set: {protocol: {metric: result of `test`}}}; a run is {test set: {protocol: {metric: ...}}}."""
     numbers: dict[str, Any] = {}
     for place, protocol in comparison.places:
         for metric in comparison.metrics(place, protocol):
@@ -328,7 +322,7 @@ def _numbers(
 
 
 def _test_of_scores(metric: str, baseline: Sequence[Any], system: Sequence[Any]) -> dict[str, Any]:
-    """Where no counts of sentences are kept, scores alone tell: the difference of the means, and Welch's test."""
+    """Compares scores alone, where no counts of sentences are kept: the difference of the means, and Welch's test."""
     base, own = ([run["score"] for run in runs] for runs in (baseline, system))
     numbers: dict[str, Any] = dict.fromkeys(("approximate_randomisation", "paired_bootstrap"))
     difference = round(statistics.fmean(own) - statistics.fmean(base), 4)
@@ -342,7 +336,7 @@ def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
     """
     folder = Path(folder)
     content = read_json(folder / COMPARISON)
-    if content.get("schema") not in (SCHEMA, OF_RUNS, TIES_NOT_COUNTED):
+    if content.get("schema") != SCHEMA:
         raise UserError(f"{folder}: no {COMPARISON} with schema {SCHEMA!r} in it: not a folder of `hf-mlnmt compare`.")
     if problem := misfit(content, FORM):
         raise UserError(f"{folder / COMPARISON}: {problem} It was not written by `hf-mlnmt compare`: make it again.")
@@ -362,12 +356,12 @@ def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
         for seed, run in seeds.items():
             check_scored(folder / f"{file_name(system)}.seed{seed}.json", run, comparison.first)
     comparison.pairs, comparison.methods = content.get("pairs"), content.get("compares") == METHODS
-    comparison.ties_counted = content["schema"] != TIES_NOT_COUNTED
+    comparison.note = content.get("note") or ""
     return comparison
 
 
 def check_scored(origin: Path, run: Mapping[str, Any], first: Mapping[str, Any]) -> None:
-    """UserError where a run's results lack a score that the baseline's first run has."""
+    """Raises UserError where a run's results lack a score that the baseline's first run has."""
     for test, protocols in first.get("scores", {}).items():
         for protocol, metrics in protocols.items():
             for metric in metrics.keys() - run.get("scores", {}).get(test, {}).get(protocol, {}).keys():
@@ -377,7 +371,7 @@ def check_scored(origin: Path, run: Mapping[str, Any], first: Mapping[str, Any])
 def in_order(
     runs: Mapping[str, Mapping[int, Any]], baseline: str, given: Sequence[str] = ()
 ) -> dict[str, dict[int, Any]]:
-    """The baseline first, the others in the zoo's order, each beside those of its classes; seeds by number.
+    """Puts the baseline first, the others in the zoo's order, each beside those of its classes; seeds by number.
 
     given: the order of systems that the zoo does not know, which stand last; by name where it lacks them.
     """
@@ -391,7 +385,7 @@ def in_order(
 
 
 def _place(system: str, seeds: Mapping[int, Any]) -> tuple[int, int, int]:
-    """Where a system stands in the zoo's order: that of its classes, then its own; last what the zoo does not know.
+    """Returns a system's place in the zoo's order: of its classes, then its own; last what the zoo does not know.
 
     A variant, such as transformer-wide, is named after the system that it is made of, and stands behind all of its
     classes, by its number of parameters.
@@ -410,8 +404,10 @@ def _place(system: str, seeds: Mapping[int, Any]) -> tuple[int, int, int]:
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
-    """One table for each test set and protocol: a row per system, under each score its difference with a mark, and
-    p-values; of several runs means and standard deviations; of many systems also the corrected p-value."""
+    """Makes a table for each test set and protocol: a row per system, its scores, differences with marks, p-values.
+
+    Of several runs means and standard deviations; of many systems also the corrected p-value.
+    """
     tables: list[Table] = []
     several_tests = len(comparison.first["scores"]) > 1
     for test, protocol in comparison.places:
@@ -432,13 +428,13 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
 
 
 def score_text(comparison: Comparison, system: str, test_set: str, protocol: str, metric: str) -> str:
-    """Score and half of its interval; of several runs mean and standard deviation."""
+    """Writes score and half of its interval; of several runs mean and standard deviation."""
     value, low, high = comparison.interval(system, test_set, protocol, metric)
     return f"{value:.2f}" + (f" ± {(high - low) / 2:.2f}" if low is not None and high is not None else "")
 
 
 def _test(comparison: Comparison, system: str, test_set: str, protocol: str, metric: str) -> list[str]:
-    """The lines below the score; none for the baseline."""
+    """Returns the lines below the score; none for the baseline."""
     tested = comparison.tested(system, test_set, protocol, metric)
     if tested is None:
         return []
@@ -459,7 +455,7 @@ def _p(value: float | None) -> str:
 
 
 def scores_are(comparison: Comparison) -> str:
-    """What stands as a score."""
+    """Says what stands as a score."""
     if not comparison.several:
         return "score ± half of its 95 % interval"
     runs = max(map(len, comparison.runs.values()))
@@ -479,12 +475,12 @@ def _caption(comparison: Comparison, test_set: str, protocol: str) -> str:
     if comparison.too_few(test_set, protocol):
         lines.append(f"{TOO_FEW}. What so few differ by is mostly chance (docs/scores.md).")
     return "\n".join(
-        lines + [f"{name}: {one.get('signature', '')}" for name, one in entries[test_set][protocol].items()]
+        lines + [f"{name}: {entry.get('signature', '')}" for name, entry in entries[test_set][protocol].items()]
     )
 
 
 def _legend(comparison: Comparison) -> str:
-    """What is said of tests, where there are any."""
+    """Returns the explanation of the tests."""
     if all(comparison.too_few(*place) for place in comparison.places):
         return ""
     bootstrap, trials = (comparison.settings.get(name, "?") for name in ("bootstrap", "trials"))

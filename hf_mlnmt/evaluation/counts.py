@@ -40,7 +40,7 @@ def count_metric(
     processes: int = 1,
     advance: Callable[[int], Any] = lambda sentences: None,
 ) -> np.ndarray:
-    """The numbers (sentences, numbers) of text that the protocol has prepared.
+    """Counts the numbers (sentences, numbers) of text that the protocol has prepared.
 
     processes: that share the sentences where there are many; for TER alone, which takes hundreds of times as long as
         the others. advance: hears of sentences that are done.
@@ -67,7 +67,7 @@ def _count(part: tuple[Protocol, MetricName, Sequence[str], Sequence[Sequence[st
 
 
 def scores_of_sums(metric: MetricName, sums: np.ndarray) -> np.ndarray:
-    """Scores (...,), 0 to 100 and more, from sums over sentences (..., numbers): sacreBLEU's, for many at a time.
+    """Scores sums over sentences (..., numbers) as sacreBLEU does, for many at a time: (...,), 0 to 100 and more.
 
     Sums in which a metric must smooth (no match of some n, nothing to match) are given to sacreBLEU one by one.
     """
@@ -103,8 +103,7 @@ _FORMULAS = {"BLEU": _bleu, "chrF": _chrf, "TER": _ter}
 
 
 def resamples(sentences: int, samples: int, seed: int) -> Iterator[np.ndarray]:
-    """How often each sentence is drawn in each sample with replacement: blocks (samples, sentences), together those
-    that sacreBLEU draws with the seed."""
+    """Draws samples as sacreBLEU does with the seed: in blocks (samples, sentences) how often each sentence is in."""
     draw, rows = np.random.default_rng(seed), max(1, _BLOCK // sentences)
     for start in range(0, samples, rows):
         drawn = draw.choice(sentences, size=(min(rows, samples - start), sentences), replace=True)
@@ -112,7 +111,7 @@ def resamples(sentences: int, samples: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def coins(draw: np.random.Generator, trials: int, sentences: int) -> Iterator[np.ndarray]:
-    """Of each trial a coin for each sentence: blocks (trials, sentences) of bool, together those of one draw."""
+    """Draws a coin for each sentence of each trial: blocks (trials, sentences) of bool, together those of one draw."""
     rows = 32 * max(1, _BLOCK // (32 * sentences))  # 32 coins are one number of the generator
     for start in range(0, trials, rows):
         yield draw.integers(2, size=(min(rows, trials - start), sentences), dtype=bool)
@@ -124,7 +123,7 @@ def products(times: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def interval(metric: MetricName, counts: np.ndarray, samples: int, seed: int) -> tuple[float, float]:
-    """sacreBLEU's 95 % interval: the samples' mean, and to each side half the distance of their outer fortieths."""
+    """Returns sacreBLEU's 95 % interval: the samples' mean, to each side half the distance of their outer fortieths."""
     drawn = resamples(len(counts), samples, seed)
     scores = np.sort(np.concatenate([scores_of_sums(metric, products(times, counts)) for times in drawn]))
     outer = samples // 40

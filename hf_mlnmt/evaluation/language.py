@@ -1,4 +1,4 @@
-"""Which language a sentence is in, of the few whose text is given: naive Bayes over characters, learnt on the spot.
+"""The language of a sentence, of the few whose text is given: naive Bayes over characters, learnt on the spot.
 
 Reference: Cavnar and Trenkle 1994, "N-Gram-Based Text Categorization", for the features; multinomial naive Bayes.
 """
@@ -19,7 +19,7 @@ class LanguageGuesser:
     """
 
     def __init__(self, texts: Mapping[str, Sequence[str]]):
-        """texts: {language: lines}. Raises: UserError with fewer than two languages, or a language without text."""
+        """Fits to {language: lines}. Raises: UserError for fewer than two languages, or a language without text."""
         try:
             from sklearn.feature_extraction.text import CountVectorizer
             from sklearn.naive_bayes import MultinomialNB
@@ -36,18 +36,18 @@ class LanguageGuesser:
         self._classifier = MultinomialNB(fit_prior=False).fit(self._vectorizer.fit_transform(lines), labels)
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
-        """The language of each text."""
+        """Returns the language of each text."""
         if not texts:
             return []
         return [str(language) for language in self._classifier.predict(self._vectorizer.transform(texts))]
 
     def others(self, texts: Sequence[str], language: str) -> set[str]:
-        """Those of the texts that are in another language than this; an empty text is in none."""
+        """Returns those of the texts that are in another language than this; an empty text is in none."""
         lines = [text for text in texts if text.strip()]
         return {line for line, guess in zip(lines, self(lines), strict=True) if guess != language}
 
     def accuracy(self, texts: Mapping[str, Sequence[str]]) -> float:
-        """The share of sentences whose language it finds; empty ones are left out. Raises: UserError for none."""
+        """Returns the share of sentences whose language it finds, empty ones left out. Raises: UserError for none."""
         pairs = [(line, language) for language, lines in texts.items() for line in lines if line.strip()]
         if not pairs:
             raise UserError("there is no sentence to measure the accuracy on.")

@@ -43,20 +43,20 @@ class Matrix:
     classifier_accuracy: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As matrix.json has it."""
+        """Returns the content of matrix.json."""
         return {"schema": "hf_mlnmt.matrix/1", **{key: value for key, value in asdict(self).items() if key != "run"}}
 
     def mean(self, zero_shot: bool) -> float | None:
-        """The mean of the scores of the trained pairs, or of the others; None where there are none."""
+        """Returns the mean of the scores of the trained pairs, or of the others; None where there are none."""
         scores = [score for pair, score in self.scores.items() if (pair in self.zero_shot) == zero_shot]
         return sum(scores) / len(scores) if scores else None
 
     def table(self) -> Table:
-        """Rows are source languages, columns target languages; * marks a pair that was not trained."""
+        """Makes a table from source languages (rows) into target languages; * marks a pair that was not trained."""
         return self._table(self.scores, "{:.2f}", f"{self.metric}, {self.protocol}: {self.test}, {self.model}")
 
     def off_target_table(self) -> Table:
-        """The same with the shares, in percent."""
+        """Makes such a table of the shares, in percent."""
         percent = {pair: 100 * share for pair, share in self.off_target.items()}
         title = f"% of translations in another language, {self.test}; the classifier finds the language of "
         return self._table(percent, "{:.1f}", f"{title}{self.classifier_accuracy or 0:.2%} of the references")
@@ -81,7 +81,7 @@ def read_matrix(
     metric: str = "bleu",
     data: str | Path | None = None,
 ) -> Matrix:
-    """The matrix of a finished run.
+    """Reads the matrix of a finished run.
 
     Args:
         run: its folder, or that of the model in it: average/ (unless told) or best/.
@@ -120,7 +120,7 @@ def read_matrix(
 
 
 def _measure_languages(matrix: Matrix, recipe: dict[str, Any], data: Path) -> None:
-    """Fill in the off-target shares, and the classifier's accuracy on the references of the test sets."""
+    """Fills in the off-target shares, and the classifier's accuracy on the references of the test sets."""
     guess = LanguageGuesser(_sentences(_corpora(recipe["tasks"].values()), data, SENTENCES))
     tests = {name: corpus for name, corpus in recipe["data"]["test"].items() if name.startswith(f"{matrix.test}.")}
     matrix.classifier_accuracy = guess.accuracy(_sentences(_corpora({"data": c} for c in tests.values()), data))
@@ -133,7 +133,7 @@ def _measure_languages(matrix: Matrix, recipe: dict[str, Any], data: Path) -> No
 
 
 def _corpora(sections: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Language -> a file of it, from corpora that name files and languages."""
+    """Returns {language: a file of it} of corpora that name files and languages."""
     files: dict[str, str] = {}
     for section in sections:
         corpora = section["data"] if isinstance(section["data"], list) else [section["data"]]
@@ -151,7 +151,7 @@ def _sentences(files: Mapping[str, str], data: Path, most: int | None = None) ->
 
 
 def _recipe(path: Path) -> dict[str, Any]:
-    """A run's recipe as it stands in the file. UserError for a file that holds none."""
+    """Reads a run's recipe as it stands in the file. Raises: UserError for a file that holds none."""
     if not path.is_file():
         raise UserError(f"{path}: there is no such file; give the folder of a finished run (hf-mlnmt train).")
     try:

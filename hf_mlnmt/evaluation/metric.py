@@ -16,7 +16,7 @@ OWN_NAME = "hf_mlnmt"
 
 
 def load_metric(name: str, **options: Any) -> Callable[..., dict[str, float]]:
-    """A metric as `metric(predictions, references, sources=None) -> {name: number}`.
+    """Loads a metric as `metric(predictions, references, sources=None) -> {name: number}`.
 
     name: 'hf_mlnmt' (ours, offline), any metric of `evaluate` ('sacrebleu', 'meteor', 'comet', ...), a Hub module
     'owner/name', or a folder or script of one. options: passed to every computation (`protocol="classic"`).
@@ -69,7 +69,7 @@ def _formats(module: Any) -> list[Any]:
 
 
 def _shape(module: Any, references: Sequence[Any]) -> list[Any]:
-    """Lists of references where the module takes them; for the others single ones are unpacked, several refused."""
+    """Shapes lists of references as the module takes them; single ones are unpacked, several refused."""
     import datasets
 
     single = all(isinstance(group, str) for group in references)
@@ -83,7 +83,7 @@ def _shape(module: Any, references: Sequence[Any]) -> list[Any]:
 
 
 def _numbers(name: str, result: dict[str, Any], sentences: int) -> dict[str, float]:
-    """The numbers of a result; where it has none, the means of its per-sentence lists (BERTScore)."""
+    """Returns the numbers of a result; where it has none, the means of its per-sentence lists (BERTScore)."""
     numbers = {key: float(value) for key, value in result.items() if isinstance(value, Real)}
     if not numbers:
         lists = {key: value for key, value in result.items() if isinstance(value, (list, tuple)) and value}

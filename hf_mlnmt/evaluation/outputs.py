@@ -16,7 +16,7 @@ from hf_mlnmt.languages import check_language, direction_of, language_in
 
 @dataclass(frozen=True)
 class SystemOutput:
-    """One system's outputs, and for a model how they were decoded and how many parameters it has."""
+    """The outputs of one system; of a model also its decoding and its number of parameters."""
 
     name: str
     lines: list[str]
@@ -25,7 +25,7 @@ class SystemOutput:
 
 
 def read_texts(path: str | Path) -> list[str]:
-    """The lines of a UTF-8 text file, plain or gz, trailing white space cut off as sacreBLEU does; empty lines stay.
+    """Reads the lines of a UTF-8 text file, plain or gz, without trailing white space, as sacreBLEU; empty lines stay.
 
     Raises UserError: no such file, no lines, a broken archive, invalid UTF-8 (with the line's number).
     """
@@ -35,7 +35,7 @@ def read_texts(path: str | Path) -> list[str]:
 
 
 def read_references(paths: Sequence[str | Path]) -> list[list[str]]:
-    """One list of lines per file, all of the same length.
+    """Reads a list of lines per file, all of the same length.
 
     Raises: UserError naming files and counts when they differ, and for a file of blank lines alone.
     """
@@ -56,7 +56,7 @@ def load_system(
     device: str | None = None,
     **decoding: Any,
 ) -> SystemOutput:
-    """The outputs of a model (a folder, or a name on the Hub) or of a hypothesis file, as many as there are references.
+    """Loads the outputs of a model (a folder or Hub name) or of a hypothesis file, as many as there are references.
 
     A model translates the file `source`; numbers of lines, and the languages that names and the model's results say,
     are compared before it starts.
@@ -79,7 +79,7 @@ def load_system(
 
 
 def translate(model: str | Path, sources: Sequence[str], *, device: str | None = None, **decoding: Any) -> SystemOutput:
-    """Translate with a model. `decoding`: TranslationPipeline's arguments, None for its default."""
+    """Translates with a model. `decoding`: TranslationPipeline's arguments, None for its default."""
     from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
 
     options = {key: value for key, value in decoding.items() if value is not None}

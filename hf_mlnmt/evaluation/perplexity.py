@@ -38,7 +38,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Perplexity:
-    """nll: natural logarithms, summed. subwords, words and bytes: with an end of each sentence."""
+    """The perplexity of a text. nll: sum of natural logarithms; subwords, words, bytes: with sentence ends."""
 
     nll: float
     sentences: int
@@ -48,21 +48,21 @@ class Perplexity:
 
     @property
     def per_subword(self) -> float:
-        """exp(NLL / subwords)."""
+        """Returns exp(NLL / subwords)."""
         return _exp(self.nll / self.subwords)
 
     @property
     def per_word(self) -> float:
-        """exp(NLL / words)."""
+        """Returns exp(NLL / words)."""
         return _exp(self.nll / self.words)
 
     @property
     def bits_per_byte(self) -> float:
-        """NLL in bits / bytes."""
+        """Returns NLL in bits / bytes."""
         return self.nll / math.log(2) / self.bytes
 
     def to_dict(self) -> dict[str, float]:
-        """The three numbers and the counts, for JSON."""
+        """Returns the three numbers and the counts, for JSON."""
         rates = ("per_subword", "per_word", "bits_per_byte")
         return {**{name: round(getattr(self, name), 6) for name in rates}, **asdict(self), "nll": round(self.nll, 4)}
 
@@ -72,7 +72,7 @@ def _exp(value: float) -> float:
 
 
 def load_scored(name: str, device: str | None = None) -> tuple[Any, Tokenizers]:
-    """A language model or translation model, ready to score, and its tokenizers, from a folder or a Hub name.
+    """Loads a language model or translation model, ready to score, and its tokenizers, from a folder or a Hub name.
 
     Raises: UserError when it is not there, or its scores have no perplexity.
     """
@@ -85,7 +85,7 @@ def load_scored(name: str, device: str | None = None) -> tuple[Any, Tokenizers]:
 
 
 def is_language_model(name: str) -> bool:
-    """Whether this is a model that continues text; False also where there is no model."""
+    """Returns whether this is a model that continues text; False also where there is no model."""
     try:
         return auto_class_of(fetch_small_files(name)) == "AutoModelForCausalLM"
     except (UserError, OSError):
@@ -100,7 +100,7 @@ def file_perplexities(
     device: str | None,
     progress: Callable[[str, int], Callable[[int], Any]],
 ) -> dict[str, Perplexity]:
-    """{file: Perplexity} of a model, from a folder or a Hub name.
+    """Returns {file: Perplexity} of a model, from a folder or a Hub name.
 
     Args:
         sources: of a translation model: what each file translates; one for each.
@@ -126,12 +126,12 @@ def file_perplexities(
 
 
 def table_of(by_file: Mapping[str, Perplexity]) -> Table:
-    """A row for each file."""
+    """Makes a table with a row for each file."""
     numbers = ["per subword", "per word", "bits per byte", "sentences", "subwords", "words", "bytes"]
     rows = [
-        [name, f"{one.per_subword:.3f}", f"{one.per_word:.3f}", f"{one.bits_per_byte:.4f}"]
-        + [f"{count:,}" for count in (one.sentences, one.subwords, one.words, one.bytes)]
-        for name, one in by_file.items()
+        [name, f"{found.per_subword:.3f}", f"{found.per_word:.3f}", f"{found.bits_per_byte:.4f}"]
+        + [f"{count:,}" for count in (found.sentences, found.subwords, found.words, found.bytes)]
+        for name, found in by_file.items()
     ]
     return Table(["text", *map(Number, numbers)], rows, "perplexity", "Subwords, words and bytes with sentence ends.")
 
@@ -146,7 +146,7 @@ def perplexity(
     language: str | None = None,
     source_language: str | None = None,
 ) -> Perplexity:
-    """Score raw sentences.
+    """Scores raw sentences.
 
     Args:
         model: a causal language model; or with `sources` an encoder-decoder. In evaluation mode, where it is.

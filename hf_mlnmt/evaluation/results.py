@@ -3,13 +3,7 @@
     {"schema", "system", "data", "seed", "budget", "command", "versions", "parameters", "steps_per_second", "decoding",
      "scores":       {test set: {protocol: {metric: {"score", "signature", "ci": [low, high] or null}}}},
      "outputs":      {test set: {protocol: {"sentences", "references", "empty_outputs", "empty_references",
-                                            "length_ratio"}}},
-     "significance": {test set: {protocol: {"baseline", "signatures",
-                                            "systems": {name: {metric: {"difference", "paired_bootstrap",
-                                                                        "approximate_randomisation"}}}}}}}
-
-Both p-values are null where there are too few sentences to test. "significance" was written by earlier versions, with
-the p-values of sacreBLEU's own tests; what is written now stands in comparisons (comparison.py).
+                                            "length_ratio"}}}}
 
 Stable: a key keeps its meaning for good, new keys may come, and keys that this version does not know are kept when a
 file is read and written again. The number in the schema rises only if an old reader would misread a file.
@@ -48,7 +42,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "sacrebleu", "sacremoses")
 
 @dataclass
 class Results:
-    """One system's results file. Fields that nobody has measured stay None and are written as null."""
+    """The results file of one system. Fields that nobody has measured stay None and are written as null."""
 
     system: str
     data: Any = None
@@ -61,12 +55,11 @@ class Results:
     decoding: dict[str, Any] = field(default_factory=dict)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    significance: dict[str, dict[str, Any]] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     """Keys that this version does not know."""
 
     def add_scores(self, test_set: str, scores: Mapping[ProtocolName, Scores]) -> None:
-        """Take in one test set's scores; what was there of the same test set and protocol is replaced."""
+        """Takes in one test set's scores; what was there of the same test set and protocol is replaced."""
         for protocol, value in scores.items():
             if value.protocol != protocol:
                 raise ValueError(f"scores of protocol {value.protocol!r} filed under {protocol!r}")
@@ -74,23 +67,23 @@ class Results:
             self.outputs.setdefault(test_set, {})[protocol] = value.outputs_to_dict()
 
     def add_system(self, system: SystemOutput, command: str) -> None:
-        """Take in what a run knows about the system; what training has written stays."""
+        """Takes in what is known of the system; what training has written stays."""
         self.command = self.command or command
         self.parameters = self.parameters or system.parameters
         self.decoding = system.decoding or self.decoding
 
     def to_dict(self) -> dict[str, Any]:
-        """The file's content, keys in the documented order."""
+        """Returns the file's content, keys in the documented order."""
         known = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
         return {"schema": SCHEMA, **known, **self.extra}
 
     def write(self, path: str | Path) -> Path:
-        """Write the file atomically."""
+        """Writes the file atomically."""
         return write_json(path, self.to_dict())
 
 
 def results_content(path: str | Path) -> dict[str, Any]:
-    """The content of a results file as it is. UserError when it is missing, is no JSON, or has another schema."""
+    """Reads the content of a results file. Raises: UserError if it is missing, is no JSON, or has another schema."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -106,7 +99,7 @@ def results_content(path: str | Path) -> dict[str, Any]:
 
 
 def _problems(content: Mapping[str, Any]) -> Iterator[str]:
-    """What is said of a seed, names and scores that nothing could be made of, or that would break a page."""
+    """Yields messages on a seed, names and scores that nothing could be made of, or that would break a page."""
     scores, seed = content.get("scores", {}), content.get("seed")
     if seed is not None and seed < 0:
         yield f"seed: expected a whole number from 0, not {seed!r}."
@@ -124,7 +117,7 @@ def _problem_of_name(name: str) -> str | None:
 
 
 def read_results(path: str | Path) -> Results:
-    """Read a results file. Raises as `results_content` does."""
+    """Reads a results file. Raises as `results_content` does."""
     content = results_content(path)
     del content["schema"]
     known = {f.name for f in fields(Results)} - {"extra"}
@@ -133,7 +126,7 @@ def read_results(path: str | Path) -> Results:
 
 
 def open_results(path: str | Path, name: str, named: bool, test_set: str) -> Results:
-    """The results file to add scores of a test set to, old or new. `named`: the user says it is `name`'s.
+    """Opens the results file, old or new, to add scores of a test set to. `named`: the user says it is `name`'s.
 
     Raises: UserError if it is not, and for names that no results file may have.
     """
@@ -150,7 +143,7 @@ def open_results(path: str | Path, name: str, named: bool, test_set: str) -> Res
 
 
 def languages_of_test(results: Mapping[str, Any], test_set: str) -> dict[str, str | None]:
-    """{"source", "target"} of a test set, of a results file's content: a multilingual model's have their own.
+    """Returns {"source", "target"} of a test set of a results file: a multilingual model's have their own.
 
     They are what the recipe in the file says of the test set's corpus, else those of the whole run.
     """
@@ -160,14 +153,14 @@ def languages_of_test(results: Mapping[str, Any], test_set: str) -> dict[str, st
 
 
 def _inner(content: Any, *keys: str) -> Mapping[str, Any]:
-    """The mapping at these keys; {} where there is none."""
+    """Returns the mapping at these keys; {} where there is none."""
     for key in keys:
         content = content.get(key) if isinstance(content, Mapping) else None
     return content if isinstance(content, Mapping) else {}
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that can change a number."""
+    """Returns the versions of Python and of the packages that can change a number."""
     from hf_mlnmt import __version__  # not from the metadata: a checkout need not be installed
 
     known = {"python": platform.python_version(), "hf_mlnmt": __version__}

@@ -15,7 +15,7 @@ test sets, references and signatures of scores are known, and must be the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -37,7 +37,7 @@ COMPARISON, COUNTS = "comparison.json", ".counts.gz"
 MODEL = "average"  # the model that a run's results.json is of
 # What does not change what a run has learnt, and what is meant to differ.
 FREE_RECIPE = ("model", "logging")
-BUDGET = ("steps", "processes", "target_tokens")
+BUDGET = ("budget.steps", "budget.processes", "budget.target_tokens")
 FREE_CONFIG = ("architectures", "model_type", "transformers_version", "dtype", "auto_map")
 _SIZES = ("layers", "attention_heads", "ffn_dim")
 SIZES = ("d_model", *(f"{side}_{size}" for side in ("encoder", "decoder") for size in _SIZES))
@@ -61,7 +61,7 @@ class TextFiles:
     source: str | None = None
 
     def read(self) -> Texts:
-        """Their lines. UserError where their numbers differ, naming the files."""
+        """Reads their lines. Raises: UserError where their numbers differ, naming the files."""
         references = read_references(self.references)
         sources = read_texts(self.source) if self.source else None
         if sources is not None:
@@ -70,8 +70,8 @@ class TextFiles:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run of a system.
+class SystemRun:
+    """A run of a system.
 
     origin: folder or file, for messages. results: content of a results file. outputs: {test set: lines}. config: the
     model's, {} if that is not there. texts: {test set: Texts} of files of translations; a run of training has those
@@ -97,17 +97,16 @@ class Run:
 
     @property
     def trained(self) -> bool:
-        """Whether it says how it was trained."""
+        """Returns whether it says how it was trained."""
         return "recipe" in self.results
 
-    def renamed(self, name: str) -> Run:
-        """The same under another name; itself for none."""
+    def renamed(self, name: str) -> SystemRun:
+        """Returns the run under another name; itself for none."""
         return replace(self, results={**self.results, "system": name}) if name else self
 
 
 def kind_of(path: str | Path) -> Kind:
-    """What lies there: the folder of a comparison or its comparison.json, a run, a results file; else translations,
-    which a file holds or a model makes."""
+    """Tells what lies there: a comparison, a run, a results file; else translations, of a file or by a model."""
     path = Path(path)
     if (path.is_file() and path.name == COMPARISON) or (path / COMPARISON).is_file():
         return "comparison"
@@ -121,7 +120,7 @@ def kind_of(path: str | Path) -> Kind:
 
 
 def text_files(references: Sequence[tuple[str, str]], sources: Sequence[tuple[str, str]]) -> dict[str, TextFiles]:
-    """{test set: its files} of (name, path); a reference without a name is of one test set, called as the first file.
+    """Returns {test set: its files} of (name, path); references without a name are of one, named as the first file.
 
     Raises: UserError for names and files that do not belong together.
     """
@@ -150,8 +149,8 @@ def read_systems(
     output: Path | None,
     scoring: Mapping[str, Any],
     decoding: Mapping[str, Any],
-) -> list[Run | Path] | Path:
-    """The runs of a command's arguments; of a single comparison that is to be shown, its folder.
+) -> list[SystemRun | Path] | Path:
+    """Reads the runs of a command's arguments; of a single comparison that is to be shown, its folder.
 
     Args:
         systems: (the name that is given or "", what to call it otherwise, path).
@@ -180,8 +179,8 @@ def read_systems(
             raise UserError(f"system {label!r} is given twice; give each a name of its own with NAME=PATH.")
         of_outputs.setdefault(label, []).append(path)
     _check_enough(kinds, of_outputs, files, output)
-    texts = {test: one.read() for test, one in files.items()} if of_outputs else {}
-    runs: list[Run | Path] = []
+    texts = {test: of_test.read() for test, of_test in files.items()} if of_outputs else {}
+    runs: list[SystemRun | Path] = []
     for name, label, path, kind in given:
         if kind == "outputs":
             number = of_outputs[label].index(path) + 1
@@ -198,7 +197,7 @@ def _check_enough(
     kinds: Sequence[Kind], of_outputs: Mapping[str, list[str]], files: Mapping[str, TextFiles], output: Path | None
 ) -> None:
     adds = output is not None and (output / COMPARISON).is_file()
-    looks = any(one.source for one in files.values())
+    looks = any(of_test.source for of_test in files.values())
     if len(kinds) < 2 and kinds != ["comparison"] and not adds and not looks:
         raise UserError(
             "compare needs a baseline and at least one other system; for one system use `hf-mlnmt evaluate`, or give "
@@ -225,13 +224,15 @@ def _translations(
     if len(files) > 1 and "{test}" not in path and Path(path).is_file():
         raise UserError(f"{path}: one file for {len(files)} test sets; write {{test}} where their names differ.")
     return {
-        test: load_system(path.replace("{test}", test), one.source, texts[test].references, one.references, **decoding)
-        for test, one in files.items()
+        test: load_system(
+            path.replace("{test}", test), of_test.source, texts[test].references, of_test.references, **decoding
+        )
+        for test, of_test in files.items()
     }
 
 
-def read_run(folder: str | Path) -> Run | None:
-    """A run of training; None while it has no results.json. UserError for what is no run, or lacks translations."""
+def read_run(folder: str | Path) -> SystemRun | None:
+    """Reads a run of training; None while it has no results.json. Raises: UserError for no run, or no translations."""
     folder = Path(folder)
     path = folder / RESULTS
     if not folder.is_dir():
@@ -246,18 +247,18 @@ def read_run(folder: str | Path) -> Run | None:
     languages = {test: languages_of_test(results, test)["target"] for test in results["scores"]}
     names = {test: file_name(f"{test}.{MODEL}.{language}") for test, language in languages.items()}
     outputs = {test: read_texts(folder / "translations" / name) for test, name in names.items()}
-    return Run(folder, results, outputs, read_json(folder / MODEL / CONFIG))
+    return SystemRun(folder, results, outputs, read_json(folder / MODEL / CONFIG))
 
 
-def read_recorded(path: str | Path) -> Run:
-    """A run of which there is a results file alone, or with counts of sentences beside it."""
+def read_recorded(path: str | Path) -> SystemRun:
+    """Reads a run of which there is a results file alone, or with counts of sentences beside it."""
     path = Path(path)
     counts = path.with_name(path.name.removesuffix(".json") + COUNTS)
-    return Run(path, results_content(path), counts=counts if counts.is_file() else None)
+    return SystemRun(path, results_content(path), counts=counts if counts.is_file() else None)
 
 
-def recorded_runs(folder: str | Path) -> list[Run]:
-    """The runs of a comparison's folder (comparison.py), the baseline's first."""
+def recorded_runs(folder: str | Path) -> list[SystemRun]:
+    """Reads the runs of a comparison's folder (comparison.py), the baseline's first."""
     folder = _comparison_folder(folder)
     baseline = read_json(folder / COMPARISON).get("baseline")
     runs = [read_recorded(path) for path in sorted(folder.glob("*.json")) if is_recorded(path)]
@@ -269,7 +270,7 @@ def _comparison_folder(path: str | Path) -> Path:
 
 
 def is_recorded(path: Path) -> bool:
-    """Whether a JSON file of a comparison's folder is a run's: `<system>.seed<n>.json`."""
+    """Returns whether a JSON file of a comparison's folder is a run's: `<system>.seed<n>.json`."""
     return re.search(r"\.seed\d+$", path.stem) is not None
 
 
@@ -280,8 +281,8 @@ def score_run(
     texts: Mapping[str, Texts],
     language: str | None = None,
     **scoring: Any,
-) -> Run:
-    """A run of {test set: translations}, scored against their references; its number stands as its seed.
+) -> SystemRun:
+    """Scores {test set: translations} against their references as a run; its number stands as its seed.
 
     language and scoring: as score_protocols() takes them. Raises: UserError naming the system.
     """
@@ -298,8 +299,8 @@ def score_run(
     if language:
         results.extra["languages"] = {"target": language}
     origin = Path(next(iter(outputs.values())).name)
-    lines = {test: one.lines for test, one in outputs.items()}
-    return Run(origin, results.to_dict(), lines, texts=texts, counted=counted)
+    lines = {test: output.lines for test, output in outputs.items()}
+    return SystemRun(origin, results.to_dict(), lines, texts=texts, counted=counted)
 
 
 def _digest(references: Sequence[Sequence[str | None]]) -> str:
@@ -307,85 +308,79 @@ def _digest(references: Sequence[Sequence[str | None]]) -> str:
 
 
 def check_comparable(
-    run: Run, baseline: Run, other_seed: bool = False, defaults: Mapping[str, Any] | None = None
+    run: SystemRun, baseline: SystemRun, other_seed: bool = False, defaults: Mapping[str, Any] | None = None
 ) -> None:
-    """UserError naming every field in which a run differs from the baseline, beyond the model.
+    """Raises UserError naming every field in which a run differs from the baseline, beyond the model.
 
     Args:
         other_seed: seeds may differ, and with them the tokens of a number of steps.
         defaults: the keys of a recipe with their defaults. A run that was made before there was such a key had it.
     """
     free = ("seed", "target_tokens") if other_seed else ()
-    recipes = (run.results, baseline.results, (*FREE_RECIPE, *free))
-    different = [*_recipe_differences(*recipes, defaults or {}, "recipe.")]
-    different += _config_differences(run, baseline, lambda name: name not in SIZES)
-    for keys in (("seed",), ("data",), ("languages",), *(("budget", key) for key in BUDGET)):
-        if keys[-1] not in free:
-            different += _results_differences(run, baseline, *keys)
+    keys = [name for name in ("seed", "data", "languages", *BUDGET) if name.removeprefix("budget.") not in free]
+    different = changed_keys(run.results, baseline.results, defaults or {}, (*FREE_RECIPE, *free), "recipe.")
+    different += _said(*_facts(run, baseline, keys, lambda name: name not in SIZES))
     different += _test_set_differences(run, baseline)
     remedy = "Train both with one recipe, seed, data and budget, or compare their translations (--reference FILE)."
     _refuse(run, baseline, different, f"\n{remedy}")
 
 
-def check_methods(run: Run, baseline: Run, other_seed: bool = False) -> None:
-    """UserError naming every field in which two methods' runs must not differ: what they are tested on, and how."""
-    different: list[str] = []
-    for keys in (("languages",), ("recipe", "data", "test"), ("decoding",)):
-        different += _results_differences(run, baseline, *keys)
-    different += () if other_seed else _differences("seed", run.seed, baseline.seed)
+def check_methods(run: SystemRun, baseline: SystemRun, other_seed: bool = False) -> None:
+    """Raises UserError naming every field in which two methods' runs must not differ: their tests, and decoding."""
+    different = _said(*_facts(run, baseline, ("languages", "recipe.data.test", "decoding")))
+    different += [] if other_seed else _said({"seed": run.seed}, {"seed": baseline.seed})
     _refuse(run, baseline, different)
 
 
-def check_tests(run: Run, baseline: Run) -> None:
-    """UserError naming what two runs must share where one of them does not say how it was trained."""
+def check_tests(run: SystemRun, baseline: SystemRun) -> None:
+    """Raises UserError naming what two runs must share where one of them does not say how it was trained."""
     different = _test_set_differences(run, baseline)
     for test in () if different else run.results["scores"]:
         ours, theirs = (languages_of_test(each.results, test)["target"] for each in (run, baseline))
         if not same_language(ours, theirs):
-            different += _differences(f"language of {test}", ours, theirs)
-        different += _differences(f"signatures.{test}", *(_signatures(each, test) for each in (run, baseline)))
+            different += _said({f"language of {test}": ours}, {f"language of {test}": theirs})
+        signatures = [_signatures(each.results["scores"][test]) for each in (run, baseline)]
+        different += _said(*({f"signatures.{test}": each} for each in signatures))
     _refuse(run, baseline, different)
 
 
-def _refuse(run: Run, baseline: Run, different: Sequence[str], remedy: str = "") -> None:
+def _refuse(run: SystemRun, baseline: SystemRun, different: Sequence[str], remedy: str = "") -> None:
     if different:
         listed = "\n  ".join(dict.fromkeys(different))
         raise UserError(f"{run.origin}: not comparable with {baseline.origin}; these differ:\n  {listed}{remedy}")
 
 
-def _test_set_differences(run: Run, baseline: Run) -> list[str]:
+def _test_set_differences(run: SystemRun, baseline: SystemRun) -> list[str]:
     ours, theirs = (list(each.results["scores"]) for each in (run, baseline))
     same = sorted(ours) == sorted(theirs)
     return [] if same else [f"test sets ({', '.join(ours)}; baseline {', '.join(theirs)})"]
 
 
-def check_references(runs: Sequence[tuple[Run, Mapping[str, Texts]]]) -> None:
-    """UserError for runs whose test sets of one name have other references, as far as these are known."""
+def check_references(runs: Sequence[tuple[SystemRun, Mapping[str, Texts]]]) -> None:
+    """Raises UserError for runs whose test sets of one name have other references, as far as these are known."""
     known: dict[str, tuple[str, Path]] = {}
     for run, texts in runs:
-        digests = run.results.get("references") or {test: _digest(one.references) for test, one in texts.items()}
+        digests = run.results.get("references") or {
+            test: _digest(of_test.references) for test, of_test in texts.items()
+        }
         for test, digest in digests.items():
             first, origin = known.setdefault(test, (digest, run.origin))
             if first != digest:
                 raise UserError(f"{run.origin}: not comparable with {origin}: the references of {test} are others.")
 
 
-def _signatures(run: Run, test: str) -> dict[str, dict[str, str]]:
-    by_protocol = run.results["scores"][test]
-    return {name: {m: one.get("signature") for m, one in metrics.items()} for name, metrics in by_protocol.items()}
+def _signatures(scores: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    return {name: {m: entry.get("signature") for m, entry in metrics.items()} for name, metrics in scores.items()}
 
 
-def check_one_model(run: Run, first: Run, defaults: Mapping[str, Any] | None = None) -> None:
-    """UserError naming every field in which the models of two seeds of one system differ.
+def check_one_model(run: SystemRun, first: SystemRun, defaults: Mapping[str, Any] | None = None) -> None:
+    """Raises UserError naming every field in which the models of two seeds of one system differ.
 
     defaults: as of `check_comparable`.
     """
-    models = [_filled(each.results["recipe"], defaults or {}).get("model") for each in (run, first)]
-    different = [
-        *_results_differences(run, first, "parameters", other="there"),
-        *_differences("recipe.model", *models, other="there"),
-        *_config_differences(run, first, lambda name: True, other="there"),
-    ]
+    models = [{"recipe.model": _filled(each.results["recipe"], defaults or {}).get("model")} for each in (run, first)]
+    facts = _facts(run, first, ("parameters",), lambda name: True)
+    different = _said(*({**model, **of_run} for model, of_run in zip(models, facts, strict=True)), other="there")
     if different:
         listed = "\n  ".join(different)
         raise UserError(
@@ -394,41 +389,53 @@ def check_one_model(run: Run, first: Run, defaults: Mapping[str, Any] | None = N
         )
 
 
-def changed_keys(run: Mapping[str, Any], baseline: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
-    """What is other in a run's recipe than in the baseline's, of two results: "budget.steps (20; baseline 10)" ...
+def changed_keys(
+    run: Mapping[str, Any],
+    baseline: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    free: Sequence[str] = ("logging", "seed"),
+    at: str = "",
+) -> list[str]:
+    """Returns what is other in a run's recipe than in the baseline's: "budget.steps (20; baseline 10)" ...
 
-    defaults: as of `check_comparable`.
+    Args:
+        run, baseline: their results.
+        defaults: as of `check_comparable`.
+        free: keys that may differ.
+        at: stands before every key.
     """
-    return list(_recipe_differences(run, baseline, ("logging", "seed"), defaults))
+    recipes = [_filled(each["recipe"], defaults).items() for each in (run, baseline)]
+    return _said(*({f"{at}{key}": value for key, value in recipe if key not in free} for recipe in recipes))
 
 
-def notes_of(run: Run, baseline: Run) -> list[str]:
-    """Differences that are told, not refused: the model's sizes, versions of packages, and the device."""
-    different = [*_config_differences(run, baseline, lambda name: name in SIZES)]
-    different += _results_differences(run, baseline, "versions")
-    different += _results_differences(run, baseline, "budget", "device")
+def notes_of(run: SystemRun, baseline: SystemRun) -> list[str]:
+    """Returns differences that are told, not refused: the model's sizes, versions of packages, and the device."""
+    different = _said(*_facts(run, baseline, ("versions", "budget.device"), lambda name: name in SIZES))
     return [f"{run.name}: {text}" for text in different]
 
 
-def _results_differences(run: Run, baseline: Run, *keys: str, other: str = "baseline") -> Iterator[str]:
-    """What differs at these keys of the results, one below the other."""
-    values: list[Any] = [run.results, baseline.results]
-    for key in keys:
-        values = [(value or {}).get(key) for value in values]
-    return _differences(".".join(keys), *values, other=other)
+def _facts(
+    run: SystemRun, baseline: SystemRun, keys: Sequence[str], counts: Callable[[str], bool] = lambda name: False
+) -> list[dict[str, Any]]:
+    """Returns for each of two runs {key: value} of these keys of its results, which name nested ones with dots.
 
-
-def _recipe_differences(
-    run: Mapping[str, Any], baseline: Mapping[str, Any], free: Sequence[str], defaults: Mapping[str, Any], at: str = ""
-) -> Iterator[str]:
-    """What differs in the recipes of two results, but for the keys in `free`."""
-    here, there = (_filled(each["recipe"], defaults) for each in (run, baseline))
-    for key in sorted((here.keys() | there.keys()) - set(free)):
-        yield from _differences(f"{at}{key}", here.get(key), there.get(key))
+    counts: of a field of the config, if both have it, whether it is one of them.
+    """
+    fields = [name for name in run.config if name in baseline.config and name not in FREE_CONFIG and counts(name)]
+    facts = []
+    for each in (run, baseline):
+        found = {f"config.{name}": each.config[name] for name in fields}
+        for key in keys:
+            value: Any = each.results
+            for part in key.split("."):
+                value = (value or {}).get(part)
+            found[key] = value
+        facts.append(found)
+    return facts
 
 
 def _filled(recipe: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe with the defaults of the keys that it lacks, in its sections too."""
+    """Returns the recipe with the defaults of the keys that it lacks, in its sections too."""
     filled = {**defaults, **recipe}
     for key, value in defaults.items():
         if isinstance(value, Mapping) and isinstance(recipe.get(key), Mapping):
@@ -436,23 +443,13 @@ def _filled(recipe: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
     return filled
 
 
-def _config_differences(
-    run: Run, baseline: Run, counts: Callable[[str], bool], other: str = "baseline"
-) -> Iterator[str]:
-    for key in sorted(run.config.keys() & baseline.config.keys()):
-        if key not in FREE_CONFIG and counts(key):
-            yield from _differences(f"config.{key}", run.config[key], baseline.config[key], other=other)
+def _said(here: Mapping[str, Any], there: Mapping[str, Any], other: str = "baseline") -> list[str]:
+    """Returns "budget.steps (20; baseline 10)" of each value that differs at any depth; other: the name of `there`."""
+    return [f"{key} ({ours}; {other} {theirs})" for key, (theirs, ours) in sorted(differences(there, here).items())]
 
 
-def _differences(name: str, here: Any, there: Any, *, other: str = "baseline") -> Iterator[str]:
-    """ "budget.steps (20; baseline 10)", one for each value that differs at any depth; other: what `there` is of."""
-    for key, (theirs, ours) in sorted(differences({name: there}, {name: here}).items()):
-        yield f"{key} ({ours}; {other} {theirs})"
-
-
-def texts_of(run: Run, root: str | Path) -> Mapping[str, Texts]:
-    """{test set: Texts} of a run with translations: what it was scored with, or the corpora that its recipe names,
-    under `root`."""
+def texts_of(run: SystemRun, root: str | Path) -> Mapping[str, Texts]:
+    """Returns {test set: Texts} that a run was scored with, or of the corpora under `root` that its recipe names."""
     if run.texts is not None:
         return run.texts
     languages = run.results["languages"]
@@ -462,8 +459,8 @@ def texts_of(run: Run, root: str | Path) -> Mapping[str, Texts]:
     return {name: Texts([[target for _, target in of]], [source for source, _ in of]) for name, of in pairs.items()}
 
 
-def counts_of(run: Run, texts: Mapping[str, Texts]) -> dict[str, dict[ProtocolName, Counts]] | None:
-    """{test set: {protocol: Counts}} of a run for all that its results have scores of; None where nothing has them.
+def counts_of(run: SystemRun, texts: Mapping[str, Texts]) -> dict[str, dict[ProtocolName, Counts]] | None:
+    """Counts {test set: {protocol: Counts}} of a run for all that its results have scores of; None without any.
 
     Raises: UserError when the sums of its translations are not the scores that it recorded: these are other references.
     """

@@ -52,7 +52,7 @@ TITLES: dict[ProtocolName, str] = {
 
 @dataclass(frozen=True)
 class Protocol:
-    """One way to score.
+    """A way to score.
 
     language: the target language's code; classic needs two letters, cased reads any or none.
     tokenize: a tokenizer of sacreBLEU's for BLEU, in place of the language's; of cased alone.
@@ -82,14 +82,14 @@ class Protocol:
                 raise UserError(f"tokenizer {self.tokenize!r}: is of the protocol cased; classic has Moses' tokens.")
 
     def prepare(self, lines: Sequence[str | None]) -> list[Any]:
-        """The text as the metrics read it. None (no such reference for this sentence) stays None."""
+        """Prepares the text as metrics read it. None (no such reference for this sentence) stays None."""
         if self.name == "cased":
             return list(lines)
         assert self.language is not None
         return [None if line is None else moses(line, self.language) for line in lines]
 
     def metric(self, name: MetricName) -> Metric:
-        """A sacreBLEU metric with sacreBLEU's defaults. Raises: UserError where a tokenizer cannot be loaded."""
+        """Returns a sacreBLEU metric with its defaults. Raises: UserError where a tokenizer cannot be loaded."""
         if name != "BLEU":
             return sacrebleu_metric(name, self.language)
         own: dict[str, Any] = {"force": self.name == "classic"}
@@ -105,7 +105,7 @@ class Protocol:
             ) from error
 
     def sign(self, signature: Signature) -> str:
-        """sacreBLEU's signature as text, with what classic changes written over it."""
+        """Returns sacreBLEU's signature as text, with what classic changes written over it."""
         if self.name == "classic":
             tokeniser = signature.info.get("tok")
             # Other tokenisers run on top of ours; TER's with its defaults only joins spaces.
@@ -118,7 +118,7 @@ class Protocol:
 
 
 def sacrebleu_metric(name: MetricName, language: str | None = None, **options: Any) -> Metric:
-    """sacreBLEU's metric of a name, for test and development sets: the one place that knows their classes.
+    """Returns sacreBLEU's metric of a name, for test and development sets: the one place that knows their classes.
 
     language: the target's. BLEU gets its tokenizer; TER reads Chinese and Japanese as with sacreBLEU's options
     --ter-normalized and --ter-asian-support, and other text without spaces as characters ("tok:char+tercom").
@@ -151,14 +151,14 @@ _CHINESE = ("yue", "wuu", "lzh", "nan", "hak")
 
 
 def written_language(language: str | None) -> str | None:
-    """The two-letter code of a language as tokenizers know it: languages that are written as Chinese are Chinese."""
+    """Returns a language's two-letter code as tokenizers know it: languages that are written as Chinese are Chinese."""
     code = language and base_language(language)
     return "zh" if code in _CHINESE else code
 
 
 @lru_cache
 def bleu_tokenizer(language: str | None) -> str:
-    """sacreBLEU's tokenizer of BLEU for a target language, as its command chooses it with `-l`: zh, ja-mecab, ko-mecab.
+    """Chooses sacreBLEU's tokenizer of BLEU for a target language, as its `-l` does: zh, ja-mecab, ko-mecab.
 
     Characters for further languages without spaces, and for Japanese and Korean where MeCab is not installed; else 13a.
     """
@@ -179,8 +179,7 @@ def bleu_tokenizer(language: str | None) -> str:
 def choose_protocols(
     protocols: Sequence[str] | None, language: str | None, tokenize: str | None = None
 ) -> list[Protocol]:
-    """Those named; unless told, both, or 'cased' alone where `language` is no two-letter code (or not known), and with
-    a tokenizer."""
+    """Returns those named; unless told, both, or 'cased' alone with a tokenizer or without a two-letter language."""
     names = protocols or (PROTOCOLS if _two_letters(language) and not tokenize else PROTOCOLS[:1])
     return [Protocol(name, language, tokenize) for name in names]  # type: ignore[arg-type]  # Protocol checks it
 
@@ -190,14 +189,14 @@ def _two_letters(language: str | None) -> bool:
 
 
 def metric_named(name: str) -> MetricName:
-    """BLEU, chrF or TER, written in any case."""
+    """Returns BLEU, chrF or TER for a name in any case."""
     if known := {metric.lower(): metric for metric in METRICS}.get(name.lower()):
         return known
     raise UserError(f"metric {name!r}: expected one of {', '.join(METRICS)}{suggest(name, METRICS)}.")
 
 
 def usual_metrics(sentences: int) -> list[MetricName]:
-    """All metrics; of very many sentences without TER, which would take ten minutes and more: that is said once."""
+    """Returns all metrics; of very many sentences without TER, which would take ten minutes: that is said once."""
     if sentences <= MOST_FOR_TER:
         return list(METRICS)
     _say_once(f"{sentences:,} sentences: TER is left out, for it takes long; ask for it by name (--metric TER)")
@@ -210,7 +209,7 @@ def _say_once(message: str) -> None:
 
 
 def moses(line: str, language: str) -> str:
-    """Lower-case, normalise punctuation, tokenise; tokens separated by one space, XML characters not escaped.
+    """Tokenises the lower-cased line with normalised punctuation; one space between tokens, no XML escapes.
 
     Multi30k's order: lower-casing comes first, so abbreviations are looked up in lower case, as in its own files.
     Not data/processing.py's function: what a score means may not change with an option of training.
@@ -242,14 +241,14 @@ References = Sequence[str] | Sequence[Sequence[str | None]]
 
 @dataclass(frozen=True)
 class MetricScore:
-    """One number. `ci` is sacreBLEU's 95 % bootstrap interval (low, high) around the mean of the resamples."""
+    """A number. `ci` is sacreBLEU's 95 % bootstrap interval (low, high) around the mean of the resamples."""
 
     score: float
     signature: str
     ci: tuple[float, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """{score, signature, ci}, numbers rounded to 4 decimals: the entry of a results file."""
+        """Returns {score, signature, ci}, numbers rounded to 4 decimals: the entry of a results file."""
         ci = None if self.ci is None else [round(bound, 4) for bound in self.ci]
         return {"score": round(self.score, 4), "signature": self.signature, "ci": ci}
 
@@ -275,11 +274,11 @@ class Scores:
         return self.metrics[metric].score
 
     def to_dict(self) -> dict[str, Any]:
-        """{metric: {score, signature, ci}}."""
+        """Returns {metric: {score, signature, ci}}."""
         return {name: value.to_dict() for name, value in self.metrics.items()}
 
     def outputs_to_dict(self) -> dict[str, Any]:
-        """What was counted beside the scores."""
+        """Returns the counts beside the scores."""
         counts = {key: getattr(self, key) for key in ("sentences", "references", "empty_outputs", "empty_references")}
         return {**counts, "length_ratio": round(self.length_ratio, 4)}
 
@@ -297,7 +296,7 @@ def score(
     processes: int = 1,
     progress: Progress = lambda name, sentences: lambda done: None,
 ) -> Scores:
-    """Score raw, detokenised outputs against raw references.
+    """Scores raw, detokenised outputs against raw references.
 
     hypotheses: one string a sentence. references: a list of strings, or a list of such lists (several references).
     language: code of the target language, which the tokenizers of BLEU and TER follow (`bleu_tokenizer`); 'classic'
@@ -353,7 +352,7 @@ def count_sentences(
     processes: int = 1,
     progress: Progress = lambda name, sentences: lambda done: None,
 ) -> Counts:
-    """The numbers of every sentence of raw outputs beside raw references. Arguments and errors as of score()."""
+    """Counts the numbers of every sentence of raw outputs beside raw references. Arguments and errors as of score()."""
     check_counts(outputs, sets := reference_lists(references))
     how = Protocol(protocol, language, tokenize)
     prepared, prepared_sets = how.prepare(outputs), [how.prepare(lines) for lines in sets]
@@ -365,7 +364,7 @@ def count_sentences(
 
 
 def _say_unspaced(how: Protocol, references: Sequence[Sequence[str | None]]) -> None:
-    """A warning of text without spaces whose words are counted as those of text with them."""
+    """Warns of text without spaces whose words are counted as those of text with them."""
     lines = list(islice((line for line in references[0] if line), 100))
     if bleu_tokenizer(how.language) == "13a" and not how.tokenize and sum(map(is_unspaced, lines)) > len(lines) / 2:
         told = f"the language is said to be {how.language!r}" if how.language else "no language is said"
@@ -380,13 +379,13 @@ def score_protocols(
     language: str | None = None,
     **options: Any,
 ) -> dict[ProtocolName, Scores]:
-    """score() under several protocols: unless told, both, or 'cased' alone without a two-letter language."""
+    """Scores under several protocols: unless told, both, or 'cased' alone without a two-letter language."""
     names = [how.name for how in choose_protocols(protocols, language, options.get("tokenize"))]
     return {name: score(hypotheses, references, protocol=name, language=language, **options) for name in names}
 
 
 def reference_lists(references: References) -> list[Sequence[str | None]]:
-    """One list of lines per reference, whichever of the two forms was given."""
+    """Returns a list of lines per reference, whichever of the two forms was given."""
     if isinstance(references, str) or not len(references):
         raise UserError(
             "references: expected a list of lines, or a list of such lists; got "
@@ -396,7 +395,7 @@ def reference_lists(references: References) -> list[Sequence[str | None]]:
 
 
 def check_samples(seed: int, *counts: int) -> None:
-    """UserError for more samples than anybody waits for, and for a seed that sacreBLEU takes for none."""
+    """Raises UserError for more samples than anybody waits for, and for a seed that sacreBLEU takes for none."""
     if seed < 1:
         raise UserError(f"seed {seed}: expected a positive number.")
     if (count := max(counts)) > _MOST_SAMPLES:
@@ -406,7 +405,7 @@ def check_samples(seed: int, *counts: int) -> None:
 
 
 def check_counts(hypotheses: Lines, references: Sequence[Sequence[str | None]], names: Sequence[str] = ()) -> None:
-    """UserError unless all sides have equally many lines, at least one. `names`: outputs', then each reference's."""
+    """Raises UserError unless all sides have equally many lines, at least one. `names`: outputs', then references'."""
     if isinstance(hypotheses, str):
         raise UserError("hypotheses: expected a list of lines; got one string.")
     names = names or ["the output", *(f"reference {i}" for i in range(1, len(references) + 1))]
@@ -430,7 +429,7 @@ def scoring_options(
     reference: Path,
     tokenize: str | None = None,
 ) -> dict[str, Any]:
-    """score_protocols()' arguments from a command's options; their errors are UserErrors.
+    """Returns score_protocols()' arguments from a command's options; their errors are UserErrors.
 
     language: as asked for; None: see `scored_language`.
     """
@@ -447,7 +446,7 @@ def scoring_options(
 
 
 def scored_language(target_language: str | None, reference: Path) -> str | None:
-    """The code of what is scored, two letters where there are two: of the language translated into, else of the
+    """Returns the code of what is scored, two letters where there are two: of the language translated into, else of the
     reference's name.
 
     Raises UserError when the two are not the same: nobody but the user knows which is right.
@@ -463,7 +462,7 @@ def scored_language(target_language: str | None, reference: Path) -> str | None:
 
 
 def score_tables(scores: Mapping[ProtocolName, Scores]) -> list[Table]:
-    """One table per protocol: a row per metric with score, 95 % interval and signature."""
+    """Makes a table per protocol: a row per metric with score, 95 % interval and signature."""
     columns = ["metric", Number("score"), Number("95 % interval"), "signature"]
     tables = []
     for protocol, value in scores.items():
@@ -477,7 +476,7 @@ def score_tables(scores: Mapping[ProtocolName, Scores]) -> list[Table]:
 
 
 def title_of(protocol: str, signatures: Iterable[str | None]) -> str:
-    """What stands above scores of a protocol, with the tokenizers of BLEU that the signatures say."""
+    """Returns the title of a protocol's scores, with the tokenizers of BLEU that the signatures say."""
     found = [re.search(r"\btok:([^|]+)", signature or "") for signature in signatures]
     tokenizers = sorted({match[1] for match in found if match and "tercom" not in match[1]})  # TER's
     title = TITLES.get(protocol, protocol)  # type: ignore[call-overload]
@@ -485,7 +484,7 @@ def title_of(protocol: str, signatures: Iterable[str | None]) -> str:
 
 
 def with_arrow(metric: str) -> str:
-    """The metric's name and where better is."""
+    """Returns the metric's name and where better is."""
     return f"{metric} {'↓' if metric.upper() == 'TER' else '↑'}"
 
 

@@ -49,7 +49,7 @@ LEGEND = (
 
 
 def marks(p_values: Mapping[str, float | None]) -> dict[str, str]:
-    """The mark of each system that was compared with one baseline; "" for none.
+    """Returns the mark of each system that was compared with one baseline; "" for none.
 
     p_values: {system: p of approximate randomisation, not corrected}, of all these systems; None: not tested.
     """
@@ -58,7 +58,7 @@ def marks(p_values: Mapping[str, float | None]) -> dict[str, str]:
 
 
 def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """p-values corrected for their number (Holm 1979), the chance of one false alarm among all; None stays None."""
+    """Returns p-values corrected for their number (Holm 1979), the chance of any false alarm; None stays None."""
     known = sorted((p, name) for name, p in p_values.items() if p is not None)
     corrected: dict[str, float | None] = dict.fromkeys(p_values)
     largest = 0.0
@@ -72,7 +72,7 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def pack_counts(counts: Mapping[str, Mapping[ProtocolName, Counts]]) -> bytes:
-    """{test set: {protocol: Counts}} as the content of one file, the same bytes for the same numbers."""
+    """Packs {test set: {protocol: Counts}} as the content of one file, the same bytes for the same numbers."""
     from safetensors.numpy import save
 
     arrays = {
@@ -85,7 +85,7 @@ def pack_counts(counts: Mapping[str, Mapping[ProtocolName, Counts]]) -> bytes:
 
 
 def unpack_counts(packed: bytes, path: str | Path) -> dict[str, dict[ProtocolName, Counts]]:
-    """What `pack_counts` has packed, the content of the file `path`. UserError for another content."""
+    """Unpacks the content of the file `path` that `pack_counts` made. Raises: UserError for another content."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -117,14 +117,14 @@ FEWEST_SENTENCES = 100
 """Below it no p-value is given: of equal systems the tests would call too many different (docs/scores.md, measured)."""
 TOO_FEW = f"fewer than {FEWEST_SENTENCES} sentences: no test"
 
-Runs = Sequence[np.ndarray]
+Counted = Sequence[np.ndarray]
+"""The counts of sentences of the runs of one system."""
 
 TIE = 1e-9
 """Differences of scores (0 to 100) that are as close as this are equal.
 
-Trials with the same counts give the same difference only up to rounding, for example when the same scores of several
-runs are added in another order. Sums of counts are exact, so that is a few units in the last place of a score, below
-1e-12. One matched n-gram more is far above 1e-9: in a test set of a million tokens it changes BLEU by more than 1e-6.
+Sums of counts are exact: the same counts in another order differ by rounding, below 1e-12; one matched n-gram more
+changes BLEU of a million tokens by more than 1e-6.
 """
 
 
@@ -145,21 +145,21 @@ class SeedResult:
     sacrebleu_randomisation: float | None
 
     def to_dict(self) -> dict[str, float | None]:
-        """{difference, and the four p-values}; p-values are not rounded."""
+        """Returns {difference, and the four p-values}; p-values are not rounded."""
         numbers = {key: value for key, value in vars(self).items() if key != "scores"}
         return {**numbers, "difference": round(self.difference, 4)}
 
 
 def compare_seeds(
     metric: MetricName,
-    baseline: Runs,
-    system: Runs,
+    baseline: Counted,
+    system: Counted,
     *,
     trials: int = DEFAULT_TRIALS,
     bootstrap: int = DEFAULT_BOOTSTRAP,
     seed: int = DEFAULT_SEED,
 ) -> SeedResult:
-    """All tests of a system beside the baseline. Both have as many runs, those of the same seeds at the same places.
+    """Tests a system beside the baseline. Both have as many runs, those of the same seeds at the same places.
 
     Raises: UserError unless both have equally many runs, at least one, all of the same sentences.
     """
@@ -180,8 +180,10 @@ def compare_seeds(
     return SeedResult(scores, difference, randomisation, bootstrapped, welch, without_ties)
 
 
-def randomisation_test(metric: MetricName, baseline: Runs, system: Runs, trials: int, seed: int) -> tuple[float, float]:
-    """The p-value of approximate randomisation, and the same as sacreBLEU counts it.
+def randomisation_test(
+    metric: MetricName, baseline: Counted, system: Counted, trials: int, seed: int
+) -> tuple[float, float]:
+    """Returns the p-value of approximate randomisation, and the same as sacreBLEU counts it.
 
     p is the share of trials whose difference of mean scores is at least as large as the real one, the real one counted
     as a trial. sacreBLEU counts larger ones alone. Where few sentences differ most trials are ties: of one sentence all
@@ -191,8 +193,8 @@ def randomisation_test(metric: MetricName, baseline: Runs, system: Runs, trials:
     return _p_value(shuffled >= real - TIE), _p_value(shuffled > real + TIE)
 
 
-def shuffled_differences(metric: MetricName, baseline: Runs, system: Runs, trials: int, seed: int) -> np.ndarray:
-    """The absolute difference of mean scores in each trial of approximate randomisation: an array (trials,).
+def shuffled_differences(metric: MetricName, baseline: Counted, system: Counted, trials: int, seed: int) -> np.ndarray:
+    """Returns the absolute difference of mean scores in each trial of approximate randomisation: (trials,).
 
     A trial exchanges the outputs of both systems, for each sentence of each seed or not, by a coin.
     """
@@ -206,8 +208,8 @@ def shuffled_differences(metric: MetricName, baseline: Runs, system: Runs, trial
     return np.abs(shuffled[0] - shuffled[1]) / len(system)
 
 
-def bootstrap_test(metric: MetricName, baseline: Runs, system: Runs, samples: int, seed: int) -> float:
-    """The p-value of the paired bootstrap, as sacreBLEU counts it.
+def bootstrap_test(metric: MetricName, baseline: Counted, system: Counted, samples: int, seed: int) -> float:
+    """Returns the p-value of the paired bootstrap, as sacreBLEU counts it.
 
     Sentences are drawn with replacement, the same ones for every run. p is the share of samples whose difference is
     larger than their mean difference by more than the real one. It is below 0.05 for one in eight to ten pairs of equal
@@ -226,19 +228,19 @@ def bootstrap_test(metric: MetricName, baseline: Runs, system: Runs, samples: in
     return _p_value(differences - differences.mean() > _difference(metric, baseline, system) + TIE)
 
 
-def _difference(metric: MetricName, baseline: Runs, system: Runs) -> float:
+def _difference(metric: MetricName, baseline: Counted, system: Counted) -> float:
     sums = np.stack([[run.sum(0) for run in runs] for runs in (baseline, system)])
     first, second = scores_of_sums(metric, sums).mean(1)
     return abs(float(first - second))
 
 
 def _p_value(counted: np.ndarray) -> float:
-    """From which of the trials count against the difference; the difference itself is one of them."""
+    """Returns the share of trials that count against the difference; the difference itself is one of them."""
     return (int(counted.sum()) + 1) / (len(counted) + 1)
 
 
 def welch_test(baseline: Sequence[float], system: Sequence[float]) -> float | None:
-    """The two-sided p-value of Welch's t-test on the runs' scores; None with fewer than two runs, and without SciPy.
+    """Returns the two-sided p-value of Welch's t-test on scores; None with fewer than two runs, and without SciPy.
 
     Reference: Welch 1947. It asks whether another set of seeds would give the other sign, on this very test set.
     """
@@ -262,7 +264,7 @@ def significance_tests(
     metrics: Sequence[str] = METRICS,
     **samples: int,
 ) -> dict[str, dict[MetricName, SeedResult]]:
-    """{system: {metric: SeedResult}} of one run each beside the first. samples: trials, bootstrap, seed."""
+    """Tests one run each beside the first: {system: {metric: SeedResult}}. samples: trials, bootstrap, seed."""
     how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": metrics}
     baseline, *others = (count_sentences(lines, references, **how) for lines in systems.values())
     return {

@@ -14,7 +14,7 @@ from hf_mlnmt.evaluation.results import languages_of_test
 from hf_mlnmt.evaluation.runs import (
     COMPARISON,
     COUNTS,
-    Run,
+    SystemRun,
     Texts,
     check_comparable,
     check_methods,
@@ -36,7 +36,7 @@ PAGE = "README.md"
 
 
 def add_runs(
-    runs: Sequence[str | Path | Run],
+    runs: Sequence[str | Path | SystemRun],
     output: str | Path | None,
     data: str | Path = ".",
     tell: Callable[[str], None] = print,
@@ -61,7 +61,7 @@ def add_runs(
     """
     new = []
     for run in runs:
-        finished = run if isinstance(run, Run) else read_run(run)
+        finished = run if isinstance(run, SystemRun) else read_run(run)
         if finished is None:
             tell(f"{run}: not finished, passed over")
         else:
@@ -73,13 +73,13 @@ def add_runs(
     settings = {"bootstrap": DEFAULT_BOOTSTRAP, "trials": DEFAULT_TRIALS, "seed": DEFAULT_SEED, **settings}
     name, methods = (kept.baseline, kept.methods) if kept else (new[0].name, methods)
     comparison = Comparison(name, settings=settings, methods=methods)
-    given: dict[tuple[str, int], Run] = {}
+    given: dict[tuple[str, int], SystemRun] = {}
     for run in new:
         if given.setdefault((run.name, run.seed), run) is not run:
             other = given[run.name, run.seed].origin
             raise UserError(f"{other} and {run.origin} are two runs of one system and seed ({run.name}, {run.seed}).")
     every = {
-        (system, seed): Run(Path(f"{system}.seed{seed}"), results)
+        (system, seed): SystemRun(Path(f"{system}.seed{seed}"), results)
         for system, by_seed in (kept.runs if kept else {}).items()
         for seed, results in by_seed.items()
     } | given
@@ -120,7 +120,7 @@ def add_runs(
 
 def analyses_of(
     comparison: Comparison,
-    runs: Sequence[str | Path | Run],
+    runs: Sequence[str | Path | SystemRun],
     texts: Mapping[Path, Mapping[str, Texts]],
     **about: Any,
 ) -> dict[str, OutputAnalysis]:
@@ -129,9 +129,9 @@ def analyses_of(
     texts: by origin of a run, as `add_runs` fills `known_texts`. about: as `analyse_outputs` takes it, without
     protocol and language.
     """
-    firsts: dict[str, Run] = {}
+    firsts: dict[str, SystemRun] = {}
     for run in runs:
-        if isinstance(run, Run) and run.outputs:
+        if isinstance(run, SystemRun) and run.outputs:
             firsts.setdefault(run.name, run)
     firsts = {name: firsts[name] for name in comparison.runs if name in firsts}
     analyses = {}
@@ -151,7 +151,7 @@ def _kept_counts(folder: Path, system: str, seed: int) -> Path:
     return path
 
 
-def _check(runs: Mapping[tuple[str, int], Run], comparison: Comparison, tell: Callable[[str], None]) -> None:
+def _check(runs: Mapping[tuple[str, int], SystemRun], comparison: Comparison, tell: Callable[[str], None]) -> None:
     """Compare how every run was made with the baseline's run of its seed, and the baseline's runs with one another."""
     from hf_mlnmt.recipe.schema import default_keys
 
@@ -159,7 +159,7 @@ def _check(runs: Mapping[tuple[str, int], Run], comparison: Comparison, tell: Ca
     defaults = default_keys()
     check_trained: Any = check_methods if comparison.methods else partial(check_comparable, defaults=defaults)
     first = next(run for (system, _), run in runs.items() if system == baseline)
-    firsts: dict[str, Run] = {}
+    firsts: dict[str, SystemRun] = {}
     for (system, seed), run in runs.items():
         before = firsts.setdefault(system, run)
         if not comparison.methods and run.trained and before.trained:

@@ -342,7 +342,7 @@ class DrawCurves(TrainerCallback):
             from hf_mlnmt.analysis.curves import draw
 
             with self.paused():
-                draw([self.folder], self.folder / CURVES)
+                draw(self.folder, self.folder / CURVES)
         except Exception as error:
             if str(error) != self._said:
                 self._said = str(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 
 import pytest
@@ -11,8 +10,8 @@ from helpers.contract import TINY
 from transformers import AutoModelForSeq2SeqLM
 
 import hf_mlnmt
-from hf_mlnmt.analysis.coverage import coverage_study, draw, measure
 from hf_mlnmt.analysis.reading import Sample
+from hf_mlnmt.analysis.source_attention import coverage_study
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import load
@@ -21,57 +20,65 @@ SENTENCE = "A dog sees the red house."
 LINES = ["A man rides a red bicycle.", "The dog sees a woman on the street.", "Two children play in the house."]
 
 
-@pytest.mark.parametrize("system", ["transformer", "fertility", "m-10", "key-value-full"])
-def test_sums_are_of_the_models_own_attention(folders, system):
-    parts = load(str(folders(system)))
-    found = measure(parts, SENTENCE, "The dog plays.")
+def study_of(parts, text=SENTENCE, translation=None, **options):
+    """Returns the study of one sentence, and its sums as {(layer, row, column): value}."""
+    sample = Sample(
+        [text], None if translation is None else [translation], [1], 0, options.pop("languages", (None, None))
+    )
+    study = coverage_study({"m": parts}, sample, **options)
+    cells = [row for row in study.rows if "coverage" in row]
+    return study, {(row["layer"], row["row"], row["column"]): row["coverage"] for row in cells}
+
+
+def attention(parts, translation="The dog plays."):
+    """Returns the model's attention over the source, a tensor (encoder layers x heads, target, source) a layer."""
     source = parts.source(SENTENCE, return_tensors="pt")
-    labels = parts.target(text_target="The dog plays.", return_tensors="pt")["input_ids"]
+    labels = parts.target(text_target=translation, return_tensors="pt")["input_ids"]
     parts.model.set_attn_implementation("eager")
     with torch.no_grad():
-        weights = parts.model(**source, labels=labels, output_attentions=True).cross_attentions
-    assert found.sums.shape[0] == TINY["decoder_layers"]
-    assert (
-        found.sums.shape[2:] == (len(found.target), len(found.source)) == (labels.shape[1], source.input_ids.shape[1])
-    )
-    for layer, expected in zip(found.sums, weights, strict=True):
-        torch.testing.assert_close(layer[:, -1], expected[0].flatten(0, -3).sum(-2))
-        torch.testing.assert_close(layer[:, 0], expected[0].flatten(0, -3)[:, 0])
-    if system != "key-value-full":
-        torch.testing.assert_close(
-            found.sums[..., -1, :].sum(-1), torch.full(found.sums.shape[:2], len(found.target) * 1.0)
-        )
-    if system == "fertility":
-        assert len(found.fertilities) == len(found.source)
-        assert all(0 < phi < 2 for phi in found.fertilities)
-    else:
-        assert found.fertilities is None
+        return parts.model(**source, labels=labels, output_attentions=True).cross_attentions
+
+
+@pytest.mark.parametrize("system", ["transformer", "fertility"])
+@pytest.mark.parametrize("head", [None, 2])
+def test_sums_are_of_the_models_own_attention(folders, system, head):
+    pytest.importorskip("matplotlib")
+    parts = load(str(folders(system)))
+    study, sums = study_of(parts, translation="The dog plays.", head=head)
+    assert parts.model.config._attn_implementation == "sdpa"
+    weights = attention(parts)
+    assert len(weights) == TINY["decoder_layers"] == study.summary[0]["panels"]
+    for layer, heads in enumerate(weights, start=1):
+        expected = (heads[0].mean(0) if head is None else heads[0, head - 1]).cumsum(0)
+        found = [[sums[layer, y, x] for x in range(expected.shape[1])] for y in range(expected.shape[0])]
+        torch.testing.assert_close(torch.tensor(found), expected)
+        torch.testing.assert_close(expected[-1].sum(), torch.tensor(float(len(expected))))
+    fertilities = [row["fertility"] for row in study.rows if "fertility" in row]
+    assert len(fertilities) == (expected.shape[1] if system == "fertility" else 0)
+    assert all(0 < phi < 2 for phi in fertilities)
+    assert list(study.figures) == ["coverage.m", "fertilities.m"][: 1 + bool(fertilities)]
+
+
+@pytest.mark.parametrize(("system", "read"), [("m-10", [1, 2]), ("key-value-full", [])])
+def test_of_several_encoder_layers_each_has_its_sums(folders, system, read):
+    pytest.importorskip("matplotlib")
+    parts = load(str(folders(system)))
+    study, _ = study_of(parts, translation="The dog plays.")
+    weights = attention(parts)
+    rows = iter([row["coverage"] for row in study.rows])
+    for layer in weights:
+        for heads in layer[0] if layer.dim() == 5 else layer:
+            expected = heads.mean(0).cumsum(0).flatten()
+            torch.testing.assert_close(torch.tensor([next(rows) for _ in expected]), expected)
+    assert next(rows, None) is None
+    assert sorted({row["encoder_layer"] for row in study.rows if "encoder_layer" in row}) == read
 
 
 def test_the_own_translation_ends_where_generate_ends(folders):
-    parts = load(str(folders("fertility")))
-    found = measure(parts, SENTENCE, num_beams=2)
-    assert parts.model.config._attn_implementation == "sdpa"
-    assert found.target
-    assert found.sums.shape[2] == len(found.target)
-
-
-@pytest.mark.parametrize(("layer", "head", "panels"), [(None, None, 2), (1, None, 1), (None, 2, 2), (2, 1, 1)])
-def test_selection(folders, layer, head, panels):
-    found = measure(load(str(folders("fertility"))), SENTENCE, "The dog plays.")
-    chosen = found.select(layer, head)
-    assert len(chosen) == panels
-    expected = found.sums[:, :, -1] if layer is None else found.sums[layer - 1 : layer, :, -1]
-    torch.testing.assert_close(chosen[:, -1], expected.mean(1) if head is None else expected[:, head - 1])
-
-
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
-def test_picture(folders, tmp_path, suffix):
     pytest.importorskip("matplotlib")
-    found = measure(load(str(folders("fertility"))), SENTENCE, "The dog plays.")
-    path = draw(found, tmp_path / f"coverage.{suffix}", title="a model")
-    assert path.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix])
-    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    parts = load(str(folders("fertility")))
+    study, sums = study_of(parts, num_beams=2)
+    assert max(y for _, y, _ in sums) + 1 == len(study.summary[0]["translation"].split(" ")) > 0
 
 
 def test_command(folders, tmp_path):
@@ -89,44 +96,32 @@ def test_command(folders, tmp_path):
         assert result.exit_code == 0, result.output
         assert (tmp_path / out / "coverage.own.png").stat().st_size > 1000
     rows = json.loads((tmp_path / "given" / "coverage.json").read_text())["rows"]
-    measured = measure(load(str(folders("fertility"))), SENTENCE, "The dog plays.")
+    study, sums = study_of(load(str(folders("fertility"))), translation="The dog plays.", layer=2)
     own = [row for row in rows if row["system"] == "own" and "coverage" in row]
     assert {row["layer"] for row in own} == {2}
-    assert [row["coverage"] for row in own] == pytest.approx(measured.select(2).flatten().tolist())
-    assert [row["fertility"] for row in rows if "fertility" in row] == pytest.approx(measured.fertilities)
+    assert [row["coverage"] for row in own] == pytest.approx(list(sums.values()))
+    assert [row["fertility"] for row in rows if "fertility" in row] == pytest.approx(
+        [row["fertility"] for row in study.rows if "fertility" in row]
+    )
     searched = json.loads((tmp_path / "searched" / "coverage.json").read_text())["rows"]
-    target = measure(load(str(folders("fertility"))), SENTENCE, num_beams=2).target
+    translation = study_of(load(str(folders("fertility"))), num_beams=2)[0].summary[0]["translation"]
     shown = {row["row"]: row["target"] for row in searched if row["system"] == "own" and "row" in row}
-    assert list(shown.values()) == target
+    assert " ".join(shown.values()) == translation
 
 
-def test_refusals(folders, tmp_path, monkeypatch):
+def test_refusals(folders):
     parts = load(str(folders("fertility")))
-    found = measure(parts, SENTENCE, "The dog plays.")
     with pytest.raises(UserError, match="layer 3: this model has 1 to 2"):
-        found.select(layer=3)
+        study_of(parts, translation="The dog plays.", layer=3)
     with pytest.raises(UserError, match="head 0"):
-        found.select(head=0)
-    with pytest.raises(UserError, match="empty"):
-        measure(parts, "  ")
-    with pytest.raises(UserError, match=r"the sentence: U\+DC80 at column 2"):
-        measure(parts, "a\udc80")
-    with pytest.raises(UserError, match=r"ends in \.png"):
-        draw(found, tmp_path / "x.jpg")
-    real = builtins.__import__
-
-    def without(name, *rest):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UserError, match=r"hf-mlnmt\[analysis\]"):
-        draw(found, tmp_path / "x.png")
+        study_of(parts, translation="The dog plays.", head=0)
+    with pytest.raises(UserError, match="sentence 1 is empty"):
+        study_of(parts, "  ")
 
 
 def test_the_source_has_the_token_that_says_the_target(tmp_path):
     """A model of several targets is told one before the source, of a search and of a given translation alike."""
+    pytest.importorskip("matplotlib")
     tokenizer = train_tokenizer(LINES * 20, vocab_size=150, languages=["de", "fr"], byte_fallback=False)
     config = hf_mlnmt.config_for("transformer", "tiny", **{**TINY, "vocab_size": len(tokenizer)})
     AutoModelForSeq2SeqLM.from_config(config).save_pretrained(tmp_path)
@@ -134,4 +129,5 @@ def test_the_source_has_the_token_that_says_the_target(tmp_path):
     sample = Sample([SENTENCE], None, [1], 0, (None, "fr"))
     study = coverage_study({"m": load(str(tmp_path))}, sample, num_beams=2)
     assert study.rows[0]["source"] == "<2fr>"
-    assert measure(load(str(tmp_path)), SENTENCE, "A man.", languages=(None, "fr")).source[0] == "<2fr>"
+    given, _ = study_of(load(str(tmp_path)), translation="A man.", languages=(None, "fr"))
+    assert given.rows[0]["source"] == "<2fr>"

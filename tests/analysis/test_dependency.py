@@ -10,10 +10,10 @@ from reference import analysis as reference
 
 from hf_mlnmt.analysis.reading import encode_sources, own_translations
 from hf_mlnmt.analysis.self_attention import (
-    Dependency,
     SentenceDependency,
     attention_dependency,
     dependency,
+    dependency_rows,
     kl_of_logits,
     kl_of_weights,
 )
@@ -44,8 +44,8 @@ def test_padded_target_positions_do_not_count():
 
 @pytest.mark.parametrize("summed", [False, True])
 def test_of_a_model_against_one_whose_weights_are_zero(folders, monkeypatch, summed):
-    def cut(model, ids, mask):  # random weights end no sentence: without this no target would be padded
-        labels = own_translations(model, ids, mask)
+    def cut(model, ids, mask, num_beams):  # random weights end no sentence: without this no target would be padded
+        labels = own_translations(model, ids, mask, num_beams)
         return labels.masked_fill(torch.arange(labels.shape[1]) >= mask.sum(1, keepdim=True), -100)
 
     monkeypatch.setattr("hf_mlnmt.analysis.reading.own_translations", cut)
@@ -59,35 +59,35 @@ def test_of_a_model_against_one_whose_weights_are_zero(folders, monkeypatch, sum
     assert parts.model.config._attn_implementation == "sdpa"
     parts.model.set_attn_implementation("eager")
     without.set_attn_implementation("eager")
-    for ids, sentence in zip(sources, found.sentences, strict=True):
+    for ids, sentence in zip(sources, found, strict=True):
         inputs = {"input_ids": torch.tensor([ids]), "labels": torch.tensor([sentence.target])}
         with torch.no_grad():
             one, other = (model(**inputs, output_attentions=True) for model in (parts.model, without))
         length = len(sentence.target)
         expected = reference.output_dependency(one.logits[0].tolist(), other.logits[0].tolist(), length)
         assert sentence.tokens == pytest.approx(expected, rel=1e-3)
-        assert sentence.mean == pytest.approx(sum(expected) / length, rel=1e-3)
         for layer in range(2):
             for head in range(2):
                 pair = (x.cross_attentions[layer][0, head].tolist() for x in (one, other))
                 value = reference.head_dependency(*pair, length) * (length if summed else 1)
                 assert sentence.heads[layer, head].item() == pytest.approx(value, rel=1e-3)
-    assert [len(one.target) for one in found.sentences] == [len(ids) for ids in sources]
-    assert found.outputs == pytest.approx(sum(one.mean for one in found.sentences) / 3)
-    assert found.layers == pytest.approx([sum(s.heads[x].mean().item() for s in found.sentences) / 3 for x in (0, 1)])
-    assert [row["of"] for row in found.rows()] == ["outputs"] + ["attention"] * 6
-    assert found.outputs > 0.01
+    assert [len(sentence.target) for sentence in found] == [len(ids) for ids in sources]
+    outputs, *attention = dependency_rows(found)
+    assert outputs["value"] == pytest.approx(sum(sum(s.tokens) / len(s.tokens) for s in found) / 3)
+    layers = [row["value"] for row in attention if row["head"] == "mean"]
+    assert layers == pytest.approx([sum(s.heads[x].mean().item() for s in found) / 3 for x in (0, 1)])
+    assert [row["of"] for row in attention] == ["attention"] * 6
+    assert outputs["value"] > 0.01
 
 
 def test_the_interval_by_hand():
     """Means 1, 2, 3: standard deviation 1, of their mean 1 / sqrt(3); a long sentence counts as a short one."""
     sentences = [SentenceDependency([], tokens, torch.zeros(1, 1)) for tokens in ([1.0], [1.0, 3.0], [3.0, 3.0, 3.0])]
-    low, high = Dependency(sentences).interval
+    row = dependency_rows(sentences)[0]
+    low, high = row["low"], row["high"]
     assert (low, high) == pytest.approx((2 - 1.96 / math.sqrt(3), 2 + 1.96 / math.sqrt(3)))
-    assert Dependency(sentences).rows()[0] == {
-        "of": "outputs", "layer": "", "head": "", "value": 2.0, "low": low, "high": high
-    }  # fmt: skip
-    assert Dependency(sentences[:1]).interval is None
+    assert row == {"of": "outputs", "layer": "", "head": "", "value": 2.0, "low": low, "high": high}
+    assert dependency_rows(sentences[:1])[0]["low"] == ""
 
 
 def test_other_models_are_refused(folders):

@@ -39,7 +39,7 @@ def test_a_maximum_is_renormalised_and_the_padded_row_does_not_count():
     assert unit_divergence(whole, local, over_heads=True)[0, 0].item() == pytest.approx(math.log(2) / 2)
     layer = torch.stack([local, whole], dim=1)
     real = torch.tensor([[True, False]])  # the second row would give log 2
-    assert collect_divergences([([layer], real)]).layers == {1: pytest.approx(expected)}
+    assert collect_divergences([([layer], real)]) == {1: pytest.approx(expected)}
 
 
 @pytest.mark.parametrize("over_heads", [False, True])
@@ -52,8 +52,7 @@ def test_against_loops(over_heads):
     plain = weights[:, 0]  # a layer outside of the module's range
     found = collect_divergences([([plain, weights], real)], over_heads)
     sentences = [(weights[b, 0].tolist(), weights[b, 1].tolist(), lengths[b]) for b in range(2)]
-    assert found.layers == {2: pytest.approx(reference.divergence(sentences, over_heads), rel=1e-12)}
-    assert [row["layer"] for row in found.rows()] == [2, "mean"]
+    assert found == {2: pytest.approx(reference.divergence(sentences, over_heads), rel=1e-12)}
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
@@ -66,10 +65,9 @@ def test_of_a_model_padding_changes_nothing(folders, side):
     single = [divergence(parts, [ids], side, targets=[target]) for ids, target in zip(sources, targets)]
     counts = [len(ids) for ids in (sources if side == "encoder" else targets)]
     for layer in (1, 2):
-        mean = sum(one.layers[layer] * count for one, count in zip(single, counts)) / sum(counts)
-        assert 1e-3 < together.layers[layer] == pytest.approx(mean, rel=1e-4)
-        assert together.layers[layer] < math.log(2)
-    assert together.mean == pytest.approx((together.layers[1] + together.layers[2]) / 2)
+        mean = sum(alone[layer] * count for alone, count in zip(single, counts)) / sum(counts)
+        assert 1e-3 < together[layer] == pytest.approx(mean, rel=1e-4)
+        assert together[layer] < math.log(2)
 
 
 def test_refusals(folders):

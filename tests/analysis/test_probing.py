@@ -18,7 +18,6 @@ from hf_mlnmt.analysis.probing import (
     check_layer,
     fingerprint,
     fit_mlp,
-    masked_mean,
     mean_states,
     probe,
     probe_key,
@@ -143,11 +142,6 @@ def test_senteval_files(tmp_path):
         build("t", {"train": [("a", "1"), ("b", "2")], "dev": [("x", "3")], "test": [("a", "4")]})
     with pytest.raises(UserError, match="none of SentEval's probing files"):
         find_files(tmp_path / "none")
-
-
-def test_mean_by_hand():
-    states = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [100.0, 100.0]]])
-    assert masked_mean(states, torch.tensor([[True, True, False]])).tolist() == [[2.0, 3.0]]
 
 
 def test_vectors_of_a_model_padding_changes_nothing(folders):

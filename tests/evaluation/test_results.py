@@ -20,7 +20,7 @@ def test_the_file_has_the_documented_shape(tmp_path: Path, systems, references) 
     content = json.loads(results.write(tmp_path / "results" / "stem.json").read_text(encoding="utf-8"))
     assert list(content) == [
         *("schema", "system", "data", "seed", "budget", "command", "versions", "parameters", "steps_per_second"),
-        *("decoding", "scores", "outputs", "significance"),
+        *("decoding", "scores", "outputs"),
     ]
     assert content["schema"] == "hf_mlnmt.results/1"
     assert list(content["scores"]["test"]) == ["cased", "classic"]
@@ -31,7 +31,6 @@ def test_the_file_has_the_documented_shape(tmp_path: Path, systems, references) 
     assert set(content["outputs"]["test"]["cased"]) == {
         *("sentences", "references", "empty_outputs", "empty_references", "length_ratio")
     }
-    assert content["significance"] == {}
     assert {"python", "hf_mlnmt", "sacrebleu", "sacremoses"} <= set(content["versions"])
 
 

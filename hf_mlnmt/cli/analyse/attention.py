@@ -81,7 +81,6 @@ def attention(
     check_folder_name(output)
 
     from hf_mlnmt.analysis import self_attention, source_attention
-    from hf_mlnmt.analysis.coverage import coverage_study
     from hf_mlnmt.analysis.reading import between, draw_sample
     from hf_mlnmt.evaluation.outputs import read_texts
 
@@ -120,7 +119,7 @@ def attention(
             if question == "maps":
                 study = source_attention.map_study(systems, used, side or "source", layer, head)
             else:
-                study = coverage_study(systems, used, layer, head, decoding["num_beams"])
+                study = source_attention.coverage_study(systems, used, layer, head, decoding["num_beams"])
         settings = {"source": str(source), "seed": seed, "renormalize": renormalize, "over_heads": over_heads}
         settings |= {"beams": decoding["num_beams"]} if question == "coverage" else {}
         finish(study, output, {**settings, "summed": summed, **used.settings(), "systems": classes})

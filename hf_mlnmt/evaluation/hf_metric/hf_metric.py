@@ -16,26 +16,13 @@ _INPUTS = """
 Args:
     predictions (list of str): raw, detokenised outputs.
     references (list of str, or list of lists of str): one raw reference a sentence, or a list of any number of them.
-    protocol (str): 'cased' (default) or 'classic'.
-    language (str): code of the target language, which tokenizers follow; of two letters for 'classic'.
-    metrics (list of str): any of 'BLEU', 'chrF', 'TER' (default: all).
-    bootstrap (int): resamples for 95 % confidence intervals; 0 (default): none.
-    seed (int): seed of the resampling, sacreBLEU's 12345 unless told.
+    protocol, language, metrics, bootstrap, seed: of hf_mlnmt.evaluation.score; bootstrap is 0 unless told.
 Returns:
     bleu, chrf, ter (float), length_ratio (float), empty_outputs (int), protocol (str),
     signatures ({metric: str}) and ci ({metric: (low, high)}, empty without bootstrap).
 """
 
-_CITATION = """\
-@inproceedings{post-2018-call,
-    title = "A Call for Clarity in Reporting {BLEU} Scores",
-    author = "Post, Matt",
-    booktitle = "Proceedings of the Third Conference on Machine Translation: Research Papers",
-    year = "2018",
-    url = "https://aclanthology.org/W18-6319",
-    pages = "186--191",
-}
-"""
+_CITATION = "Post 2018, A Call for Clarity in Reporting BLEU Scores, https://aclanthology.org/W18-6319"
 
 
 class MlnmtScores(evaluate.Metric):
