@@ -57,8 +57,6 @@ from hf_mlnmt.made_from import Digest
 from hf_mlnmt.table import Number, Table
 
 SCHEMA = "hf_mlnmt.comparison/3"
-OF_RUNS = "hf_mlnmt.comparison_of_runs/2"  # the same, of runs of training alone
-TIES_NOT_COUNTED = "hf_mlnmt.comparison_of_runs/1"  # can be read; its tests are made again when it is added to
 TESTED, METHODS = "tested", "methods"
 _TESTS: Form = {...: {"seeds": [int], TESTED: {...: {...: {...: {"difference": float, ...: (None, float)}}}}}}
 FORM: Form = {
@@ -66,12 +64,8 @@ FORM: Form = {
     "systems": _TESTS,
     "pairs?": (None, _TESTS),
     "settings": {...: int},
+    "note?": (None, str),
 }
-OLD_RULE = (
-    " The p-values of approximate randomisation in this comparison are older than our rule for ties: they leave out "
-    "trials that differ by exactly as much as the systems do, so they are a little too small. `hf-mlnmt compare` makes "
-    "them anew where the counts of the sentences are kept."
-)
 Load = Callable[[str, int], bytes | None]
 """The packed counts of a system's run of a seed; None where there are none."""
 
@@ -88,8 +82,7 @@ class Comparison:
     pairs: {"system > system": ...} as `tests`, of two systems neither of which is the baseline; None where nobody has
         asked for such tests.
     methods: whether the systems differ in how they were trained, and not in the model.
-    ties_counted: whether approximate randomisation counted trials that differ by as much as the systems do; not in
-        files of the oldest schema.
+    note: what a reader must know of these tests; it goes when they are made again.
     """
 
     baseline: str
@@ -98,7 +91,7 @@ class Comparison:
     settings: dict[str, int] = field(default_factory=dict)
     pairs: dict[str, dict[str, Any]] | None = None
     methods: bool = False
-    ties_counted: bool = True
+    note: str = ""
 
     @property
     def first(self) -> dict[str, Any]:
@@ -109,11 +102,6 @@ class Comparison:
     def places(self) -> list[tuple[str, str]]:
         """(test set, protocol) of all scores."""
         return [(test, protocol) for test, protocols in self.first["scores"].items() for protocol in protocols]
-
-    @property
-    def note(self) -> str:
-        """What a page says of p-values that were made before ties were counted; "" of others."""
-        return "" if self.ties_counted else OLD_RULE
 
     @property
     def several(self) -> bool:
@@ -262,7 +250,7 @@ def add_tests(
     kept: what was tested before; a test whose runs and settings are the same is taken from there.
     pairs: systems to test against other systems than the baseline, beside the pairs that `kept` has.
     """
-    same = kept is not None and kept.settings == comparison.settings and kept.ties_counted
+    same = kept is not None and kept.settings == comparison.settings
     known = kept if kept and same else Comparison(comparison.baseline)
     for system in comparison.runs:
         if system != comparison.baseline:
@@ -342,7 +330,7 @@ def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
     """
     folder = Path(folder)
     content = read_json(folder / COMPARISON)
-    if content.get("schema") not in (SCHEMA, OF_RUNS, TIES_NOT_COUNTED):
+    if content.get("schema") != SCHEMA:
         raise UserError(f"{folder}: no {COMPARISON} with schema {SCHEMA!r} in it: not a folder of `hf-mlnmt compare`.")
     if problem := misfit(content, FORM):
         raise UserError(f"{folder / COMPARISON}: {problem} It was not written by `hf-mlnmt compare`: make it again.")
@@ -362,7 +350,7 @@ def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
         for seed, run in seeds.items():
             check_scored(folder / f"{file_name(system)}.seed{seed}.json", run, comparison.first)
     comparison.pairs, comparison.methods = content.get("pairs"), content.get("compares") == METHODS
-    comparison.ties_counted = content["schema"] != TIES_NOT_COUNTED
+    comparison.note = content.get("note") or ""
     return comparison
 
 

@@ -208,11 +208,12 @@ def _legend(comparison: Comparison) -> str:
     over = "scores are means over seeds ± their standard deviation; " if seeds > 1 else ""
     minutes = "CPU minutes are processor time of the training alone. " if _trained(comparison) else ""
     welch = " / of Welch's t-test on the seeds' scores" if seeds > 1 else ""
+    note = f" {comparison.note}" if comparison.note else ""
     return (
         f"Differences are to the baseline; {over}p is of approximate randomisation "
         f"({show(comparison.settings.get('trials'))} trials) / of the paired bootstrap "
         f"({show(comparison.settings.get('bootstrap'))} resamples){welch}, each uncorrected. {LEGEND} That number is "
-        f"{len(comparison.tests)}.{comparison.note} Both resampling tests ask what "
+        f"{len(comparison.tests)}.{note} Both resampling tests ask what "
         "other sentences would have given; what other seeds would have given only Welch's asks. "
         f"{minutes}Decoding: {show(comparison.first.get('decoding'))}."
     )

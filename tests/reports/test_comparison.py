@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import METRICS
-from hf_mlnmt.evaluation.comparison import OLD_RULE, TIES_NOT_COUNTED, in_order, read_comparison
+from hf_mlnmt.evaluation.comparison import in_order, read_comparison
 from hf_mlnmt.evaluation.results import languages_of_test, results_content
 from hf_mlnmt.evaluation.runs import read_run
 from hf_mlnmt.evaluation.significance import (
@@ -122,12 +122,13 @@ def test_marks_are_of_corrected_p_values(compared):
         assert comparison.mark(system, "test", "cased", "BLEU") == ("‡" if p < 0.01 else "†" if p < 0.05 else "")
 
 
-def test_p_values_of_before_ties_were_counted_are_said_to_be_and_made_again(runs, compared, tmp_path):
+def test_a_note_on_the_tests_stands_on_the_page_until_they_are_made_again(runs, compared, tmp_path):
     output = shutil.copytree(compared, tmp_path / "toy")
     content = json.loads((output / "comparison.json").read_text())
-    (output / "comparison.json").write_text(json.dumps({**content, "schema": TIES_NOT_COUNTED}))
-    assert OLD_RULE in page_of(output)
-    assert OLD_RULE not in page_of(compared)
+    for tests in content["systems"].values():
+        tests["made_of"] = ""
+    (output / "comparison.json").write_text(json.dumps({**content, "note": "Made by an older rule."}))
+    assert "is 2. Made by an older rule. Both" in page_of(output)
     assert systems_tested([runs / "base"], output, runs, []) == sorted([NAMES["a"], NAMES["b"]])
     assert contents(output) == contents(compared)
 

@@ -164,7 +164,7 @@ def test_the_tables_hold_what_is_there_and_nothing_else(tmp_path):
     write_results(folder, "parallel.deen-10", 30.0)
     tested = {"BLEU": {"difference": 2.0, "approximate_randomisation": 0.001}}
     tests = {"bt-beam-1.deen-10": {"seeds": [1], "tested": {"val": {"cased": tested}}}}
-    content = {"schema": "hf_mlnmt.comparison_of_runs/1", "baseline": "parallel.deen-10", "settings": {}}
+    content = {"schema": "hf_mlnmt.comparison/3", "baseline": "parallel.deen-10", "settings": {}}
     write_json(folder / COMPARISON, {**content, "systems": {}})
     assert study_tables(tmp_path) == {}, "a baseline alone is no table"
     write_results(folder, "bt-beam-1.deen-10", 32.0)
@@ -183,7 +183,7 @@ def test_the_tables_hold_what_is_there_and_nothing_else(tmp_path):
 
 
 def test_a_setting_is_in_the_tables_that_it_has_rows_for(tmp_path):
-    content = {"schema": "hf_mlnmt.comparison_of_runs/1", "settings": {}, "systems": {}, "compares": "methods"}
+    content = {"schema": "hf_mlnmt.comparison/3", "settings": {}, "systems": {}, "compares": "methods"}
     for setting, row in (("deen-10", "bt-beam-2"), ("deen-20", "fusion-symbol-biling")):
         for system in (f"parallel.{setting}", f"{row}.{setting}"):
             write_results(tmp_path / setting, system, 30.0)
