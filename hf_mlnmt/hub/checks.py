@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from safetensors import SafetensorError, safe_open
 from transformers import GenerationConfig
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.model_folder import CARD, CONFIG, GENERATION_CONFIG, auto_class_of, read_part
+from hf_mlnmt.reports.facts import front_matter
 from hf_mlnmt.reports.paths import SECRET, find_paths, machine_roots
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
@@ -148,16 +148,3 @@ def _file(path: Path, folder: Path, roots: Sequence[str]) -> Iterator[str]:
 def _is_pickle(start: bytes) -> bool:
     """A pickle of protocol 2 to 5, or a zip (what torch.save writes)."""
     return (start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")) or start == b"PK\x03\x04"
-
-
-def front_matter(card: Path) -> dict[str, Any]:
-    """Returns the YAML metadata at the top of a card, {} where there is none."""
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    parts = text.split("---\n", 2)
-    if len(parts) < 3 or parts[0].strip():
-        return {}
-    try:
-        content = yaml.safe_load(parts[1])
-    except yaml.YAMLError:
-        return {}
-    return content if isinstance(content, dict) else {}

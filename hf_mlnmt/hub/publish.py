@@ -13,7 +13,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers, languages_of, load_tokenizers
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_folder, check_folder_name, read_json, write_json, write_text
 from hf_mlnmt.hub.check_reload import check_loading
-from hf_mlnmt.hub.checks import check_folder, clean_generation_config, front_matter
+from hf_mlnmt.hub.checks import check_folder, clean_generation_config
 from hf_mlnmt.model_folder import (
     CARD,
     CONFIG,
@@ -30,7 +30,7 @@ from hf_mlnmt.model_folder import (
 )
 from hf_mlnmt.recipe.schema import LICENCES
 from hf_mlnmt.reports.card import build_card
-from hf_mlnmt.reports.facts import Facts, languages_of_results, load_results
+from hf_mlnmt.reports.facts import Facts, front_matter, languages_of_results, load_results
 from hf_mlnmt.reports.parameters import parameters_by_part
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.zoo.systems import architecture_of

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.results import languages_of_test, read_results
 from hf_mlnmt.files import read_json
@@ -108,6 +110,19 @@ def _absurd(value: Any, place: str = "") -> Iterator[str]:
         yield from _absurd(each, f"{place}.{key}" if place else str(key))
     if isinstance(value, int | float) and not abs(value) <= _LARGEST:
         yield f"{place} is {value}"
+
+
+def front_matter(card: Path) -> dict[str, Any]:
+    """Returns the YAML metadata at the top of a card, {} where there is none."""
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    parts = text.split("---\n", 2)
+    if len(parts) < 3 or parts[0].strip():
+        return {}
+    try:
+        content = yaml.safe_load(parts[1])
+    except yaml.YAMLError:
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def languages_of_results(results: Mapping[str, Any]) -> tuple[str | None, str | None]:
