@@ -38,7 +38,7 @@ P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
 def comparison_page(
     comparison: Comparison, own_budget: Mapping[str, Any] | None = None, sections: Sequence[str] = ()
 ) -> str:
-    """The page as Markdown. own_budget: of the baseline's recipe. sections: Markdown to stand behind the overview."""
+    """Returns the page as Markdown. own_budget: of the baseline's recipe. sections: Markdown to stand behind the overview."""
     blocks = [
         f"# {_heading(comparison)}",
         f"{same_for_all(comparison, own_budget)} Baseline: `{comparison.baseline}`. Made by `hf-mlnmt compare` "
@@ -56,23 +56,23 @@ def comparison_page(
 
 
 def page_of(folder: str | Path, root: str | Path | None = None) -> str:
-    """The README.md of a comparison's folder, from its JSON files, and the recipe's own budget from the record."""
+    """Returns the README.md of a comparison's folder, from its JSON files and the recipe's own budget."""
     comparison = read_comparison(folder)
     return comparison_page(comparison, own_budget(comparison.baseline, root))
 
 
 def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] | None:
-    """The budget of the recipe of a run, <system>.<setup>; None if there is no such setup."""
+    """Returns the budget of the recipe of a run, <system>.<setup>; None if there is no such setup."""
     from hf_mlnmt.recipe.reading import read_recipe
 
     system, _, setup = stem.partition(".")
     folder = (Path(root) if root is not None else records_root()) / "training" / file_name(setup)
-    path = next((one for one in (folder / f"{file_name(system)}.yaml", folder / BASE) if one.is_file()), None)
+    path = next(filter(Path.is_file, (folder / f"{file_name(system)}.yaml", folder / BASE)), None)
     return read_recipe(path).to_dict()["budget"] if path is not None else None
 
 
 def _trained(comparison: Comparison) -> bool:
-    """Whether all runs say how they were trained; files of translations do not."""
+    """Returns whether all runs say how they were trained; files of translations do not."""
     return all("recipe" in run for runs in comparison.runs.values() for run in runs.values())
 
 
@@ -87,7 +87,7 @@ def _heading(comparison: Comparison) -> str:
 
 
 def same_for_all(comparison: Comparison, own_budget: Mapping[str, Any] | None) -> str:
-    """What the systems of a comparison share, and how their budget compares with the recipe's own."""
+    """Says what the systems of a comparison share, and how their budget compares with the recipe's own."""
     seeds = list(comparison.runs[comparison.baseline])
     which = f"seed ({seeds[0]})" if len(seeds) == 1 else f"seeds ({', '.join(map(str, seeds))}; a run for each)"
     if not _trained(comparison):
@@ -113,7 +113,7 @@ def same_for_all(comparison: Comparison, own_budget: Mapping[str, Any] | None) -
 
 
 def overview(comparison: Comparison) -> Table:
-    """A row for each system: its size, its time, BLEU of every test set and protocol with the difference."""
+    """Makes a row for each system: its size, its time, BLEU of every test set and protocol with the difference."""
     columns = [
         Number(f"{test}, {_headline(comparison, test, protocol)} {protocol}") for test, protocol in comparison.places
     ]
@@ -128,7 +128,7 @@ def overview(comparison: Comparison) -> Table:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """What the results files note of their budgets (`budget.note`, written by hand): one block, or none."""
+    """Returns what results files note of their budgets (`budget.note`, written by hand): a block, or none."""
     lines = [
         f"- `{system}`, seed {seed}: {run['budget']['note']}"
         for system, runs in comparison.runs.items()
@@ -139,32 +139,32 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def minutes_of(runs: Mapping[int, Mapping[str, Any]]) -> str:
-    """Processor time of a training, the mean of those that say it."""
+    """Returns the processor time of a training, the mean of those that say it."""
     budgets = [run.get("budget") or {} for run in runs.values()]
     known = [budget["cpu_minutes"] for budget in budgets if budget.get("cpu_minutes")]
     return f"{statistics.fmean(known):.1f}" if known else MISSING
 
 
 def with_difference(comparison: Comparison, system: str, test_set: str, protocol: str) -> str:
-    """BLEU of a system, in brackets its difference to the baseline with a mark of its p-value."""
+    """Returns BLEU of a system, in brackets its difference to the baseline with a mark of its p-value."""
     scores, difference, _ = detail(comparison, system, test_set, protocol, _headline(comparison, test_set, protocol))
     return f"{scores} ({difference})" if difference else scores
 
 
 def _headline(comparison: Comparison, test_set: str, protocol: str) -> str:
-    """BLEU, or the first metric where it was not scored."""
+    """Returns BLEU, or the first metric where it was not scored."""
     metrics = comparison.metrics(test_set, protocol)
     return "BLEU" if "BLEU" in metrics else metrics[0]
 
 
 def mean_text(scores: Sequence[float]) -> str:
-    """The mean of one score a seed, and of several the standard deviation."""
+    """Returns the mean over seeds, and of several the standard deviation."""
     text = f"{statistics.fmean(scores):.2f}"
     return f"{text} ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else text
 
 
 def detail_table(comparison: Comparison, test_set: str, protocol: str) -> Table:
-    """Of one test set and protocol: each metric's mean, difference and p-values side by side."""
+    """Makes a table of a test set and protocol: each metric's mean, difference and p-values side by side."""
     metrics = comparison.metrics(test_set, protocol)
     names = [name for metric in metrics for name in (with_arrow(metric), "difference", "p")]
     rows = []
@@ -175,7 +175,7 @@ def detail_table(comparison: Comparison, test_set: str, protocol: str) -> Table:
 
 
 def detail(comparison: Comparison, system: str, test_set: str, protocol: str, metric: str) -> tuple[str, str, str]:
-    """Mean score, difference and p-values of one system ("equal": equal outputs); the baseline has the score alone."""
+    """Returns mean score, difference and p-values ("equal": equal outputs); of the baseline the score alone."""
     place = (system, test_set, protocol, metric)
     scores = mean_text(comparison.scores(*place))
     tested = comparison.tested(*place)
@@ -190,7 +190,7 @@ def detail(comparison: Comparison, system: str, test_set: str, protocol: str, me
 
 
 def _changes(comparison: Comparison) -> str:
-    """Of each method the keys of the recipe that are not the baseline's, and its steps."""
+    """Lists of each method the keys of the recipe that are not the baseline's, and its steps."""
     from hf_mlnmt.recipe.schema import default_keys
 
     lines, defaults = ["What each row has that the baseline has not:"], default_keys()
@@ -239,7 +239,7 @@ Analyses = Mapping[str, OutputAnalysis]
 def html_page(
     comparison: Comparison, analyses: Analyses, *, title: str, curves: Curves | None = None, maps: Maps | None = None
 ) -> str:
-    """The page as HTML. curves: {system: metrics}, of `curves_of`; maps: of `read_maps`."""
+    """Returns the page as HTML. curves: {system: metrics}, of `curves_of`; maps: of `read_maps`."""
     known = [analysis for analysis in analyses.values() if analysis.sources is not None]
     notes = [] if known or not analyses else [NO_SOURCES]
     return template(TEMPLATE, autoescape=True).render(
@@ -268,11 +268,7 @@ def html_page(
         notes=[*notes, *([FIRST_RUN] if comparison.several and analyses else []), *filter(None, [comparison.note])],
         legend=LEGEND,
         settings={
-            **{
-                name: f"{comparison.settings[name]:,}"
-                for name in ("bootstrap", "trials", "seed")
-                if name in comparison.settings
-            },
+            **{name: f"{value:,}" for name, value in comparison.settings.items()},
             "versions": ", ".join(f"{name} {number}" for name, number in versions().items()),
         },
     )
@@ -284,7 +280,7 @@ def _asset(name: str) -> str:
 
 
 def _embedded(value: Any) -> str:
-    """JSON that can stand inside a <script>: no text in it can end the element or begin a comment."""
+    """Returns JSON that can stand inside a <script>: no text in it can end the element or begin a comment."""
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -294,12 +290,12 @@ def _html(table: Table) -> str:
 
 
 def _suffix(test: str, analyses: Analyses) -> str:
-    """The test set's part of a heading: nothing where there is one alone."""
+    """Returns the test set's part of a heading: nothing where there is one alone."""
     return f", {test}" if len(analyses) > 1 else ""
 
 
 def _data(analyses: Analyses) -> dict[str, Any]:
-    """The sentences of all test sets, one behind the other."""
+    """Returns the sentences of all test sets, one behind the other."""
     known = list(analyses.values())
     systems = list(known[0].outputs) if known else []
     lines = [
@@ -317,7 +313,7 @@ def _data(analyses: Analyses) -> dict[str, Any]:
 
 
 def _section(comparison: Comparison, test: str, protocol: str) -> dict[str, Any]:
-    """Of one test set and protocol: title, table of scores and tests, a plot for each metric, signatures."""
+    """Returns of a test set and protocol title, table of scores and tests, a plot for each metric, signatures."""
     metrics = comparison.metrics(test, protocol)
     several, title = len(comparison.first["scores"]) > 1, comparison.title(test, protocol)
     entries = comparison.first["scores"][test][protocol]
@@ -330,7 +326,7 @@ def _section(comparison: Comparison, test: str, protocol: str) -> dict[str, Any]
 
 
 def _scores(comparison: Comparison, test: str, protocol: str) -> Table:
-    """A row for each system: of every metric the score, difference, p-values, and the first of them corrected."""
+    """Makes a row for each system: of every metric score, difference, p-values, and the first of them corrected."""
     metrics = comparison.metrics(test, protocol)
     names = ["difference", "p", *(["Holm"] if len(comparison.tests) > 1 else []), "p boot."]
     names.append("p Welch" if comparison.several else "sacreBLEU p rand.")
@@ -368,7 +364,7 @@ def _forest(comparison: Comparison, test: str, protocol: str, metric: str) -> st
 
 
 def _lengths(analysis: OutputAnalysis, suffix: str) -> dict[str, Any]:
-    """Of each metric a plot over the groups and a table with intervals and counts."""
+    """Returns of each metric a plot over the groups and a table with intervals and counts."""
     groups = list(dict.fromkeys(row["source_length"] for row in analysis.lengths))
     counts = {row["source_length"]: row["sentences"] for row in analysis.lengths}
     names = [f"{group} ({counts[group]})" for group in groups]
@@ -404,17 +400,17 @@ def _statistics(analysis: OutputAnalysis) -> str:
 
 
 def _curves(curves: Curves) -> dict[str, str]:
-    """{what: plot over steps} of dev scores and losses."""
+    """Returns {what: plot over steps} of dev scores and losses."""
     plots = {}
     for key in ["eval_loss", *dev_scores(curves.values())]:
         points = {name: dict(zip(*series(metrics, key))) for name, metrics in curves.items()}
-        if logged := {name: one for name, one in points.items() if one}:
+        if logged := {name: line for name, line in points.items() if line}:
             plots[label(key)] = lines(logged, label(key), "optimizer step")
     return plots
 
 
 def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]]:
-    """{system: lines of its training's metrics.jsonl} of those that are runs, or models in the folder of a run."""
+    """Returns {system: lines of its training's metrics.jsonl} of those that are runs, or models in one's folder."""
     curves = {}
     for name, path in paths.items():
         folders = [folder for folder in (Path(path), Path(path).resolve().parent) if Path(path).is_dir()]
@@ -424,7 +420,7 @@ def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]
 
 
 def read_maps(folder: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """{title of a map: {system: {rows, columns, values}}} that `hf-mlnmt analyse attention -w maps` wrote.
+    """Reads {title of a map: {system: {rows, columns, values}}} as `hf-mlnmt analyse attention -w maps` wrote it.
 
     Raises: UserError when there is none, or it is broken.
     """
@@ -447,7 +443,7 @@ def read_maps(folder: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _map(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One map of its cells: names of rows and columns, values (rows, columns)."""
+    """Makes a map of its cells: names of rows and columns, values (rows, columns)."""
     rows = {cell["row"]: cell["from"] for cell in cells}
     columns = {cell["column"]: cell["to"] for cell in cells}
     weights = {(cell["row"], cell["column"]): cell["weight"] for cell in cells}

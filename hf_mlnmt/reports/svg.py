@@ -24,7 +24,7 @@ class Point(NamedTuple):
 
 
 def forest(points: Mapping[str, Point], label: str, baseline: str | None = None) -> str:
-    """One row for each name, its value with an interval; a line goes through the baseline's."""
+    """Draws a row for each name, its value with an interval; a line goes through the baseline's."""
     left = min(190.0, LETTER * max(map(len, points)) + 12)
     ends = [end for point in points.values() for end in point if end is not None]
     scale = Scale(min(ends), max(ends), left, WIDTH - 14)
@@ -53,7 +53,7 @@ def forest(points: Mapping[str, Point], label: str, baseline: str | None = None)
 
 
 def lines(series: Mapping[str, Mapping[float, float]], label: str, x_label: str, names: Sequence[str] = ()) -> str:
-    """A line for each series over numbers, or over the places 0, 1, ... that have `names`."""
+    """Draws a line for each series over numbers, or over the places 0, 1, ... that have `names`."""
     xs = sorted({x for points in series.values() for x in points})
     ys = [y for points in series.values() for y in points.values()]
     if not ys:
@@ -85,7 +85,7 @@ def lines(series: Mapping[str, Mapping[float, float]], label: str, x_label: str,
 
 
 def attention_map(values: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str], label: str) -> str:
-    """Weights 0 to 1 (rows, columns) as squares, the darker the larger."""
+    """Draws weights 0 to 1 (rows, columns) as squares, the darker the larger."""
     left, top, side = LETTER * max(map(len, rows)) + 10, LETTER * max(map(len, columns)) + 10, 16
     width, height = left + side * len(columns) + 4, top + side * len(rows) + 4
     parts = []
@@ -107,7 +107,7 @@ def attention_map(values: Sequence[Sequence[float]], rows: Sequence[str], column
 
 
 class Scale:
-    """Numbers to places: low and high, widened to round ones unless `exact`, to first and last."""
+    """A scale from numbers to places: low and high, widened to round ones unless `exact`, to first and last."""
 
     def __init__(self, low: float, high: float, first: float, last: float, exact: bool = False) -> None:
         if low == high and not exact:
@@ -122,14 +122,14 @@ class Scale:
         return self.first + share * (self.last - self.first)
 
     def ticks(self) -> list[float]:
-        """Round numbers from low to high."""
+        """Returns round numbers from low to high."""
         first = ceil(self.low / self.step - 1e-9)
         count = floor(self.high / self.step + 1e-9) - first + 1
         return [round((first + number) * self.step, 10) for number in range(count)]
 
 
 def _step(span: float) -> float:
-    """1, 2 or 5 times a power of ten, so that four to nine of them make the span."""
+    """Returns 1, 2 or 5 times a power of ten, so that four to nine of them make the span."""
     if span <= 0:
         return 1.0
     unit = 10.0 ** floor(log10(span / 4))

@@ -227,8 +227,9 @@ class Batcher:
         return Translations(results, route.via, [leg.name for leg in route.legs])
 
     def translate_now(self, texts: Sequence[str], *languages: str | None, **options: Any) -> Translations:
-        """Does what `translate` does for a thread without an event loop: it waits."""
-        return asyncio.run(self.translate(texts, *languages, **options))
+        """Does what `translate` does, and waits for it."""
+        with ThreadPoolExecutor(1) as thread:  # the caller's may have an event loop
+            return thread.submit(asyncio.run, self.translate(texts, *languages, **options)).result()
 
     def reload(self) -> list[str]:
         """Reads all models again, see ServedModels.reload; what has begun is finished by the old ones."""

@@ -177,9 +177,7 @@ class ServedModels:
         return models
 
     @staticmethod
-    def _wanted(
-        models: list[ServedModel], pairs: list[Direction], source: str | None, target: str | None
-    ) -> Direction:
+    def _wanted(models: list[ServedModel], pairs: list[Direction], source: str | None, target: str | None) -> Direction:
         """Returns the pair of ISO codes that is asked for."""
         own: list[dict[str, str]] = [{}, {}]  # codes of the models -> ISO, of sources and of targets
         for model in models:
