@@ -38,7 +38,7 @@ P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
 def comparison_page(
     comparison: Comparison, own_budget: Mapping[str, Any] | None = None, sections: Sequence[str] = ()
 ) -> str:
-    """Returns the page as Markdown. own_budget: of the baseline's recipe. sections: Markdown to stand behind the overview."""
+    """Returns the page as Markdown. own_budget: of the baseline's recipe. sections: Markdown behind the overview."""
     blocks = [
         f"# {_heading(comparison)}",
         f"{same_for_all(comparison, own_budget)} Baseline: `{comparison.baseline}`. Made by `hf-mlnmt compare` "
@@ -258,11 +258,13 @@ def html_page(
         lengths=[
             _lengths(analysis, _suffix(test, analyses)) for test, analysis in analyses.items() if analysis.lengths
         ],
-        statistics={_suffix(test, analyses): _statistics(one) for test, one in analyses.items() if one.statistics},
+        statistics={
+            _suffix(test, analyses): _statistics(analysis) for test, analysis in analyses.items() if analysis.statistics
+        },
         trained=list(curves or {}),
         curves=_curves(curves or {}),
         maps={
-            what: {name: attention_map(label=f"attention of {name}", **one) for name, one in systems.items()}
+            what: {name: attention_map(label=f"attention of {name}", **map_) for name, map_ in systems.items()}
             for what, systems in (maps or {}).items()
         },
         notes=[*notes, *([FIRST_RUN] if comparison.several and analyses else []), *filter(None, [comparison.note])],
@@ -299,16 +301,18 @@ def _data(analyses: Analyses) -> dict[str, Any]:
     known = list(analyses.values())
     systems = list(known[0].outputs) if known else []
     lines = [
-        f"line {n}{_suffix(test, analyses)}" for test, one in analyses.items() for n, _ in enumerate(one.references, 1)
+        f"line {n}{_suffix(test, analyses)}"
+        for test, analysis in analyses.items()
+        for n, _ in enumerate(analysis.references, 1)
     ]
-    sources = [line for one in known for line in one.sources or ()]
+    sources = [line for analysis in known for line in analysis.sources or ()]
     return {
         "systems": systems,
         "line": lines,
         "source": sources if len(sources) == len(lines) and lines else None,
-        "reference": [line for one in known for line in one.references],
-        "outputs": {name: [line for one in known for line in one.outputs[name]] for name in systems},
-        "chrf": {name: [round(score, 1) for one in known for score in one.chrf[name]] for name in systems},
+        "reference": [line for analysis in known for line in analysis.references],
+        "outputs": {name: [line for analysis in known for line in analysis.outputs[name]] for name in systems},
+        "chrf": {name: [round(score, 1) for analysis in known for score in analysis.chrf[name]] for name in systems},
     }
 
 

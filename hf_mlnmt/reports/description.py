@@ -29,7 +29,7 @@ from hf_mlnmt.model_folder import (
 )
 from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair, parameters_by_part
-from hf_mlnmt.reports.tables import MISSING, Score, scores_of, show, title
+from hf_mlnmt.reports.tables import MISSING, Score, score_tables, scores_of, show, title
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import records_root, trained
 
@@ -193,14 +193,9 @@ def _results(results: list[Mapping[str, Any]], whole: bool) -> Iterator[Table]:
     if not whole and max((len(result.get("scores", {})) for result in results), default=0) > FEW:
         yield from _short_scores(list(scores_of(results)))
         return
-    columns = ["test set", "seed", "metric", Number("score"), "signature"]
-    tables: dict[str, Table] = {}
-    scores = list(scores_of(results))
-    for score in scores:
-        table = tables.setdefault(score.protocol, Table(columns, [], f"scores, {title(score.protocol, scores)}"))
-        number, signature = f"{score.score:.2f}", score.signature or MISSING
-        table.rows.append([score.test_set, show(score.seed), with_arrow(score.metric), number, signature])
-    yield from tables.values()
+    for table in score_tables(results):
+        rows = [[cell.strip("`") for cell in row] for row in table.rows]
+        yield Table(table.columns, rows, f"scores, {table.title}")
 
 
 def _short_scores(scores: Sequence[Score]) -> Iterator[Table]:

@@ -19,7 +19,7 @@ SECRET = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
 
 
 def hide_paths(value: Any) -> Any:
-    """Shortens every absolute path in `value` (text, or JSON of any depth) to its last part, and masks tokens."""
+    """Returns `value` (text, or JSON of any depth) with every absolute path cut to its last part, and tokens masked."""
     if isinstance(value, dict):
         return {hide_paths(key): hide_paths(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

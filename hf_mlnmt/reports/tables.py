@@ -106,10 +106,10 @@ def show(value: Any) -> str:
 
 
 @cache
-def template(name: str, autoescape: bool = False) -> jinja2.Template:
-    """Reads a template beside this file; a name in it that it is not given is an error."""
+def template(name: str, autoescape: bool = False, folder: Path = Path(__file__).parent) -> jinja2.Template:
+    """Reads a template beside this file or in another folder; a name in it that it is not given is an error."""
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader(folder),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

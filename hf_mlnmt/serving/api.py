@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from typing import Annotated, Any, Literal, get_type_hints
 from urllib.parse import parse_qs, quote
 
@@ -250,11 +251,13 @@ def _said(errors: Sequence[Any]) -> str:
     return f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
-def _body_of(model: type[BaseModel], form: bool = True) -> dict[str, Any]:
+def _body(schema: dict[str, Any], *kinds: str) -> dict[str, Any]:
     """Returns the body of a request, for OpenAPI."""
-    schema = model.model_json_schema()
-    kinds = ["application/json", *(["application/x-www-form-urlencoded"] if form else [])]
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
+
+
+def _body_of(model: type[BaseModel]) -> dict[str, Any]:
+    return _body(model.model_json_schema(), "application/json", "application/x-www-form-urlencoded")
 
 
 _FILE_FORM = {
@@ -284,15 +287,12 @@ def _api_of(request: Request) -> Api:
 
 Served = Annotated[Api, Depends(_api_of)]
 _router = APIRouter()
+_get = partial(_router.get, tags=["LibreTranslate"])
+_post = partial(_router.post, responses=_ERRORS, tags=["LibreTranslate"])
+_operation = partial(_router.get, responses={503: {"model": Error}}, tags=["operation"])
 
 
-@_router.post(
-    "/translate",
-    response_model=TranslateResponse,
-    responses=_ERRORS,
-    openapi_extra=_body_of(TranslateRequest),
-    tags=["LibreTranslate"],
-)
+@_post("/translate", response_model=TranslateResponse, openapi_extra=_body_of(TranslateRequest))
 async def translate(request: Request, api: Served) -> Response:
     """Translate a text or several, plain or HTML."""
     given, record = await given_by(request), request.scope["record"]
@@ -319,13 +319,7 @@ async def translate(request: Request, api: Served) -> Response:
     return JSONResponse({name: value if isinstance(asked.q, list) else value[0] for name, value in parts.items()})
 
 
-@_router.post(
-    "/detect",
-    response_model=list[Detection],
-    responses=_ERRORS,
-    openapi_extra=_body_of(DetectRequest),
-    tags=["LibreTranslate"],
-)
+@_post("/detect", response_model=list[Detection], openapi_extra=_body_of(DetectRequest))
 async def detect(request: Request, api: Served) -> Response:
     """Say which of the served languages a text is in, the likeliest first."""
     given = await given_by(request)
@@ -338,13 +332,13 @@ async def detect(request: Request, api: Served) -> Response:
     return JSONResponse([found._asdict() for found in ranked if found.confidence > 0] or [ranked[0]._asdict()])
 
 
-@_router.get("/languages", tags=["LibreTranslate"])
+@_get("/languages")
 async def languages(api: Served) -> list[Language]:
     """List the languages, and those that each is translated into."""
     return [Language(code=code, name=language_name(code), targets=to) for code, to in all_languages(api.batcher)]
 
 
-@_router.get("/frontend/settings", tags=["LibreTranslate"])
+@_get("/frontend/settings")
 async def settings(api: Served) -> dict[str, Any]:
     """Say what LibreTranslate's page asks of its server."""
     targets = next(iter(api.batcher.models.languages().values()))
@@ -363,13 +357,7 @@ async def settings(api: Served) -> dict[str, Any]:
     }
 
 
-@_router.post(
-    FILES,
-    response_model=FileResponse,
-    responses=_ERRORS,
-    openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FILE_FORM}}}},
-    tags=["LibreTranslate"],
-)
+@_post(FILES, response_model=FileResponse, openapi_extra=_body(_FILE_FORM, "multipart/form-data"))
 async def translate_file(request: Request, api: Served) -> Response:
     """Translate a file: plain text, HTML or subtitles (SubRip)."""
     given, record, limits = await given_by(request), request.scope["record"], api.limits
@@ -397,7 +385,7 @@ async def translate_file(request: Request, api: Served) -> Response:
     return JSONResponse({"translatedFileUrl": f"{request.scope['scheme']}://{host}/download_file/{token}"})
 
 
-@_router.get("/download_file/{token}", response_class=Response, tags=["LibreTranslate"])
+@_get("/download_file/{token}", response_class=Response)
 async def download_file(token: str, api: Served) -> Response:
     """Fetch a translated file."""
     name, media_type, content = api.downloads.get(token)
@@ -409,8 +397,8 @@ async def download_file(token: str, api: Served) -> Response:
     return Response(content, media_type=f"{media_type}; charset=utf-8", headers=headers)
 
 
-@_router.get("/health", responses={503: {"model": Error}}, tags=["LibreTranslate"])
-@_router.get("/healthz", responses={503: {"model": Error}}, tags=["operation"])
+@_get("/health", responses={503: {"model": Error}})
+@_operation("/healthz")
 async def healthz(api: Served) -> dict[str, str]:
     """Answer 200 as long as the process runs and its workers work."""
     if not api.batcher.healthy:
@@ -418,7 +406,7 @@ async def healthz(api: Served) -> dict[str, str]:
     return {"status": "ok"}
 
 
-@_router.get("/readyz", responses={503: {"model": Error}}, tags=["operation"])
+@_operation("/readyz")
 async def readyz(api: Served) -> dict[str, str]:
     """Answer 200 while new work is taken."""
     api.check_ending()
@@ -508,7 +496,7 @@ def make_app(
         methods=["POST"],
         response_model=Answer,
         responses=_ERRORS,
-        openapi_extra=_body_of(app.state.options_model, form=False),
+        openapi_extra=_body(app.state.options_model.model_json_schema(), "application/json"),
         tags=["ours"],
     )
     _add_page(app, api, page)

@@ -227,7 +227,7 @@ class Batcher:
         return Translations(results, route.via, [leg.name for leg in route.legs])
 
     def translate_now(self, texts: Sequence[str], *languages: str | None, **options: Any) -> Translations:
-        """Does what `translate` does, and waits for it."""
+        """Waits for what `translate` returns."""
         with ThreadPoolExecutor(1) as thread:  # the caller's may have an event loop
             return thread.submit(asyncio.run, self.translate(texts, *languages, **options)).result()
 
@@ -241,7 +241,7 @@ class Batcher:
         return problems
 
     async def close(self, timeout: float | None = None) -> None:
-        """Does what `close_now` does, without blocking the event loop."""
+        """Waits for `close_now` without blocking the event loop."""
         await asyncio.to_thread(self.close_now, timeout)
 
     def close_now(self, timeout: float | None = None) -> None:

@@ -13,6 +13,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,7 +81,7 @@ class ServedModels:
         self.settings: dict[str, Any] = {"device": device, "dtype": dtype, "engine": engine}
         self.given = list(names)
         self._one_reload = threading.Lock()
-        self._routes: dict[Any, Route] = {}
+        self._routes = lru_cache(_MOST_ROUTES)(self._route)
         self.models = self._named([self._load(name) for name in self.given])
 
     @property
@@ -109,13 +110,7 @@ class ServedModels:
 
         Raises: UserError for languages or models that are not served; it says which are.
         """
-        asked = source, target, model
-        if (route := self._routes.get(asked)) is None:
-            route = self._route(*asked)
-            if len(self._routes) > _MOST_ROUTES:
-                self._routes.clear()
-            self._routes[asked] = route
-        return route
+        return self._routes(source, target, model)
 
     def _route(self, source: str | None, target: str | None, model: str | None) -> Route:
         models = self.models
@@ -149,7 +144,8 @@ class ServedModels:
                 except Exception as error:  # whatever it is, the old one goes on
                     problems.append(f"{old.given}: not loaded again, the one that was loaded stays ({error})")
                     models.append(old)
-            self.models, self._routes = self._named(models), {}
+            self.models = self._named(models)
+            self._routes.cache_clear()
         for problem in problems:
             logger.error("%s", problem)
         return problems
