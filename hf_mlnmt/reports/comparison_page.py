@@ -39,20 +39,18 @@ def comparison_page(
     comparison: Comparison, own_budget: Mapping[str, Any] | None = None, sections: Sequence[str] = ()
 ) -> str:
     """Returns the page as Markdown. own_budget: of the baseline's recipe. sections: Markdown behind the overview."""
-    blocks = [
-        f"# {_heading(comparison)}",
-        f"{same_for_all(comparison, own_budget)} Baseline: `{comparison.baseline}`. Made by `hf-mlnmt compare` "
-        "from the files beside this page.",
-        overview(comparison).markdown(),
-        *_notes(comparison),
-        *sections,
-    ]
-    for test_set, protocol in comparison.places:
-        heading = f"## {test_set}, protocol {comparison.title(test_set, protocol)}"
-        blocks.append(f"{heading}\n\n{detail_table(comparison, test_set, protocol).markdown()}")
-    blocks += [_legend(comparison), *([_changes(comparison)] if comparison.methods and _trained(comparison) else ())]
-    blocks.append(_signatures(comparison.first))
-    return markdown_text("\n\n".join(blocks)) + "\n"  # names and notes come from files
+    page = template("comparison_page.md.jinja").render(
+        comparison=comparison,
+        heading=_heading(comparison),
+        same=same_for_all(comparison, own_budget),
+        blocks=[overview(comparison).markdown(), *_notes(comparison), *sections],
+        trained=_trained(comparison),
+        changes=_changes(comparison),
+        detail_table=detail_table,
+        show=show,
+        legend=LEGEND,
+    )
+    return markdown_text(page)  # names and notes come from files
 
 
 def page_of(folder: str | Path, root: str | Path | None = None) -> str:
@@ -189,10 +187,12 @@ def detail(comparison: Comparison, system: str, test_set: str, protocol: str, me
     return scores, f"{tested['difference']:+.2f}{comparison.mark(*place)}", p_values
 
 
-def _changes(comparison: Comparison) -> str:
-    """Lists of each method the keys of the recipe that are not the baseline's, and its steps."""
+def _changes(comparison: Comparison) -> list[str]:
+    """Lists of each method the keys of the recipe that are not the baseline's, and its steps; [] for systems."""
     from hf_mlnmt.recipe.schema import default_keys
 
+    if not comparison.methods or not _trained(comparison):
+        return []
     lines, defaults = ["What each row has that the baseline has not:"], default_keys()
     for system, runs in comparison.runs.items():
         if system != comparison.baseline:
@@ -200,33 +200,9 @@ def _changes(comparison: Comparison) -> str:
             changed = [*changed_keys(run, comparison.first, defaults), *run.get("made_by", [])]
             steps = (run.get("budget") or {}).get("steps")
             lines.append(f"- `{system}` ({show(steps)} steps): {'; '.join(changed) or 'nothing'}")
-    return "\n".join(lines)
+    return lines
 
 
-def _legend(comparison: Comparison) -> str:
-    seeds = max(len(runs) for runs in comparison.runs.values())
-    over = "scores are means over seeds ± their standard deviation; " if seeds > 1 else ""
-    minutes = "CPU minutes are processor time of the training alone. " if _trained(comparison) else ""
-    welch = " / of Welch's t-test on the seeds' scores" if seeds > 1 else ""
-    note = f" {comparison.note}" if comparison.note else ""
-    return (
-        f"Differences are to the baseline; {over}p is of approximate randomisation "
-        f"({show(comparison.settings.get('trials'))} trials) / of the paired bootstrap "
-        f"({show(comparison.settings.get('bootstrap'))} resamples){welch}, each uncorrected. {LEGEND} That number is "
-        f"{len(comparison.tests)}.{note} Both resampling tests ask what "
-        "other sentences would have given; what other seeds would have given only Welch's asks. "
-        f"{minutes}Decoding: {show(comparison.first.get('decoding'))}."
-    )
-
-
-def _signatures(results: Mapping[str, Any]) -> str:
-    lines = []
-    for protocol, metrics in next(iter(results["scores"].values())).items():
-        lines += [f"- {protocol} {name}: `{entry.get('signature', '')}`" for name, entry in metrics.items()]
-    return "Signatures:\n\n" + "\n".join(lines)
-
-
-TEMPLATE = "comparison_page.html.jinja"
 FIRST_RUN = "Lengths, outputs and sentences are of the first run of each system."
 NO_SOURCES = "no --source: no lengths, no statistics of outputs"
 Curves = Mapping[str, Metrics]
@@ -242,7 +218,7 @@ def html_page(
     """Returns the page as HTML. curves: {system: metrics}, of `curves_of`; maps: of `read_maps`."""
     known = [analysis for analysis in analyses.values() if analysis.sources is not None]
     notes = [] if known or not analyses else [NO_SOURCES]
-    return template(TEMPLATE, autoescape=True).render(
+    return template("comparison_page.html.jinja", autoescape=True).render(
         title=hide_paths(title),
         css=_asset("comparison_page.css"),
         js=_asset("comparison_page.js"),
@@ -252,7 +228,7 @@ def html_page(
         what=scores_are(comparison),
         about=[same_for_all(comparison, None), *(block.replace("`", "") for block in _notes(comparison))],
         overview=_html(overview(comparison)) if _trained(comparison) else None,
-        changes=_changes(comparison).splitlines() if comparison.methods and _trained(comparison) else [],
+        changes=_changes(comparison),
         systems=list(next(iter(analyses.values())).outputs) if analyses else [],
         sections=[_section(comparison, *place) for place in comparison.places],
         lengths=[
