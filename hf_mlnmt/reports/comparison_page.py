@@ -11,9 +11,10 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
+
+from jinja2.utils import htmlsafe_json_dumps
 
 from hf_mlnmt.analysis.curves import FILE as METRICS
 from hf_mlnmt.analysis.curves import Metrics, dev_scores, label, read_metrics, series
@@ -220,9 +221,7 @@ def html_page(
     notes = [] if known or not analyses else [NO_SOURCES]
     return template("comparison_page.html.jinja", autoescape=True).render(
         title=hide_paths(title),
-        css=_asset("comparison_page.css"),
-        js=_asset("comparison_page.js"),
-        data=_embedded(_data(analyses)),
+        data=htmlsafe_json_dumps(_data(analyses), ensure_ascii=False),
         baseline=comparison.baseline,
         others=len(comparison.tests),
         what=scores_are(comparison),
@@ -250,16 +249,6 @@ def html_page(
             "versions": ", ".join(f"{name} {number}" for name, number in versions().items()),
         },
     )
-
-
-@cache
-def _asset(name: str) -> str:
-    return (Path(__file__).parent / name).read_text(encoding="utf-8")
-
-
-def _embedded(value: Any) -> str:
-    """Returns JSON that can stand inside a <script>: no text in it can end the element or begin a comment."""
-    return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _html(table: Table) -> str:

@@ -207,13 +207,14 @@ class Gate:
 
     async def _body(self, scope: Any, receive: Receive) -> bytes | None:
         """Returns the body; None where the client has left. Raises: LimitPassed, when it has come or grows absurd."""
-        limit = self.limits.file_bytes + _FORM if scope["path"] == FILES else self.limits.body_bytes
+        is_file = scope["path"] == FILES
+        limit = self.limits.file_bytes + _FORM if is_file else self.limits.body_bytes
         headers = dict(scope["headers"])
         size, parts = 0, []
         waits = headers.get(b"expect", b"").lower() == b"100-continue"
         declared = headers.get(b"content-length", b"0")
         if waits and declared.isdigit() and int(declared) > limit:
-            raise self._too_large(int(declared), limit)
+            raise _too_large(is_file, int(declared), limit)
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -223,15 +224,16 @@ class Gate:
                 parts.append(message.get("body", b""))
             # A client reads the answer when it has sent all: what is too much is thrown away, to some end.
             if size > 20 * limit or (size > limit and not message.get("more_body")):
-                raise self._too_large(size, limit)
+                raise _too_large(is_file, size, limit)
             if not message.get("more_body"):
                 return b"".join(parts)
 
-    def _too_large(self, size: int, limit: int) -> LimitPassed:
-        name = "file_bytes" if limit != self.limits.body_bytes else "body_bytes"
-        error = LimitPassed(name, f"{size} bytes or more", limit, "the request is too large")
-        error.headers = {"Connection": "close"}
-        return error
+
+def _too_large(is_file: bool, size: int, limit: int) -> LimitPassed:
+    name = "file_bytes" if is_file else "body_bytes"
+    error = LimitPassed(name, f"{size} bytes or more", limit, "the request is too large")
+    error.headers = {"Connection": "close"}
+    return error
 
 
 def client_of(scope: Any) -> str:
