@@ -41,6 +41,9 @@ LIVE = 1_000  # characters that are translated as they are typed
 MOST_BEAMS, MOST_EXAMPLES = 10, 6
 BEAMS_OF_TERMS = 5  # unless they are chosen
 PENALTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
+# What can be set, in the order in which a request of the page has it.
+SET = ["text", "source", "target", "first", "second", "show", "layer", "head", "count", "beams", "penalty"]
+SET += ["beginning", "terms", "asked", "best", "offered", "written"]
 N_BEST, ATTENTION, DEFAULT = "Other translations", "Attention", "As the model says"
 EMPTY = "The translation appears here."
 _HERE = Path(__file__).parent
@@ -89,7 +92,7 @@ class _Page:
         self.served, self.pairs = api.batcher.models, api.batcher.models.languages()
         self.source = next(iter(self.pairs), None)
         self.known = {option.name for option in fields(DecodingOptions)}
-        self.set: dict[str, Any] = {}
+        self.set: dict[str, Any] = dict.fromkeys(SET)
         with gradio.Blocks(title="Translation", analytics_enabled=False) as self.blocks:
             gradio.HTML(_head(self.served.models), apply_default_css=False, elem_classes="mlnmt")
             self._languages()
