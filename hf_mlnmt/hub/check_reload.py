@@ -1,4 +1,4 @@
-"""Load a folder again in fresh processes, with the package and without it, and compare with the model it came from."""
+"""Checks that a folder loads again in fresh processes, with the package and without, and computes the same."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LENGTH = 12
 
 
 def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: tuple[str, ...]) -> None:
-    """Refuse a folder that does not load again, or computes something else than `model` with its tokenizer does.
+    """Refuses a folder that does not load again, or computes something else than `model` with its tokenizer does.
 
     Args:
         folder: the finished folder.
@@ -59,22 +59,22 @@ def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: 
     }
     expected = compute(model, tokenizer, probe)
     with tempfile.TemporaryDirectory() as scratch:
-        started = [_start(Path(folder), Path(scratch), way, probe) for way in ways]
+        started = {way: _start(Path(folder), Path(scratch) / way, way, probe) for way in ways}
         try:
-            for way, process, out in started:
+            for way, process in started.items():
                 _, errors = process.communicate()
                 if process.returncode:
                     last = "\n".join(errors.strip().splitlines()[-8:])
                     raise UserError(f"{folder}: does not load again ({way}):\n{last}")
-                _compare(folder, way, expected, load_file(out))
+                _compare(folder, way, expected, load_file(Path(scratch) / way / "out"))
         finally:
-            for _, process, _ in started:  # after an error, or a signal to us
+            for process in started.values():  # after an error, or a signal to us
                 process.kill()
                 process.wait()
 
 
 def _check_repetition(folder: str | Path, model: Any, tokenizers: Tokenizers, names: dict[str, str]) -> None:
-    """Refuse a model that translates otherwise once its tokenizers have been called as for a batch to train on."""
+    """Refuses a model that translates otherwise once its tokenizers have been called as for a batch to train on."""
     sides = tokenizers.processing["source"], tokenizers.processing["target"]
     translate = TranslationPipeline(Parts(model, tokenizers.source, tokenizers.target, *sides, tokenizers.each))
     codes = translate.languages
@@ -92,15 +92,16 @@ def _check_repetition(folder: str | Path, model: Any, tokenizers: Tokenizers, na
 
 
 def _languages(model: Any) -> dict[str, str]:
-    """What a model with modules of several languages is told; nothing for any other."""
+    """Returns what a model with modules of several languages is told; {} for any other."""
     config = model.config
     if not hasattr(config, "source_languages"):
         return {}
     return {"source_language": config.source_languages[0], "target_language": config.target_languages[-1]}
 
 
-def _start(folder: Path, scratch: Path, way: str, probe: dict[str, Any]) -> tuple[str, subprocess.Popen[str], Path]:
-    work, here = scratch / way, Path(__file__)
+def _start(folder: Path, work: Path, way: str, probe: dict[str, Any]) -> subprocess.Popen[str]:
+    """Starts a process that loads the folder and writes what it computes to `work`/out."""
+    here = Path(__file__)
     work.mkdir()
     write_json(work / "probe.json", probe)
     # Code of an earlier publication of the same name must not be taken from the user's cache, nor fill it.
@@ -110,11 +111,8 @@ def _start(folder: Path, scratch: Path, way: str, probe: dict[str, Any]) -> tupl
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     # -P: this folder's own files must not be importable by their bare names.
     arguments = [str(here.with_name("reload.py")), str(folder), str(work / "probe.json"), str(work / "out"), way]
-    command = [sys.executable, "-P", *arguments]
-    process = subprocess.Popen(
-        command, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-    )
-    return way, process, work / "out"
+    command, silent = [sys.executable, "-P", *arguments], subprocess.DEVNULL
+    return subprocess.Popen(command, env=environment, text=True, stdin=silent, stdout=silent, stderr=subprocess.PIPE)
 
 
 def _compare(folder: str | Path, way: str, expected: dict[str, Tensor], reloaded: dict[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""What must not go out: pickles, paths of the machine, tokens, training's leftovers. Read from the finished folder.
+"""Checks of a finished folder: no pickles, paths of the machine, tokens or training's leftovers go out.
 
 A generation_config is fit to publish with what the model needs and how it was decoded, and no more.
 Seq2SeqTrainer.evaluate() writes every default of generate() into a model's generation_config, max_length=20 among them:
@@ -11,26 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from safetensors import SafetensorError, safe_open
 from transformers import GenerationConfig
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.model_folder import CARD, CONFIG, GENERATION_CONFIG, TOKEN_IDS, auto_class_of, read_part
+from hf_mlnmt.reports.facts import front_matter
 from hf_mlnmt.reports.paths import SECRET, find_paths, machine_roots
 
-_FORCED = ("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
-_SEARCH = (
-    "num_beams",
-    "length_penalty",
-    "length_normalization",
-    "early_stopping",
-    "max_new_tokens",
-    "max_source_tokens",
+KEPT = (
+    *(*TOKEN_IDS, "forced_bos_token_id", "forced_eos_token_id"),
+    *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens"),
+    *("num_beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens", "max_source_tokens"),
+    *("alpha", "beta", "recombine", "no_repeat_ngram_size", "repetition_penalty", "renormalize_logits"),
 )
-_SCALES = ("alpha", "beta", "recombine")
-_LIMITS = ("no_repeat_ngram_size", "repetition_penalty", "renormalize_logits")
-KEPT = (*TOKEN_IDS, *_FORCED, *_SEARCH, *_SCALES, *_LIMITS)
 """Every other key of a generation config is left out; so are kept keys that only say generate()'s default."""
 _DEFAULTS: dict[str, Any] = {
     "num_beams": 1,
@@ -46,7 +40,7 @@ STOCK_LENGTHS = (20, 21)
 
 
 def clean_generation_config(config: GenerationConfig, model_config: Any) -> GenerationConfig:
-    """The parts of `config` worth keeping; token ids it lacks come from the model's config.
+    """Keeps the parts of `config` that the model needs; token ids it lacks come from the model's config.
 
     `max_new_tokens` is always there: a max_length that somebody chose becomes it, else the model's longest sequence.
     """
@@ -65,7 +59,7 @@ def clean_generation_config(config: GenerationConfig, model_config: Any) -> Gene
 
 
 def pollution(content: Mapping[str, Any]) -> list[str]:
-    """What a generation_config.json holds that is not for publication, as `key=value`."""
+    """Lists what a generation_config.json holds that is not for publication, as `key=value`."""
     keys = [key for key in content if key not in (*KEPT, "transformers_version", "_from_model_config")]
     return [f"{key}={content[key]}" for key in keys if content[key] is not None]
 
@@ -83,7 +77,7 @@ _NEEDED = (CONFIG, GENERATION_CONFIG, CARD)
 
 
 def check_folder(folder: str | Path, *origins: str | Path) -> None:
-    """Refuse a folder that is not fit to publish, naming everything that is wrong with it.
+    """Refuses a folder that is not fit to publish, naming everything that is wrong with it.
 
     Args:
         origins: folders of this machine whose paths must not appear (home, working and temporary folder never may).
@@ -145,18 +139,5 @@ def _file(path: Path, folder: Path, roots: Sequence[str]) -> Iterator[str]:
 
 
 def _is_pickle(start: bytes) -> bool:
-    """A pickle of protocol 2 to 5, or a zip (what torch.save writes)."""
-    return (start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")) or start == b"PK\x03\x04"
-
-
-def front_matter(card: Path) -> dict[str, Any]:
-    """Returns the YAML metadata at the top of a card, {} where there is none."""
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    parts = text.split("---\n", 2)
-    if len(parts) < 3 or parts[0].strip():
-        return {}
-    try:
-        content = yaml.safe_load(parts[1])
-    except yaml.YAMLError:
-        return {}
-    return content if isinstance(content, dict) else {}
+    """Returns whether a file begins as a pickle of protocol 2 to 5, or a zip (what torch.save writes)."""
+    return start[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05") or start == b"PK\x03\x04"

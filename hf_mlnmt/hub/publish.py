@@ -1,4 +1,4 @@
-"""A complete Hub-style folder from a trained model folder; checked before it takes its place."""
+"""Publication: a complete Hub-style folder from a trained model folder, checked before it takes its place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers, languages_of, load_tokenizers
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_folder, check_folder_name, read_json, write_json, write_text
 from hf_mlnmt.hub.check_reload import check_loading
-from hf_mlnmt.hub.checks import check_folder, clean_generation_config, front_matter
+from hf_mlnmt.hub.checks import check_folder, clean_generation_config
 from hf_mlnmt.model_folder import (
     CARD,
     CONFIG,
@@ -30,7 +30,7 @@ from hf_mlnmt.model_folder import (
 )
 from hf_mlnmt.recipe.schema import LICENCES
 from hf_mlnmt.reports.card import build_card
-from hf_mlnmt.reports.facts import Facts, languages_of_results, load_results
+from hf_mlnmt.reports.facts import Facts, front_matter, languages_of_results, load_results
 from hf_mlnmt.reports.parameters import parameters_by_part
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.zoo.systems import architecture_of
@@ -60,7 +60,7 @@ def build_folder(
     confirm_licence: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Published:
-    """Write everything that a Hub repository of the model needs into `target`, checked, or leave nothing behind.
+    """Writes everything that a Hub repository of the model needs into `target`, checked, or leaves nothing behind.
 
     Weights as safetensors, config (use_cache on, auto_map), clean generation config, tokenizers, text processing, the
     model's code, results.json, its run's curves.png, README.md. The same input gives the same bytes, so that an upload
@@ -136,7 +136,7 @@ def _demands(licence: str) -> set[str] | None:
 
 
 def _check_rights(source: Path, results: Path, licence: str) -> None:
-    """Refuse a licence that does not ask what the data's, or that of a model that was begun with, does."""
+    """Refuses a licence that does not ask what the data's, or that of a model that was begun with, does."""
     given = _demands(licence)
     for where, other in _licences_of(source, results, set()):
         if other.lower() == licence.lower():
@@ -151,7 +151,7 @@ def _check_rights(source: Path, results: Path, licence: str) -> None:
 
 
 def _licences_of(folder: Path, results: Path, seen: set[Path]) -> Iterator[tuple[Path, str]]:
-    """(file, licence) of a model's data and of its card, and of those of the models whose weights it began with."""
+    """Yields (file, licence) of a model's data and of its card, and of those of the models that it began with."""
     if folder.resolve() in seen:
         return
     seen.add(folder.resolve())
@@ -185,7 +185,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _load(source: Path) -> tuple[Any, Tokenizers]:
-    """The model, ready to be published, and its tokenizers; vocabularies are checked."""
+    """Loads the model, ready to be published, and its tokenizers; vocabularies are checked."""
     import transformers
 
     from hf_mlnmt.generation.loading import load
@@ -201,7 +201,7 @@ def _load(source: Path) -> tuple[Any, Tokenizers]:
 
 
 def _round(model: Any, dtype: str) -> None:
-    """Round the weights to a type that is stored in fewer bits."""
+    """Rounds the weights to a type that is stored in fewer bits."""
     import torch
 
     for name, weight in model.state_dict().items():
@@ -241,7 +241,7 @@ def _facts(
 
 
 def _curves(source: Path) -> Path | None:
-    """The picture of the training: in the folder of the run whose model this is, or of an earlier publication."""
+    """Finds the picture of the training, in the folder of the run whose model this is, or of a publication."""
     folders = [source, *([source.resolve().parent] if source.resolve().name in MODELS_OF_A_RUN else [])]
     return next((folder / CURVES for folder in folders if (folder / CURVES).is_file()), None)
 
@@ -262,7 +262,7 @@ def _warnings(facts: Facts, path: Path, parameters: int) -> Iterator[str]:
 
 
 def _point_to_code(config: Any, model_class: Any = None) -> None:
-    """Say in `auto_map` where the code of a model of this package is; without `model_class`, of one with a head."""
+    """Says in `auto_map` where the code of a model of this package is; without `model_class`, of one with a head."""
     if architecture := architecture_of(config):
         config.auto_map = {
             auto_class: f"{cls.__module__.split('.')[-1]}.{cls.__name__}"
@@ -271,7 +271,7 @@ def _point_to_code(config: Any, model_class: Any = None) -> None:
 
 
 def _write_model(model: Any, folder: Path, dtype: str | None = None) -> None:
-    """Weights, config and generation config; where Transformers lacks the model, its code too, which auto_map names."""
+    """Writes weights, config and generation config; where Transformers lacks the model, its code."""
     import torch
     from transformers.utils import logging
 

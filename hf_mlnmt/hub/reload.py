@@ -1,4 +1,4 @@
-"""What a model computes for a probe; as a script, run by check_reload.py in a process of its own, a published one.
+"""The outputs of a model for a probe; as a script, run by check_reload.py in a process of its own, of a folder's.
 
     python -P reload.py FOLDER PROBE.json OUT.safetensors package|remote-code
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def main(folder: str, probe_file: str, out: str, way: str) -> None:
-    """Load the folder and write what `compute` returns for the probe to `out`."""
+    """Loads the folder and writes what `compute` returns for the probe to `out`."""
     if way == "remote-code":
         sys.modules["hf_mlnmt"] = None  # type: ignore[assignment]  # importing it now raises ImportError
     import torch
@@ -30,7 +30,7 @@ def main(folder: str, probe_file: str, out: str, way: str) -> None:
 
 
 def compute(model: Any, tokenizer: Any, probe: dict[str, Any]) -> dict[str, Any]:
-    """The ids of the probe's texts, the logits of its target ids, and, if the model generates, its output."""
+    """Computes the ids of the probe's texts, the logits of its target ids, and, if the model generates, its output."""
     import torch
 
     batch = tokenizer(probe["texts"], return_tensors="pt", padding=True)

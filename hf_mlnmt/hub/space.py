@@ -7,7 +7,6 @@ package is taken out of requirements.txt, app.py loads the model by the code bes
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import SpaceCardData
 
@@ -24,7 +23,7 @@ _TORCH = "https://download.pytorch.org/whl/cpu"
 
 
 def check_space_folder(folder: str | Path) -> None:
-    """Raises: UserError for a folder that holds anything but an earlier Space."""
+    """Raises UserError for a folder that holds anything but an earlier Space."""
     folder = Path(folder)
     check_folder_name(folder)
     foreign = sorted({path.name for path in folder.iterdir()} - {CARD, APP, REQUIREMENTS}) if folder.is_dir() else []
@@ -33,7 +32,7 @@ def check_space_folder(folder: str | Path) -> None:
 
 
 def build_space(facts: Facts, folder: str | Path, name: str) -> Path:
-    """Write the folder of the Space `name` (owner/name) for the model that `facts` are of, in place of an earlier one.
+    """Writes the folder of the Space `name` (owner/name) for the model of `facts`, in place of an earlier one.
 
     Raises: UserError for a model that does not translate, or whose languages nothing says.
     """
@@ -45,17 +44,12 @@ def build_space(facts: Facts, folder: str | Path, name: str) -> Path:
         raise UserError(f"--space {name}: the page asks which languages the model has. Say --from and --to.")
     with atomic_folder(folder) as new:
         write_text(new / CARD, _readme(facts, name))
-        write_text(new / APP, template("space_app.jinja").render(_content(facts)))
+        content = {"facts": facts, "modules": hasattr(facts.config, "source_languages") and not facts.config.is_pair}
+        content |= {"sentence": "", "auto_class": "AutoModelForSeq2SeqLM", "tokenizers": LANGUAGE_TOKENIZERS}
+        app = template("space_app.jinja").render(content, target_tokenizer=TARGET_TOKENIZER)
+        write_text(new / APP, app)
         write_text(new / REQUIREMENTS, _requirements())
     return folder
-
-
-def _content(facts: Facts) -> dict[str, Any]:
-    modules = hasattr(facts.config, "source_languages") and not facts.config.is_pair
-    return {
-        **{"facts": facts, "modules": modules, "sentence": "", "auto_class": "AutoModelForSeq2SeqLM"},
-        **{"tokenizers": LANGUAGE_TOKENIZERS, "target_tokenizer": TARGET_TOKENIZER},
-    }
 
 
 def _readme(facts: Facts, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Upload a built folder to the Hub. Interrupted, the same command goes on: nothing that arrived is sent again.
+"""Upload of a built folder to the Hub. Interrupted, the same command goes on: nothing that arrived is sent again.
 
 huggingface_hub's upload_folder skips files that are committed and data that is stored; what it leaves to us is one
 repository, branch or pull request for all attempts, trying again, and saying clearly what is wrong.
@@ -39,7 +39,7 @@ def push(
     api: Any = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> str:
-    """Upload a folder that `build_folder` made; returns the address where it now is.
+    """Uploads a folder that `build_folder` made; returns the address where it now is.
 
     Args:
         repo_id: "owner/name"; made when it does not exist (not with `create_pr`).
@@ -75,7 +75,7 @@ def push(
 
 
 def check_repository(repo_id: str, option: str = "--push") -> None:
-    """Raises: UserError for what is no name of a repository of the Hub; it names the option."""
+    """Raises UserError for what is no name of a repository of the Hub; it names the option."""
     from huggingface_hub.utils import validate_repo_id
 
     try:
@@ -87,7 +87,7 @@ def check_repository(repo_id: str, option: str = "--push") -> None:
 
 
 def check_ready(repo_id: str, token: str | None = None) -> None:
-    """Refuse early, before a folder is built, what cannot work: a wrong name, offline mode, no token. No network."""
+    """Refuses before a folder is built what cannot work: a wrong name, offline mode, no token. No network."""
     from huggingface_hub import get_token
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
@@ -108,7 +108,7 @@ def _ask(call: Callable[[], Any], repo_id: str) -> Any:
 
 
 def _pull_request(api: Any, repo_id: str, user: str, message: str, kind: dict[str, str]) -> str:
-    """The branch of our open pull request of this title, or of a new one: upload_folder would open one each time."""
+    """Returns the branch of our open pull request of this title, or of a new one: upload_folder would open more."""
     for discussion in api.get_repo_discussions(repo_id, author=user, discussion_type="pull_request", **kind):
         if discussion.title == message and discussion.status in ("open", "draft"):
             return f"refs/pr/{discussion.num}"
@@ -138,7 +138,7 @@ def _upload(
 
 
 def _check_arrival(api: Any, folder: Path, repo_id: str, revision: str | None, kind: dict[str, str]) -> None:
-    """A large folder arrives in several commits: see that none is missing."""
+    """Checks that no file is missing: a large folder arrives in several commits."""
     there = set(_ask(lambda: api.list_repo_files(repo_id, revision=revision, **kind), repo_id))
     here = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     if lacking := sorted(here - there):
@@ -150,7 +150,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _explain(error: BaseException, repo_id: str, unfinished: bool = False) -> UserError:
-    """What happened and what to do, from an error of the Hub or of the network."""
+    """Makes an error that says what happened and what to do, of one of the Hub or of the network."""
     status = _status(error)
     resume = " What arrived is kept: run the same command again to go on." if unfinished else ""
     if isinstance(error, OfflineModeIsEnabled):

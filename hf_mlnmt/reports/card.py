@@ -1,8 +1,8 @@
-"""The model card, README.md: a template filled with Facts. Its numbers stand in results.json or in a config.
+"""The model card, README.md, a template filled with Facts. Its numbers stand in results.json or in a config.
 
 | part of a card | made by |
 | --- | --- |
-| the YAML on top, which the Hub searches and shows | `metadata`; only what is recorded, nothing is guessed |
+| the YAML on top, which the Hub searches | `metadata`, `front_matter`; of each test set the first metric, a line each |
 | code that runs as it is, beside the model or online | card_code.jinja |
 | of a model of one language: task, perplexities | `what_it_is`, `perplexity_table` |
 | the system beside others, at a comparison's own budget | `side_by_side` |
@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub.utils import yaml_dump
 
 from hf_mlnmt.evaluation.comparison import Comparison
 from hf_mlnmt.evaluation.scores import with_arrow
@@ -33,7 +34,6 @@ from hf_mlnmt.reports.tables import (
     show,
     significance_tables,
     template,
-    title,
 )
 from hf_mlnmt.table import Number, Table, markdown_text
 
@@ -42,12 +42,12 @@ _NUMBERS = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_t
 
 
 def auto_class_of_facts(facts: Facts) -> str:
-    """The Auto class that loads the model."""
+    """Returns the name of the Auto class that loads the model."""
     return auto_class_of_config({**facts.config.to_dict(), "architectures": [facts.model_class.__name__]})
 
 
 def what_it_is(facts: Facts) -> tuple[str, str]:
-    """A sentence, and the part of a translation model that begins with it."""
+    """Returns a sentence, and the part of a translation model that begins with it."""
     if auto_class_of_facts(facts) == "AutoModelForMaskedLM":
         what = "Predicts hidden tokens of a text: the encoder of a translation model, pre-trained (encoder-cloze)."
         return what, "encoder"
@@ -57,7 +57,7 @@ def what_it_is(facts: Facts) -> tuple[str, str]:
 
 
 def perplexity_table(results: Mapping[str, Any]) -> Table | None:
-    """The key "perplexity" of results.json; None where it is not recorded."""
+    """Makes a table of the key "perplexity" of results.json; None where it is not recorded."""
     tests = results.get("perplexity")
     if not isinstance(tests, Mapping) or not tests:
         return None
@@ -70,7 +70,7 @@ def perplexity_table(results: Mapping[str, Any]) -> Table | None:
 
 
 def side_by_side(facts: Facts) -> list[dict[str, Any]]:
-    """The comparisons that the system is part of: name, its role, what all systems share, its rows, whether tested."""
+    """Returns the comparisons that the system is part of, as card.md.jinja takes them."""
     stem = facts.name
     return [
         {
@@ -103,8 +103,13 @@ _METRIC_IDS = {("cased", "BLEU"): "sacrebleu", ("cased", "chrF"): "chrf", ("case
 
 
 def metadata(facts: Facts) -> ModelCardData:
-    """Languages, licence, library, task, tags, data sets, metrics, and the scores as a model-index."""
-    results = [_eval_result(facts, score) for score in scores_of(facts.results)]
+    """Returns languages, licence, library, task, tags, data sets, metrics, and a model-index.
+
+    The index has the first score of each test set and seed; the others stand in the card's tables and results.json.
+    """
+    scores = list(scores_of(facts.results))
+    firsts = {(score.test_set, str(score.seed)): score for score in reversed(scores)}
+    results = [_eval_result(facts, score) for score in reversed(firsts.values())]
     datasets = hub_datasets(facts.data)
     task = PIPELINE_TAGS.get(auto_class_of_facts(facts), "translation")
     licence, _, own_licence = (facts.licence or "").lower().partition(":")  # other:NAME
@@ -118,21 +123,36 @@ def metadata(facts: Facts) -> ModelCardData:
         pipeline_tag=task,
         tags=[task, "neural-machine-translation", *own],
         datasets=datasets or None,
-        metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
+        metrics=list(dict.fromkeys(map(_metric_id, scores))) or None,
         eval_results=results or None,
         # Demanded with results; without them it would stand in the YAML as a key that the Hub does not know.
         model_name=facts.name.split("/")[-1] if results else None,
     )
 
 
+def front_matter(facts: Facts) -> str:
+    """Returns the metadata as YAML, in which each result of the index is a line."""
+    content = metadata(facts).to_dict()
+    index = content.pop("model-index", [])
+    lines = [f"- name: {yaml_dump(model['name']).splitlines()[0]}\n  results:" for model in index]
+    for result in (result for model in index for result in model["results"]):
+        line = yaml_dump(result, default_flow_style=True, width=float("inf")).strip()
+        lines.append(f"  - {line}")
+    return "\n".join([yaml_dump(content, sort_keys=True).strip(), *(["model-index:"] if index else []), *lines])
+
+
+def _metric_id(score: Score) -> str:
+    return _METRIC_IDS.get((score.protocol, score.metric), f"{score.metric.lower()}-{score.protocol}")
+
+
 def hub_datasets(data: Mapping[str, Any]) -> list[str]:
-    """The corpora that are data sets of the Hub by name, of a results file's or a recipe's `data`."""
+    """Returns the corpora that are data sets of the Hub by name, of a results file's or a recipe's `data`."""
     names = [corpus.get("dataset") for corpus, _ in _corpora_of(data)]
     return list(dict.fromkeys(name for name in names if isinstance(name, str) and _HUB_NAME.fullmatch(name)))
 
 
 def _corpora_of(data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """(corpus, what results say of it) of all training corpora; where nothing is said, the corpus twice."""
+    """Yields (corpus, what results say of it) of all training corpora; where nothing is said, the corpus twice."""
     corpora = data.get("train")
     for entry in corpora if isinstance(corpora, list) else [corpora]:
         if isinstance(entry, Mapping):
@@ -147,15 +167,14 @@ def _eval_result(facts: Facts, score: Score) -> EvalResult:
         arguments["confidence_interval_95"] = [round(bound, 2) for bound in score.interval]
     if len(facts.results) > 1:
         arguments["seed"] = score.seed
-    metric = _METRIC_IDS.get((score.protocol, score.metric), f"{score.metric.lower()}-{score.protocol}")
     return EvalResult(
         task_type="translation",
         task_name=f"Translation {language_name(source)} to {language_name(target)}" if source and target else None,
         dataset_type=dataset or re.sub(r"[^\w.-]+", "-", score.test_set),
         dataset_name=score.test_set,
         dataset_args={"test_set": score.test_set} if dataset else None,
-        metric_type=metric,
-        metric_name=f"{score.metric} ({title(score.protocol, [score])})",
+        metric_type=_metric_id(score),
+        metric_name=score.metric,
         metric_value=round(score.score, 2),
         metric_args=arguments,
     )
@@ -174,8 +193,8 @@ _RUN = {
 
 
 def build_card(facts: Facts) -> str:
-    """The whole card: YAML metadata, then Markdown."""
-    auto_class, head = auto_class_of_facts(facts), metadata(facts).to_yaml()
+    """Returns the whole card: YAML metadata, then Markdown."""
+    auto_class, head = auto_class_of_facts(facts), front_matter(facts)
     facts = replace(facts, results=_one_line(facts.results), generation=_one_line(facts.generation))
     content: dict[str, Any] = {
         "facts": facts,
@@ -194,6 +213,7 @@ def build_card(facts: Facts) -> str:
         what, part = what_it_is(facts)
         scored = perplexity_table(facts.results[0]) if facts.results else None
         return template(TEMPLATE_OF_TEXT).render(content, what=what, part=part, perplexity_table=scored)
+    settings = {key: value for key, value in facts.generation.items() if key != "transformers_version"}
     return template(TEMPLATE).render(
         content,
         direction=markdown_text(_direction(facts)),
@@ -202,13 +222,14 @@ def build_card(facts: Facts) -> str:
         significance_tables=significance_tables(facts.results),
         comparisons=side_by_side(facts),
         legend=LEGEND,
-        decoding=[markdown_text(paragraph) for paragraph in _decoding(facts)],
+        show=lambda value: markdown_text(show(value)),
+        generation=markdown_text(", ".join(f"`{key}={value!r}`" for key, value in settings.items())),
         lowercased=" and ".join(side for side, steps in facts.processing.items() if steps.get("lowercase")),
     )
 
 
 def _one_line(value: Any) -> Any:
-    """JSON whose texts, keys too, stay in their line and between their backticks, and are no links."""
+    """Returns JSON whose texts, keys too, stay in their line and between their backticks, and are no links."""
     if isinstance(value, Mapping):
         return {_one_line(key): _one_line(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -238,7 +259,7 @@ def _direction(facts: Facts) -> str:
 
 
 def _of_modules(config: Any) -> tuple[list[str], list[str]] | None:
-    """Source and target languages of a model with modules for several; None for any other."""
+    """Returns source and target languages of a model with modules for several; None for any other."""
     if not hasattr(config, "source_languages") or config.is_pair:
         return None
     return config.source_languages, config.target_languages
@@ -250,7 +271,7 @@ def _listed(codes: list[str]) -> str:
 
 def _shape(config: Any) -> str:
     if hasattr(config, "members"):
-        members = ", ".join(f"{one.model_type} ({_shape(one)})" for one in config.members())
+        members = ", ".join(f"{member.model_type} ({_shape(member)})" for member in config.members())
         return f"{config.normalization}-level normalization, alpha {config.alpha}, beta {config.beta}, of {members}"
     sides = [side for side in ("encoder", "decoder") if hasattr(config, f"{side}_layers")]
     if not config.is_encoder_decoder:
@@ -277,13 +298,13 @@ def _data(facts: Facts) -> Table | None:
             "name": data.get("name"),
             "licence of the data": data.get("licence") or data.get("license"),
             **({"on the Hub": hub_datasets(data)} if hub_datasets(data) else {}),
-            **{f"corpus {number}": _corpus(*one) for number, one in enumerate(_corpora_of(data), 1)},
+            **{f"corpus {number}": _corpus(*corpus) for number, corpus in enumerate(_corpora_of(data), 1)},
         }
     )
 
 
 def _corpus(corpus: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
-    """A corpus's files, and how many pairs were kept and dropped where that is recorded."""
+    """Returns a corpus's files, and how many pairs were kept and dropped where that is recorded."""
     parts = [_files(corpus), _made(corpus, entry.get("synthetic"))]
     if entry is not corpus:
         counts = {key: value for key, value in entry.items() if key != "corpus" and isinstance(value, int)}
@@ -301,7 +322,7 @@ def _files(corpus: Mapping[str, Any]) -> str:
 
 
 def _made(corpus: Mapping[str, Any], manifest: Any) -> str:
-    """How a synthetic corpus was made and is used, as far as it is recorded."""
+    """Says how a synthetic corpus was made and is used, as far as it is recorded."""
     if not isinstance(manifest, Mapping):
         return ""
     model = f"by `{manifest['model']}` " if manifest.get("model") else ""
@@ -311,7 +332,7 @@ def _made(corpus: Mapping[str, Any], manifest: Any) -> str:
 
 
 def _training(result: Mapping[str, Any]) -> Table:
-    """How one seed was trained."""
+    """Makes a table of how a seed was trained."""
     rows = {label: result.get(key) for key, label in _RUN.items() if key != "checkpoints" or key in result}
     rows["command"] = f"`{rows['command']}`" if rows["command"] else None
     if isinstance(rows["versions"], Mapping):
@@ -320,25 +341,3 @@ def _training(result: Mapping[str, Any]) -> Table:
     if weights := (result.get("recipe") or {}).get("init_from"):
         rows["begins with the weights of"] = show(weights)
     return facts_table(rows)
-
-
-def _decoding(facts: Facts) -> list[str]:
-    """What is known of decoding, a paragraph each."""
-    blocks = []
-    if facts.results:
-        blocks.append(f"The scores above were made with: {show(facts.recorded('decoding'))}.")
-    if facts.generation:
-        settings = {key: value for key, value in facts.generation.items() if key != "transformers_version"}
-        shown = ", ".join(f"`{key}={value!r}`" for key, value in settings.items())
-        blocks.append(f"`generation_config.json`, what `generate()` does unless told otherwise: {shown}.")
-    if facts.generation.get("max_source_tokens"):
-        blocks.append(
-            "`max_source_tokens` is the longest source of the training, in subwords: the package's pipeline and "
-            "command translate what is longer in parts."
-        )
-    if formula := facts.generation.get("length_normalization"):
-        blocks.append(
-            f"The scores' length normalisation is `{formula}`, which only the package's pipeline and command do; "
-            "`generate()` by itself divides by the length to the power of `length_penalty`."
-        )
-    return blocks

@@ -1,8 +1,8 @@
-"""Making a comparison of what a user gives, and keeping it in a folder; evaluation/comparison.py says what it holds."""
+"""Comparisons made of what a user gives and kept in a folder; evaluation/comparison.py says what one holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def add_runs(
     known_texts: dict[Path, Mapping[str, Texts]] | None = None,
     **settings: int,
 ) -> Comparison:
-    """Take runs into a comparison and test every system against the baseline; what is there already is kept.
+    """Adds runs to a comparison and tests every system against the baseline; what is there already is kept.
 
     Args:
         runs: of any seeds, or folders of runs of training. The first is one of the baseline's, unless `output` has a
@@ -59,25 +59,12 @@ def add_runs(
 
     Raises: UserError for runs that are not comparable, and for pairs without runs; then nothing is written.
     """
-    new = []
-    for run in runs:
-        finished = run if isinstance(run, SystemRun) else read_run(run)
-        if finished is None:
-            tell(f"{run}: not finished, passed over")
-        else:
-            new.append(finished)
     folder = Path(output) if output is not None else None
     kept = read_comparison(folder) if folder and (folder / COMPARISON).is_file() else None
-    if kept is None and (not new or (new[0] is not runs[0] and new[0].origin != Path(str(runs[0])))):
-        raise UserError(f"{runs[0]}: the baseline's run has no results.json yet. Let it finish first.")
+    given = _finished(runs, kept is None, tell)
     settings = {"bootstrap": DEFAULT_BOOTSTRAP, "trials": DEFAULT_TRIALS, "seed": DEFAULT_SEED, **settings}
-    name, methods = (kept.baseline, kept.methods) if kept else (new[0].name, methods)
+    name, methods = (kept.baseline, kept.methods) if kept else (next(iter(given))[0], methods)
     comparison = Comparison(name, settings=settings, methods=methods)
-    given: dict[tuple[str, int], SystemRun] = {}
-    for run in new:
-        if given.setdefault((run.name, run.seed), run) is not run:
-            other = given[run.name, run.seed].origin
-            raise UserError(f"{other} and {run.origin} are two runs of one system and seed ({run.name}, {run.seed}).")
     every = {
         (system, seed): SystemRun(Path(f"{system}.seed{seed}"), results)
         for system, by_seed in (kept.runs if kept else {}).items()
@@ -102,20 +89,46 @@ def add_runs(
         return kept_counts[key].read_bytes() if key in kept_counts else packed[key]
 
     add_tests(comparison, load, kept, pairs, tell)
+    _check_stems(comparison.runs)
+    if folder:
+        _write(comparison, packed, folder)
+    return comparison
+
+
+def _finished(
+    runs: Sequence[str | Path | SystemRun], begins: bool, tell: Callable[[str], None]
+) -> dict[tuple[str, int], SystemRun]:
+    """Returns {(system, seed): run} of the runs that are finished; the first must be where a comparison begins."""
+    finished: dict[tuple[str, int], SystemRun] = {}
+    for number, given in enumerate(runs):
+        run = given if isinstance(given, SystemRun) else read_run(given)
+        if run is None and number == 0 and begins:
+            raise UserError(f"{given}: the baseline's run has no results.json yet. Let it finish first.")
+        if run is None:
+            tell(f"{given}: not finished, passed over")
+        elif (other := finished.setdefault((run.name, run.seed), run)) is not run:
+            both = f"{other.origin} and {run.origin}"
+            raise UserError(f"{both} are two runs of one system and seed ({run.name}, {run.seed}).")
+    return finished
+
+
+def _check_stems(names: Iterable[str]) -> None:
     stems: dict[str, str] = {}
-    for name in comparison.runs:
+    for name in names:
         if (before := stems.setdefault(file_name(name), name)) != name:
             raise UserError(f"{before!r} and {name!r} would be files of one name. Give one another name, NAME=PATH.")
-    if folder:
-        for (system, seed), counts in packed.items():
-            stem = f"{file_name(system)}.seed{seed}"
-            if counts is not None:
-                with atomic_path(folder / f"{stem}{COUNTS}") as path:
-                    path.write_bytes(counts)
-            write_json(folder / f"{stem}.json", comparison.runs[system][seed])
-        write_json(folder / COMPARISON, comparison.to_dict())
-        write_text(folder / PAGE, page_of(folder))
-    return comparison
+
+
+def _write(comparison: Comparison, packed: Mapping[tuple[str, int], bytes | None], folder: Path) -> None:
+    """Writes the files of the runs whose counts are given, the comparison and its page."""
+    for (system, seed), counts in packed.items():
+        stem = f"{file_name(system)}.seed{seed}"
+        if counts is not None:
+            with atomic_path(folder / f"{stem}{COUNTS}") as path:
+                path.write_bytes(counts)
+        write_json(folder / f"{stem}.json", comparison.runs[system][seed])
+    write_json(folder / COMPARISON, comparison.to_dict())
+    write_text(folder / PAGE, page_of(folder))
 
 
 def analyses_of(
@@ -124,7 +137,7 @@ def analyses_of(
     texts: Mapping[Path, Mapping[str, Texts]],
     **about: Any,
 ) -> dict[str, OutputAnalysis]:
-    """{test set: analysis of the translations of each system's first run}, of systems whose translations are here.
+    """Returns {test set: analysis of the translations of each system's first run}, of those that are here.
 
     texts: by origin of a run, as `add_runs` fills `known_texts`. about: as `analyse_outputs` takes it, without
     protocol and language.
@@ -152,7 +165,7 @@ def _kept_counts(folder: Path, system: str, seed: int) -> Path:
 
 
 def _check(runs: Mapping[tuple[str, int], SystemRun], comparison: Comparison, tell: Callable[[str], None]) -> None:
-    """Compare how every run was made with the baseline's run of its seed, and the baseline's runs with one another."""
+    """Compares how every run was made with the baseline's run of its seed, and the baseline's runs with one another."""
     from hf_mlnmt.recipe.schema import default_keys
 
     baseline = comparison.baseline

@@ -11,9 +11,10 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
+
+from jinja2.utils import htmlsafe_json_dumps
 
 from hf_mlnmt.analysis.curves import FILE as METRICS
 from hf_mlnmt.analysis.curves import Metrics, dev_scores, label, read_metrics, series
@@ -38,31 +39,29 @@ P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
 def comparison_page(
     comparison: Comparison, own_budget: Mapping[str, Any] | None = None, sections: Sequence[str] = ()
 ) -> str:
-    """The page as Markdown. own_budget: of the baseline's recipe. sections: Markdown to stand behind the overview."""
-    blocks = [
-        f"# {_heading(comparison)}",
-        f"{same_for_all(comparison, own_budget)} Baseline: `{comparison.baseline}`. Made by `hf-mlnmt compare` "
-        "from the files beside this page.",
-        overview(comparison).markdown(),
-        *_notes(comparison),
-        *sections,
-    ]
-    for test_set, protocol in comparison.places:
-        heading = f"## {test_set}, protocol {comparison.title(test_set, protocol)}"
-        blocks.append(f"{heading}\n\n{detail_table(comparison, test_set, protocol).markdown()}")
-    blocks += [_legend(comparison), *([_changes(comparison)] if comparison.methods and _trained(comparison) else ())]
-    blocks.append(_signatures(comparison.first))
-    return markdown_text("\n\n".join(blocks)) + "\n"  # names and notes come from files
+    """Returns the page as Markdown. own_budget: of the baseline's recipe. sections: Markdown behind the overview."""
+    page = template("comparison_page.md.jinja").render(
+        comparison=comparison,
+        heading=_heading(comparison),
+        same=same_for_all(comparison, own_budget),
+        blocks=[overview(comparison).markdown(), *_notes(comparison), *sections],
+        trained=_trained(comparison),
+        changes=_changes(comparison),
+        detail_table=detail_table,
+        show=show,
+        legend=LEGEND,
+    )
+    return markdown_text(page)  # names and notes come from files
 
 
 def page_of(folder: str | Path, root: str | Path | None = None) -> str:
-    """The README.md of a comparison's folder, from its JSON files, and the recipe's own budget from the record."""
+    """Returns the README.md of a comparison's folder, from its JSON files and the recipe's own budget."""
     comparison = read_comparison(folder)
     return comparison_page(comparison, own_budget(comparison.baseline, root))
 
 
 def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] | None:
-    """The budget of the recipe of a run, <system>.<setup>; None if there is no such setup."""
+    """Returns the budget of the recipe of a run, <system>.<setup>; None if there is no such setup."""
     from hf_mlnmt.recipe.reading import is_recipe, read_recipe
 
     system, _, setup = stem.partition(".")
@@ -72,7 +71,7 @@ def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] |
 
 
 def _trained(comparison: Comparison) -> bool:
-    """Whether all runs say how they were trained; files of translations do not."""
+    """Returns whether all runs say how they were trained; files of translations do not."""
     return all("recipe" in run for runs in comparison.runs.values() for run in runs.values())
 
 
@@ -87,7 +86,7 @@ def _heading(comparison: Comparison) -> str:
 
 
 def same_for_all(comparison: Comparison, own_budget: Mapping[str, Any] | None) -> str:
-    """What the systems of a comparison share, and how their budget compares with the recipe's own."""
+    """Says what the systems of a comparison share, and how their budget compares with the recipe's own."""
     seeds = list(comparison.runs[comparison.baseline])
     which = f"seed ({seeds[0]})" if len(seeds) == 1 else f"seeds ({', '.join(map(str, seeds))}; a run for each)"
     if not _trained(comparison):
@@ -113,7 +112,7 @@ def same_for_all(comparison: Comparison, own_budget: Mapping[str, Any] | None) -
 
 
 def overview(comparison: Comparison) -> Table:
-    """A row for each system: its size, its time, BLEU of every test set and protocol with the difference."""
+    """Makes a row for each system: its size, its time, BLEU of every test set and protocol with the difference."""
     columns = [
         Number(f"{test}, {_headline(comparison, test, protocol)} {protocol}") for test, protocol in comparison.places
     ]
@@ -128,7 +127,7 @@ def overview(comparison: Comparison) -> Table:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """What the results files note of their budgets (`budget.note`, written by hand): one block, or none."""
+    """Returns what results files note of their budgets (`budget.note`, written by hand): a block, or none."""
     lines = [
         f"- `{system}`, seed {seed}: {run['budget']['note']}"
         for system, runs in comparison.runs.items()
@@ -139,32 +138,32 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def minutes_of(runs: Mapping[int, Mapping[str, Any]]) -> str:
-    """Processor time of a training, the mean of those that say it."""
+    """Returns the processor time of a training, the mean of those that say it."""
     budgets = [run.get("budget") or {} for run in runs.values()]
     known = [budget["cpu_minutes"] for budget in budgets if budget.get("cpu_minutes")]
     return f"{statistics.fmean(known):.1f}" if known else MISSING
 
 
 def with_difference(comparison: Comparison, system: str, test_set: str, protocol: str) -> str:
-    """BLEU of a system, in brackets its difference to the baseline with a mark of its p-value."""
+    """Returns BLEU of a system, in brackets its difference to the baseline with a mark of its p-value."""
     scores, difference, _ = detail(comparison, system, test_set, protocol, _headline(comparison, test_set, protocol))
     return f"{scores} ({difference})" if difference else scores
 
 
 def _headline(comparison: Comparison, test_set: str, protocol: str) -> str:
-    """BLEU, or the first metric where it was not scored."""
+    """Returns BLEU, or the first metric where it was not scored."""
     metrics = comparison.metrics(test_set, protocol)
     return "BLEU" if "BLEU" in metrics else metrics[0]
 
 
 def mean_text(scores: Sequence[float]) -> str:
-    """The mean of one score a seed, and of several the standard deviation."""
+    """Returns the mean over seeds, and of several the standard deviation."""
     text = f"{statistics.fmean(scores):.2f}"
     return f"{text} ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else text
 
 
 def detail_table(comparison: Comparison, test_set: str, protocol: str) -> Table:
-    """Of one test set and protocol: each metric's mean, difference and p-values side by side."""
+    """Makes a table of a test set and protocol: each metric's mean, difference and p-values side by side."""
     metrics = comparison.metrics(test_set, protocol)
     names = [name for metric in metrics for name in (with_arrow(metric), "difference", "p")]
     rows = []
@@ -175,7 +174,7 @@ def detail_table(comparison: Comparison, test_set: str, protocol: str) -> Table:
 
 
 def detail(comparison: Comparison, system: str, test_set: str, protocol: str, metric: str) -> tuple[str, str, str]:
-    """Mean score, difference and p-values of one system ("equal": equal outputs); the baseline has the score alone."""
+    """Returns mean score, difference and p-values ("equal": equal outputs); of the baseline the score alone."""
     place = (system, test_set, protocol, metric)
     scores = mean_text(comparison.scores(*place))
     tested = comparison.tested(*place)
@@ -189,10 +188,12 @@ def detail(comparison: Comparison, system: str, test_set: str, protocol: str, me
     return scores, f"{tested['difference']:+.2f}{comparison.mark(*place)}", p_values
 
 
-def _changes(comparison: Comparison) -> str:
-    """Of each method the keys of the recipe that are not the baseline's, and its steps."""
+def _changes(comparison: Comparison) -> list[str]:
+    """Lists of each method the keys of the recipe that are not the baseline's, and its steps; [] for systems."""
     from hf_mlnmt.recipe.schema import default_keys
 
+    if not comparison.methods or not _trained(comparison):
+        return []
     lines, defaults = ["What each row has that the baseline has not:"], default_keys()
     for system, runs in comparison.runs.items():
         if system != comparison.baseline:
@@ -200,33 +201,9 @@ def _changes(comparison: Comparison) -> str:
             changed = [*changed_keys(run, comparison.first, defaults), *run.get("made_by", [])]
             steps = (run.get("budget") or {}).get("steps")
             lines.append(f"- `{system}` ({show(steps)} steps): {'; '.join(changed) or 'nothing'}")
-    return "\n".join(lines)
+    return lines
 
 
-def _legend(comparison: Comparison) -> str:
-    seeds = max(len(runs) for runs in comparison.runs.values())
-    over = "scores are means over seeds ± their standard deviation; " if seeds > 1 else ""
-    minutes = "CPU minutes are processor time of the training alone. " if _trained(comparison) else ""
-    welch = " / of Welch's t-test on the seeds' scores" if seeds > 1 else ""
-    note = f" {comparison.note}" if comparison.note else ""
-    return (
-        f"Differences are to the baseline; {over}p is of approximate randomisation "
-        f"({show(comparison.settings.get('trials'))} trials) / of the paired bootstrap "
-        f"({show(comparison.settings.get('bootstrap'))} resamples){welch}, each uncorrected. {LEGEND} That number is "
-        f"{len(comparison.tests)}.{note} Both resampling tests ask what "
-        "other sentences would have given; what other seeds would have given only Welch's asks. "
-        f"{minutes}Decoding: {show(comparison.first.get('decoding'))}."
-    )
-
-
-def _signatures(results: Mapping[str, Any]) -> str:
-    lines = []
-    for protocol, metrics in next(iter(results["scores"].values())).items():
-        lines += [f"- {protocol} {name}: `{entry.get('signature', '')}`" for name, entry in metrics.items()]
-    return "Signatures:\n\n" + "\n".join(lines)
-
-
-TEMPLATE = "comparison_page.html.jinja"
 FIRST_RUN = "Lengths, outputs and sentences are of the first run of each system."
 NO_SOURCES = "no --source: no lengths, no statistics of outputs"
 Curves = Mapping[str, Metrics]
@@ -239,53 +216,39 @@ Analyses = Mapping[str, OutputAnalysis]
 def html_page(
     comparison: Comparison, analyses: Analyses, *, title: str, curves: Curves | None = None, maps: Maps | None = None
 ) -> str:
-    """The page as HTML. curves: {system: metrics}, of `curves_of`; maps: of `read_maps`."""
+    """Returns the page as HTML. curves: {system: metrics}, of `curves_of`; maps: of `read_maps`."""
     known = [analysis for analysis in analyses.values() if analysis.sources is not None]
     notes = [] if known or not analyses else [NO_SOURCES]
-    return template(TEMPLATE, autoescape=True).render(
+    return template("comparison_page.html.jinja", autoescape=True).render(
         title=hide_paths(title),
-        css=_asset("comparison_page.css"),
-        js=_asset("comparison_page.js"),
-        data=_embedded(_data(analyses)),
+        data=htmlsafe_json_dumps(_data(analyses), ensure_ascii=False),
         baseline=comparison.baseline,
         others=len(comparison.tests),
         what=scores_are(comparison),
         about=[same_for_all(comparison, None), *(block.replace("`", "") for block in _notes(comparison))],
         overview=_html(overview(comparison)) if _trained(comparison) else None,
-        changes=_changes(comparison).splitlines() if comparison.methods and _trained(comparison) else [],
+        changes=_changes(comparison),
         systems=list(next(iter(analyses.values())).outputs) if analyses else [],
         sections=[_section(comparison, *place) for place in comparison.places],
         lengths=[
             _lengths(analysis, _suffix(test, analyses)) for test, analysis in analyses.items() if analysis.lengths
         ],
-        statistics={_suffix(test, analyses): _statistics(one) for test, one in analyses.items() if one.statistics},
+        statistics={
+            _suffix(test, analyses): _statistics(analysis) for test, analysis in analyses.items() if analysis.statistics
+        },
         trained=list(curves or {}),
         curves=_curves(curves or {}),
         maps={
-            what: {name: attention_map(label=f"attention of {name}", **one) for name, one in systems.items()}
+            what: {name: attention_map(label=f"attention of {name}", **map_) for name, map_ in systems.items()}
             for what, systems in (maps or {}).items()
         },
         notes=[*notes, *([FIRST_RUN] if comparison.several and analyses else []), *filter(None, [comparison.note])],
         legend=LEGEND,
         settings={
-            **{
-                name: f"{comparison.settings[name]:,}"
-                for name in ("bootstrap", "trials", "seed")
-                if name in comparison.settings
-            },
+            **{name: f"{value:,}" for name, value in comparison.settings.items()},
             "versions": ", ".join(f"{name} {number}" for name, number in versions().items()),
         },
     )
-
-
-@cache
-def _asset(name: str) -> str:
-    return (Path(__file__).parent / name).read_text(encoding="utf-8")
-
-
-def _embedded(value: Any) -> str:
-    """JSON that can stand inside a <script>: no text in it can end the element or begin a comment."""
-    return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _html(table: Table) -> str:
@@ -294,30 +257,32 @@ def _html(table: Table) -> str:
 
 
 def _suffix(test: str, analyses: Analyses) -> str:
-    """The test set's part of a heading: nothing where there is one alone."""
+    """Returns the test set's part of a heading: nothing where there is one alone."""
     return f", {test}" if len(analyses) > 1 else ""
 
 
 def _data(analyses: Analyses) -> dict[str, Any]:
-    """The sentences of all test sets, one behind the other."""
+    """Returns the sentences of all test sets, one behind the other."""
     known = list(analyses.values())
     systems = list(known[0].outputs) if known else []
     lines = [
-        f"line {n}{_suffix(test, analyses)}" for test, one in analyses.items() for n, _ in enumerate(one.references, 1)
+        f"line {n}{_suffix(test, analyses)}"
+        for test, analysis in analyses.items()
+        for n, _ in enumerate(analysis.references, 1)
     ]
-    sources = [line for one in known for line in one.sources or ()]
+    sources = [line for analysis in known for line in analysis.sources or ()]
     return {
         "systems": systems,
         "line": lines,
         "source": sources if len(sources) == len(lines) and lines else None,
-        "reference": [line for one in known for line in one.references],
-        "outputs": {name: [line for one in known for line in one.outputs[name]] for name in systems},
-        "chrf": {name: [round(score, 1) for one in known for score in one.chrf[name]] for name in systems},
+        "reference": [line for analysis in known for line in analysis.references],
+        "outputs": {name: [line for analysis in known for line in analysis.outputs[name]] for name in systems},
+        "chrf": {name: [round(score, 1) for analysis in known for score in analysis.chrf[name]] for name in systems},
     }
 
 
 def _section(comparison: Comparison, test: str, protocol: str) -> dict[str, Any]:
-    """Of one test set and protocol: title, table of scores and tests, a plot for each metric, signatures."""
+    """Returns of a test set and protocol title, table of scores and tests, a plot for each metric, signatures."""
     metrics = comparison.metrics(test, protocol)
     several, title = len(comparison.first["scores"]) > 1, comparison.title(test, protocol)
     entries = comparison.first["scores"][test][protocol]
@@ -330,7 +295,7 @@ def _section(comparison: Comparison, test: str, protocol: str) -> dict[str, Any]
 
 
 def _scores(comparison: Comparison, test: str, protocol: str) -> Table:
-    """A row for each system: of every metric the score, difference, p-values, and the first of them corrected."""
+    """Makes a row for each system: of every metric score, difference, p-values, and the first of them corrected."""
     metrics = comparison.metrics(test, protocol)
     names = ["difference", "p", *(["Holm"] if len(comparison.tests) > 1 else []), "p boot."]
     names.append("p Welch" if comparison.several else "sacreBLEU p rand.")
@@ -368,7 +333,7 @@ def _forest(comparison: Comparison, test: str, protocol: str, metric: str) -> st
 
 
 def _lengths(analysis: OutputAnalysis, suffix: str) -> dict[str, Any]:
-    """Of each metric a plot over the groups and a table with intervals and counts."""
+    """Returns of each metric a plot over the groups and a table with intervals and counts."""
     groups = list(dict.fromkeys(row["source_length"] for row in analysis.lengths))
     counts = {row["source_length"]: row["sentences"] for row in analysis.lengths}
     names = [f"{group} ({counts[group]})" for group in groups]
@@ -404,17 +369,17 @@ def _statistics(analysis: OutputAnalysis) -> str:
 
 
 def _curves(curves: Curves) -> dict[str, str]:
-    """{what: plot over steps} of dev scores and losses."""
+    """Returns {what: plot over steps} of dev scores and losses."""
     plots = {}
     for key in ["eval_loss", *dev_scores(curves.values())]:
         points = {name: dict(zip(*series(metrics, key))) for name, metrics in curves.items()}
-        if logged := {name: one for name, one in points.items() if one}:
+        if logged := {name: line for name, line in points.items() if line}:
             plots[label(key)] = lines(logged, label(key), "optimizer step")
     return plots
 
 
 def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]]:
-    """{system: lines of its training's metrics.jsonl} of those that are runs, or models in the folder of a run."""
+    """Returns {system: lines of its training's metrics.jsonl} of those that are runs, or models in one's folder."""
     curves = {}
     for name, path in paths.items():
         folders = [folder for folder in (Path(path), Path(path).resolve().parent) if Path(path).is_dir()]
@@ -424,7 +389,7 @@ def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]
 
 
 def read_maps(folder: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """{title of a map: {system: {rows, columns, values}}} that `hf-mlnmt analyse attention -w maps` wrote.
+    """Reads {title of a map: {system: {rows, columns, values}}} as `hf-mlnmt analyse attention -w maps` wrote it.
 
     Raises: UserError when there is none, or it is broken.
     """
@@ -447,7 +412,7 @@ def read_maps(folder: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _map(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One map of its cells: names of rows and columns, values (rows, columns)."""
+    """Makes a map of its cells: names of rows and columns, values (rows, columns)."""
     rows = {cell["row"]: cell["from"] for cell in cells}
     columns = {cell["column"]: cell["to"] for cell in cells}
     weights = {(cell["row"], cell["column"]): cell["weight"] for cell in cells}

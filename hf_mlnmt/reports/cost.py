@@ -1,4 +1,4 @@
-"""What systems cost beside a baseline: parameters, operations, memory, speed of training and of decoding.
+"""Costs of systems beside a baseline: parameters, operations, memory, speed of training and of decoding.
 
 Weights and sentences are random: no cost depends on what a model has learnt. All systems do the same steps on the same
 sentences. Speed is measured by turns: contestants run A B A C A B A C ..., and each ratio is to the baseline's turn
@@ -33,7 +33,7 @@ from hf_mlnmt.training import Translation
 
 @dataclass(frozen=True)
 class Measure:
-    """One turn of one contestant: `amount` of work (tokens, sentences) in `seconds`."""
+    """A turn of a contestant: `amount` of work (tokens, sentences) in `seconds`."""
 
     amount: float
     seconds: float
@@ -47,7 +47,7 @@ Turn = Callable[[], Measure]
 
 
 def take_turns(contestants: Mapping[str, Turn], rounds: int, tell: Callable[[str], Any]) -> dict[str, list[float]]:
-    """Rates of every contestant, A B C A B C ..., after one turn each that does not count."""
+    """Returns rates of every contestant, A B C A B C ..., after one turn each that does not count."""
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(rounds + 1):
         for name, run in contestants.items():
@@ -61,7 +61,7 @@ def take_turns(contestants: Mapping[str, Turn], rounds: int, tell: Callable[[str
 def beside_baseline(
     baseline: Turn, others: Mapping[str, Turn], rounds: int, tell: Callable[[str], Any]
 ) -> dict[str, tuple[float, float]]:
-    """Of each of the others the median rate, and the median of its ratios to the baseline's turn before it."""
+    """Returns the median rate of each of the others, and the median of its ratios to the baseline's turn before it."""
     runs: dict[str, Turn] = {}
     for name, run in others.items():
         runs |= {f"baseline before {name}": baseline, name: run}
@@ -74,7 +74,7 @@ def beside_baseline(
 
 
 def machine() -> str:
-    """Processor, threads, versions and who computes products, so that a number can be placed."""
+    """Returns processor, threads, versions and who computes products, so that a number can be placed."""
     import psutil
     import transformers
 
@@ -99,8 +99,9 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Work:
-    """tokens: of the targets in a training step; steps: a turn of training, their sentences `length` long on average.
+    """The work that is measured.
 
+    tokens: of the targets in a training step; steps: a turn of training, their sentences `length` long on average.
     batch, length, beams: of decoding. keep: models stay in memory between turns; without, each turn builds its own.
     """
 
@@ -116,7 +117,7 @@ class Work:
 
 
 def build(config: Any, device: str) -> Any:
-    """The model with seeded weights."""
+    """Returns the model with seeded weights."""
     from transformers import AutoModelForSeq2SeqLM
 
     torch.manual_seed(1)
@@ -124,7 +125,7 @@ def build(config: Any, device: str) -> Any:
 
 
 def batches(work: Work) -> list[dict[str, Tensor]]:
-    """A batch for each step of a turn, of as many pairs as fit into `tokens`."""
+    """Returns a batch for each step of a turn, of as many pairs as fit into `tokens`."""
     draw, objective, made = np.random.default_rng(1), Translation(0, label_smoothing=0.1), []
     for length in (0.6 + 0.8 * (np.arange(work.steps) + 0.5) / work.steps) * work.length:
         size = max(1, work.tokens // round(length))
@@ -135,7 +136,7 @@ def batches(work: Work) -> list[dict[str, Tensor]]:
 
 
 def train(model: Any, optimizer: Any, inputs: Sequence[dict[str, Tensor]]) -> None:
-    """An optimizer step on every batch."""
+    """Takes an optimizer step on every batch."""
     objective = Translation(0, label_smoothing=0.1)
     for batch in inputs:
         loss, _ = objective.loss(model, batch)
@@ -146,19 +147,13 @@ def train(model: Any, optimizer: Any, inputs: Sequence[dict[str, Tensor]]) -> No
 
 
 def training(config: Any, work: Work) -> Turn:
-    """One turn: an optimizer step on every batch; a new model has done a turn before."""
+    """Returns a turn of an optimizer step on every batch; a new model has done a turn before."""
     inputs = batches(work)
-
-    def make() -> tuple[Any, Any]:
-        model, optimizer = _trained(config, work)
-        train(model, optimizer, inputs)
-        return model, optimizer
-
-    return _turn(make, lambda made: train(made[0], made[1], inputs), work.steps, work)
+    return _turn(lambda: _trained(config, work, inputs), lambda made: train(*made, inputs), work.steps, work)
 
 
 def _turn(make: Callable[[], Any], run: Callable[[Any], Any], amount: float, work: Work) -> Turn:
-    """A turn of `run` on what `make` makes and warms up, kept for the next turn where `work` says so."""
+    """Returns a turn of `run` on what `make` makes and warms up, kept for the next turn where `work` says so."""
     kept: list[Any] = []
 
     def turn() -> Measure:
@@ -173,14 +168,16 @@ def _turn(make: Callable[[], Any], run: Callable[[Any], Any], amount: float, wor
     return turn
 
 
-def _trained(config: Any, work: Work) -> tuple[Any, Any]:
-    """A model and its optimizer."""
+def _trained(config: Any, work: Work, inputs: Sequence[dict[str, Tensor]]) -> tuple[Any, Any]:
+    """Returns a model and its optimizer after a step on every batch."""
     model = build(config, work.device).train()
-    return model, torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+    train(model, optimizer, inputs)
+    return model, optimizer
 
 
 def decoding(config: Any, work: Work) -> Turn:
-    """One turn: one batch, exactly `length` tokens for every sentence; a new model decodes three tokens first."""
+    """Returns a turn of one batch, `length` tokens for every sentence; a new model decodes three tokens first."""
     ids = torch.randint(5, work.vocabulary, (work.batch, work.length), generator=torch.manual_seed(1))
     inputs = {"input_ids": ids.to(work.device), "attention_mask": torch.ones_like(ids).to(work.device)}
 
@@ -190,21 +187,21 @@ def decoding(config: Any, work: Work) -> Turn:
         model.generate(**inputs, num_beams=work.beams, **exact)
         return model
 
-    def make() -> Any:
-        return decode(build(config, work.device).eval(), 3)
-
-    return _turn(make, lambda model: decode(model, work.length), work.batch * work.length, work)
+    amount = work.batch * work.length
+    return _turn(
+        lambda: decode(build(config, work.device).eval(), 3), lambda model: decode(model, work.length), amount, work
+    )
 
 
 def _now(work: Work) -> float:
-    """The time, when the device has done what it was told."""
+    """Returns the time when the device has done what it was told."""
     if work.device != "cpu":
         torch.accelerator.synchronize()
     return time.perf_counter()
 
 
 def operations(config: Any, work: Work) -> int:
-    """Floating-point operations in the matrix products of one training step, without those of the recurrent scans."""
+    """Counts the operations of the matrix products of one training step, without those of the recurrent scans."""
     model = build(config, work.device).train()
     model.set_attn_implementation("eager")  # the counter does not see into a CPU's fused attention
     with FlopCounterMode(display=False) as counter:
@@ -213,7 +210,7 @@ def operations(config: Any, work: Work) -> int:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of tensors that are alive among those made inside; `peak` is the most at once."""
+    """A counter of the bytes of tensors that are alive among those made inside; `peak` is the most at once."""
 
     def __init__(self, before: Sequence[Tensor] = ()) -> None:
         super().__init__()
@@ -243,12 +240,12 @@ class LiveBytes(TorchDispatchMode):
 
 
 def peak_memory(config: Any, work: Work) -> int:
-    """Bytes at the highest point of a training step that is not the first: weights, gradients, Adam's moments, states.
+    """Counts bytes at the highest point of a training step, not the first: weights, gradients, Adam's moments, states.
 
     On a GPU the allocator's own count; on a CPU the tensors that operations return, without what they use inside.
     """
-    parts, inputs = _trained(config, work), batches(work)[:1]
-    train(*parts, inputs)
+    inputs = batches(work)[:1]
+    parts = _trained(config, work, inputs)
     if work.device != "cpu":
         torch.cuda.reset_peak_memory_stats()
         train(*parts, inputs)
@@ -262,7 +259,7 @@ def peak_memory(config: Any, work: Work) -> int:
 
 
 def cost_study(configs: Mapping[str, Any], work: Work, tell: Callable[[str], Any]) -> Study:
-    """A row for each system, the first being the baseline: its costs, and each as a multiple of the baseline's.
+    """Measures the costs of each system, a row each, and as multiples of those of the first, the baseline.
 
     Raises: UserError for a system that does not fit into the memory.
     """
@@ -294,7 +291,7 @@ def cost_study(configs: Mapping[str, Any], work: Work, tell: Callable[[str], Any
 
 
 def _check_memory(counts: Mapping[str, int], work: Work) -> None:
-    """Weights, gradients and Adam's moments are four times the parameters; logits come on top."""
+    """Refuses what does not fit: weights, gradients and Adam's moments, four times the parameters, and logits."""
     there = memory_of_machine(work.device == "cpu")
     logits = max(work.tokens, work.batch * work.beams) * work.vocabulary
     for name, count in counts.items():
@@ -306,7 +303,7 @@ def _check_memory(counts: Mapping[str, int], work: Work) -> None:
 
 
 def _summary(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Each cost, and in brackets as a multiple of the baseline's."""
+    """Returns each cost as text, in brackets as a multiple of the baseline's."""
     return {
         "system": row["system"],
         "parameters": f"{row['parameters']:,} ({row['parameters_ratio']:.2f})",

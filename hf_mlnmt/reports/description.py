@@ -1,4 +1,4 @@
-"""What a model is: architecture, parameters by part, config, tokenizer, generation settings, scores; as JSON or tables.
+"""The description of a model: architecture, parameters by part, config, tokenizer, scores; as JSON or tables.
 
 Of a model folder, a Hub name, or a config as those in modeling/; the parameters are counted on a model without memory,
 and of weights names and shapes are compared with it.
@@ -29,7 +29,7 @@ from hf_mlnmt.model_folder import (
 )
 from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair, parameters_by_part
-from hf_mlnmt.reports.tables import MISSING, Score, scores_of, show, title
+from hf_mlnmt.reports.tables import MISSING, Score, score_tables, scores_of, show, title
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import records_root, trained
 
@@ -38,7 +38,7 @@ _HIDDEN = {"transformers_version", "auto_map", "architectures", "model_type", "d
 
 
 def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
-    """The description as JSON: name, architecture, parameters, config, tokenizers, generation, training, scores.
+    """Returns the description as JSON: name, architecture, parameters, config, tokenizers, generation, results.
 
     Args:
         target: a model folder, a Hub name, a record's name <setup>/<system>, or the path of a config.
@@ -86,7 +86,7 @@ def _architecture(config: Any) -> dict[str, Any]:
 
 
 def _problem(folder: Path, config: Any) -> dict[str, str]:
-    """What is wrong with the weights beside a config, if there are weights and something is."""
+    """Returns what is wrong with the weights beside a config, if there are weights and something is."""
     import transformers
 
     head = getattr(transformers, auto_class_of_config(config.to_dict()))
@@ -99,7 +99,7 @@ def _problem(folder: Path, config: Any) -> dict[str, str]:
 
 
 def _training(results: Any) -> dict[str, Any]:
-    """What results files say, as they say it: a list when there are several seeds."""
+    """Returns what results files say, as they say it."""
     keys = ("system", "data", "seed", "budget", "command", "parameters", "steps_per_second", "decoding", "scores")
     return {"results": [{key: result[key] for key in (*keys, "perplexity") if result.get(key)} for result in results]}
 
@@ -131,7 +131,7 @@ def _tokenizers(folder: Path) -> dict[str, Any]:
 
 
 def _kind(folder: Path) -> str | None:
-    """ "BPE with byte fallback": what tokenizer.json says; None for tokenizers without one."""
+    """Returns a kind as tokenizer.json says it ("BPE with byte fallback"); None for tokenizers without one."""
     model = read_json(folder / "tokenizer.json").get("model", {})
     if not model:
         return None
@@ -143,14 +143,14 @@ def _without(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """This machine's processor, torch, threads, and of each kind of product (products.py) the speed, and who has it."""
+    """Returns this machine's processor, torch, threads, and the speed of each kind of product (products.py)."""
     from hf_mlnmt.products import measured, record
 
     return {**measured(), **record()}
 
 
 def render_machine(machine: Mapping[str, Any]) -> list[Table]:
-    """The same as tables."""
+    """Returns what `describe_machine` found as tables."""
     rows = [
         [kind, f"{own:,.0f}", f"{onednn:,.0f}", "oneDNN" if kind in machine["onednn"] else "PyTorch"]
         for kind, (own, onednn) in machine["gigaflops"].items()
@@ -161,7 +161,7 @@ def render_machine(machine: Mapping[str, Any]) -> list[Table]:
 
 
 def render(description: Mapping[str, Any], whole: bool = False) -> list[Table]:
-    """What to print, in order. whole: of many test sets also the signatures, of many training corpora each."""
+    """Returns what to print, in order. whole: of many test sets also the signatures, of many training corpora each."""
     needs = "needs the package or remote code" if description["needs_package_or_remote_code"] else "in Transformers"
     kind = f"{description['architecture']} ({description['model_type']}), {needs}"
     problem = {key: description[key] for key in ("problem",) if key in description}
@@ -174,7 +174,7 @@ def render(description: Mapping[str, Any], whole: bool = False) -> list[Table]:
         blocks.append(_pairs(f"tokenizer ({side})", facts))
     if "tokenizers" in description and not description["tokenizers"]:
         blocks.append(_pairs("tokenizer", {"": "none in this folder"}))
-    for name in ("processing", "generation", "recipe"):
+    for name in ("processing", "generation"):
         if description.get(name):
             blocks.append(_pairs(name, description[name]))
     blocks += _results(description["results"], whole)
@@ -193,18 +193,13 @@ def _results(results: list[Mapping[str, Any]], whole: bool) -> Iterator[Table]:
     if not whole and max((len(result.get("scores", {})) for result in results), default=0) > FEW:
         yield from _short_scores(list(scores_of(results)))
         return
-    columns = ["test set", "seed", "metric", Number("score"), "signature"]
-    tables: dict[str, Table] = {}
-    scores = list(scores_of(results))
-    for one in scores:
-        table = tables.setdefault(one.protocol, Table(columns, [], f"scores, {title(one.protocol, scores)}"))
-        cells = [one.test_set, show(one.seed), with_arrow(one.metric), f"{one.score:.2f}", one.signature or MISSING]
-        table.rows.append(cells)
-    yield from tables.values()
+    for table in score_tables(results):
+        rows = [[cell.strip("`") for cell in row] for row in table.rows]
+        yield Table(table.columns, rows, f"scores, {table.title}")
 
 
 def _short_scores(scores: Sequence[Score]) -> Iterator[Table]:
-    """Of each protocol a table with a row for each test set and seed, and a column for each metric."""
+    """Yields a table for each protocol, with a row for each test set and seed, and a column for each metric."""
     for protocol in dict.fromkeys(score.protocol for score in scores):
         own = [score for score in scores if score.protocol == protocol]
         metrics = list(dict.fromkeys(score.metric for score in own))
@@ -230,8 +225,6 @@ def _parameters(description: Mapping[str, Any]) -> Table:
 
 
 def _pairs(heading: str, facts: Mapping[str, Any]) -> Table:
-    rows = []
-    for name, value in facts.items():
-        text = value if isinstance(value, str) else show(value)
-        rows.append([str(name), "none" if text == MISSING and not isinstance(value, str) else text])
+    shown = {name: value if isinstance(value, str) else show(value) for name, value in facts.items()}
+    rows = [[str(name), "none" if text == MISSING != facts[name] else text] for name, text in shown.items()]
     return Table(["", ""], rows, heading)

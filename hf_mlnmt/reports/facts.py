@@ -1,4 +1,4 @@
-"""The facts that a card or a description states: gathered from a model folder or results files.
+"""Facts that a card or a description states, gathered from a model folder or results files.
 
 `results` are results files (evaluation/results.py) as they were written: a key that is not there was not recorded.
 """
@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.results import languages_of_test, read_results
@@ -24,7 +26,7 @@ _LARGEST = 1e15  # nothing that is measured here comes near it
 
 @dataclass(frozen=True)
 class Facts:
-    """One model, as far as it is known."""
+    """A model, as far as it is known."""
 
     name: str
     """What a reader loads it by: a Hub name, a folder's name; of what is not published, its run's name."""
@@ -63,34 +65,34 @@ class Facts:
 
     @property
     def carries_code(self) -> bool:
-        """Whether the model's code travels with it: it is not one of Transformers' own classes."""
+        """Returns whether the model's code travels with it: it is not one of Transformers' own classes."""
         return needs_code(self.model_class)
 
     @property
     def citation(self) -> str | None:
-        """BibTeX of the paper, where the class has it."""
+        """Returns BibTeX of the paper, where the class has it."""
         text = getattr(self.model_class, "citation", None)
         return text.strip() if isinstance(text, str) and text.strip() else None
 
     def languages_of_test(self, test_set: str) -> tuple[str | None, str | None]:
-        """(source, target) of a test set: a multilingual model is scored in several directions."""
+        """Returns (source, target) of a test set: a multilingual model is scored in several directions."""
         tested = languages_of_test(self.results[0] if self.results else {}, test_set)
         return tested["source"] or self.languages[0], tested["target"] or self.languages[1]
 
     def recorded(self, key: str) -> Any:
-        """A key of the results that all of them agree on; None when it is missing or differs (as the seed does)."""
+        """Returns a key of the results; None where it is missing or differs between them (as the seed does)."""
         values = [result.get(key) for result in self.results]
         return values[0] if values and all(value == values[0] for value in values) else None
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """The training data, as the results say it."""
+        """Returns the training data, as the results say it."""
         data = self.recorded("data")
         return data if isinstance(data, Mapping) else {"name": data} if data else {}
 
 
 def load_results(path: Path) -> dict[str, Any]:
-    """A results file with the machine's paths shortened; UserError when it is none.
+    """Reads a results file and shortens the machine's paths; UserError when it is none.
 
     Read as it stands: `Results` would fill a missing "versions" with those installed now, which is not what was used.
     """
@@ -102,7 +104,7 @@ def load_results(path: Path) -> dict[str, Any]:
 
 
 def _absurd(value: Any, place: str = "") -> Iterator[str]:
-    """Where a number is not finite, or larger than any that is measured."""
+    """Yields where a number is not finite, or larger than any that is measured."""
     inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inner:
         yield from _absurd(each, f"{place}.{key}" if place else str(key))
@@ -110,7 +112,20 @@ def _absurd(value: Any, place: str = "") -> Iterator[str]:
         yield f"{place} is {value}"
 
 
+def front_matter(card: Path) -> dict[str, Any]:
+    """Returns the YAML metadata at the top of a card, {} where there is none."""
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    parts = text.split("---\n", 2)
+    if len(parts) < 3 or parts[0].strip():
+        return {}
+    try:
+        content = yaml.safe_load(parts[1])
+    except yaml.YAMLError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def languages_of_results(results: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """(source, target) as the results say."""
+    """Returns (source, target) as the results say."""
     pair = results.get("languages") or {}
     return (pair.get("source"), pair.get("target")) if isinstance(pair, Mapping) else (None, None)

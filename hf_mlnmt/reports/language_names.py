@@ -1,4 +1,4 @@
-"""Languages as cards name them, and sentences to try a model with."""
+"""Names of languages in English, and sentences to try a model with."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _EXAMPLES = {
 
 
 def language_name(code: str) -> str:
-    """ "de" -> "German"; a code without a name here stays as it is."""
+    """Returns German for de; a code without a name here stays as it is."""
     return NAMES.get(code, code)
 
 
 def example(code: str | None) -> str:
-    """A sentence in that language (English when there is none)."""
+    """Returns a sentence in that language (English when there is none)."""
     return _EXAMPLES.get(code or "en", _EXAMPLES["en"])

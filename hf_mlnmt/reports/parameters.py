@@ -14,7 +14,7 @@ MAIN_PARTS = ("embeddings", "encoder", "decoder", "output projection")
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, int]:
-    """Part -> number of parameters, tied ones counted once; "total" comes last.
+    """Counts the parameters of each part, tied ones once; "total" comes last.
 
     Every weight of an embedding table is "embeddings", also a tied output projection. What stands neither in the
     encoder, the decoder nor the projection is named by its own module: those are the parts that a family adds.
@@ -34,12 +34,12 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
 
 
 def parameters_of_config(config: Any) -> dict[str, int]:
-    """The same of the model that a config describes, without allocating it."""
+    """Counts the parameters of the model that a config describes, without allocating it."""
     return parameters_by_part(model_of_config(config))
 
 
 def of_a_pair(model: nn.Module) -> int:
-    """Parameters that a translation between two languages uses: those of the first pair, as all pairs have one size.
+    """Counts what a translation between two languages uses: the first pair's parameters, as all have one size.
 
     In a model without modules for each language these are all parameters.
     """
@@ -51,7 +51,7 @@ def of_a_pair(model: nn.Module) -> int:
 
 
 def beyond_baseline(config: Any) -> int | None:
-    """Parameters that a family adds to the Transformer of the same sizes; None for models of other packages."""
+    """Counts what a family adds to the Transformer of the same sizes; returns None for models of other packages."""
     from dataclasses import fields
 
     from hf_mlnmt.modeling import TransformerConfig
@@ -64,7 +64,7 @@ def beyond_baseline(config: Any) -> int | None:
 
 
 def model_of_config(config: Any) -> Any:
-    """The model of a config on the meta device: its shapes, no memory. UserError when there is no such model."""
+    """Returns the model of a config on the meta device: its shapes, no memory. UserError for no such model."""
     import torch
     import transformers
 
@@ -77,7 +77,7 @@ def model_of_config(config: Any) -> Any:
 
 
 def _part(name: str) -> str:
-    """ "model.encoder.layers.0.fc.weight" -> "encoder"; "bridge.weight" -> "bridge"."""
+    """Returns encoder for model.encoder.layers.0.fc.weight, bridge for bridge.weight."""
     modules = name.split(".")[:-1]
     if modules and re.fullmatch(r"(translation|language)_\d+", modules[0]):  # a member of a fused model
         return modules[0].replace("_", " model ")

@@ -19,7 +19,7 @@ SECRET = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
 
 
 def hide_paths(value: Any) -> Any:
-    """`value` (text, or JSON of any depth) with every absolute path shortened to its last part, and tokens masked."""
+    """Returns `value` (text, or JSON of any depth) with every absolute path cut to its last part, and tokens masked."""
     if isinstance(value, dict):
         return {hide_paths(key): hide_paths(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -38,13 +38,13 @@ def _hide(text: str) -> str:
 
 
 def find_paths(text: str, roots: Iterable[str]) -> list[str]:
-    """Absolute paths of this machine (under `roots`) or of anyone's home in a text."""
+    """Returns the absolute paths of this machine (under `roots`) or of anyone's home in a text."""
     homes = {match[0] for match in _SOMEONES_HOME.finditer(text)}
     return sorted(homes | {root for root in roots if re.search(_bounded(root) + r"(?![\w.-])", text)})
 
 
 def machine_roots(*folders: str | Path) -> list[str]:
-    """Folders whose names tell of this machine: the given ones, home, working, temporary and Python's; longest first.
+    """Returns folders whose names tell of this machine, longest first: the given, home, working, temporary, Python's.
 
     A root of one part ("/work", "/tmp") is left out: it stands in too many innocent texts.
     """

@@ -29,7 +29,7 @@ class Spread(NamedTuple):
 
 
 def value_curves(panels: Mapping[str, Mapping[str, Mapping[float, Spread]]], x_label: str, y_label: str) -> Any:
-    """{panel's title: {series: {x: Spread}}}: means joined by lines, bars of one standard deviation, seeds as dots."""
+    """Draws {panel: {series: {x: Spread}}}: means joined by lines, bars of one standard deviation, seeds as dots."""
     series = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     with style():
         legend = 0.17 * len(series) if len(series) > 1 else 0
@@ -57,7 +57,7 @@ def value_curves(panels: Mapping[str, Mapping[str, Mapping[float, Spread]]], x_l
 
 
 def spread_rows(panels: Mapping[str, Mapping[str, Spread]], x_label: str) -> Any:
-    """{panel's title: {name: Spread}}: a row for each name, panels side by side: seeds as dots, mean and deviation."""
+    """Draws {panel: {name: Spread}}: a row for each name, panels side by side; seeds as dots, mean and deviation."""
     names = list(dict.fromkeys(name for rows in panels.values() for name in rows))
     with style():
         longest = max(map(len, names))
@@ -93,7 +93,7 @@ class Group:
     scores: dict[Column, list[float]] = field(default_factory=dict)
 
     def spread(self, column: Column) -> Spread | None:
-        """None where nothing is scored yet."""
+        """Returns mean, deviation and scores of a column; None where nothing is scored yet."""
         scores = self.scores.get(column)
         if not scores:
             return None
@@ -102,7 +102,7 @@ class Group:
 
 @dataclass
 class Sweep:
-    """All runs and what is known of them."""
+    """The runs of a sweep and what is known of them."""
 
     jobs: Sequence[Job]
     states: Mapping[str, State]
@@ -110,7 +110,7 @@ class Sweep:
     """results.json of those that are finished."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """One for each run, test set, protocol and metric; one without a score for each run that is not finished."""
+        """Returns a row for each run and score; one without a score for each run that is not finished."""
         rows = []
         for job in self.jobs:
             state = self.states[job.name]
@@ -123,12 +123,12 @@ class Sweep:
             common |= {"parameters": results.get("parameters"), "steps": budget.get("steps")}
             common |= {"cpu_minutes": budget.get("cpu_minutes"), "steps_per_second": results.get("steps_per_second")}
             kept = ("test_set", "protocol", "metric", "score")
-            scored = [{key: getattr(one, key) for key in kept} for one in scores_of([results])]
-            rows += [{**common, **one} for one in scored or [{}]]
+            scored = [{key: getattr(score, key) for key in kept} for score in scores_of([results])]
+            rows += [{**common, **score} for score in scored or [{}]]
         return rows
 
     def groups(self) -> list[Group]:
-        """By recipe and point, in the order of the jobs."""
+        """Returns the runs by recipe and point, in the order of the jobs."""
         groups: dict[str, Group] = {}
         stems = {job.stem for job in self.jobs}
         for job in self.jobs:
@@ -137,13 +137,13 @@ class Sweep:
             group.runs += 1
             if results := self.results.get(job.name):
                 group.parameters = results.get("parameters")
-                for one in scores_of([results]):
-                    group.scores.setdefault((one.test_set, one.protocol, one.metric), []).append(one.score)
+                for score in scores_of([results]):
+                    group.scores.setdefault((score.test_set, score.protocol, score.metric), []).append(score.score)
         return list(groups.values())
 
 
 def _point_name(stem: str, stems: Collection[str], point: Mapping[str, Any]) -> str:
-    """The point's values, behind its recipe where there are several or no values; of one setup this is not named."""
+    """Returns the point's values, behind its recipe where there are several or no values; without a common setup."""
     values = [f"{key.rsplit('.', 1)[-1]} {as_yaml(value)}" for key, value in point.items()]
     if len(stems) > 1 and len({each.partition(".")[2] for each in stems}) == 1:
         stem = stem.partition(".")[0]
@@ -151,7 +151,7 @@ def _point_name(stem: str, stems: Collection[str], point: Mapping[str, Any]) -> 
 
 
 def read_sweep(root: str | Path, jobs: Sequence[Job], states: Mapping[str, State]) -> Sweep:
-    """The sweep with the results of its finished runs. UserError for a results file that is none."""
+    """Reads a sweep with the results of its finished runs. UserError for a results file that is none."""
     results = {}
     for job in jobs:
         if states[job.name].kind == "finished":
@@ -162,7 +162,7 @@ def read_sweep(root: str | Path, jobs: Sequence[Job], states: Mapping[str, State
 
 
 def columns_of(groups: Sequence[Group], metric: str = "BLEU") -> list[Column]:
-    """Test sets with their first protocol that has the metric."""
+    """Returns test sets with their first protocol that has the metric."""
     columns: dict[str, Column] = {}
     for group in groups:
         for column in group.scores:
@@ -172,7 +172,7 @@ def columns_of(groups: Sequence[Group], metric: str = "BLEU") -> list[Column]:
 
 
 def sweep_table(sweep: Sweep) -> Table:
-    """A row for each point: finished runs, parameters, mean and standard deviation of BLEU on each test set."""
+    """Makes a row for each point: finished runs, parameters, mean and standard deviation of BLEU on each test set."""
     groups = sweep.groups()
     scored = columns_of(groups)
     heads = [f"{test}\n{with_arrow(metric)} {protocol}" for test, protocol, metric in scored]
@@ -193,7 +193,7 @@ def _cell(spread: Spread | None) -> str:
 
 
 def write_sweep(sweep: Sweep, root: str | Path, settings: Mapping[str, Any]) -> list[Path]:
-    """sweep.json (rows and means) and sweep.csv; with a run that is finished, sweep.png and sweep.svg."""
+    """Writes sweep.json (rows and means) and sweep.csv; with a run that is finished, sweep.png and sweep.svg."""
     groups = sweep.groups()
     means = [{"name": group.name, "recipe": group.stem, "point": group.point, **_means(group)} for group in groups]
     paths = write_rows(root, STEM, STEM, sweep.rows(), dict(settings), means=means)
@@ -210,7 +210,7 @@ def _means(group: Group) -> dict[str, Any]:
 
 
 def sweep_figure(groups: Sequence[Group]) -> Any:
-    """BLEU over the first key whose values are numbers, a line for each of the rest; else a row for each point."""
+    """Draws BLEU over the first key whose values are numbers, a line for each of the rest; else a row a point."""
     scored = columns_of(groups)
     key = _numeric_key(groups)
     label = f"BLEU, {scored[0][1]}"

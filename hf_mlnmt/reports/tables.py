@@ -1,4 +1,4 @@
-"""Results as tables: what is recorded and nothing else; "not recorded" where a fact is missing. Templates of pages."""
+"""Tables of results: what is recorded and nothing else; "not recorded" where a fact is missing. Templates of pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEV = ("val", "dev")  # what development sets are called; other test sets are re
 
 
 class Score(NamedTuple):
-    """One number of a results file with its label."""
+    """A number of a results file with its label."""
 
     test_set: str
     protocol: str
@@ -30,7 +30,7 @@ class Score(NamedTuple):
 
 
 def scores_of(results: Iterable[Mapping[str, Any]]) -> Iterator[Score]:
-    """Every score of results files, in their order; entries that are no scores are passed over."""
+    """Yields every score of results files, in their order; entries that are no scores are passed over."""
     for result in results:
         for test_set, protocols in _items(result.get("scores")):
             for protocol, metrics in _items(protocols):
@@ -43,7 +43,7 @@ def scores_of(results: Iterable[Mapping[str, Any]]) -> Iterator[Score]:
 
 
 def score_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """One table for each protocol, so that no table holds numbers of two; a column of seeds when there are several."""
+    """Makes a table for each protocol, so that none holds numbers of two; a column of seeds when there are several."""
     seeds = ["seed"] if len(results) > 1 else []
     columns = ["test set", *seeds, "metric", Number("score"), Number("95 % interval"), "signature"]
     tables: dict[str, Table] = {}
@@ -58,7 +58,7 @@ def score_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
 
 
 def significance_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """The paired tests that a results file holds, one table for each test set and protocol, which its title names."""
+    """Makes a table of the paired tests in results for each test set and protocol, which its title names."""
     names = ("difference", "p (sacreBLEU's bootstrap)", "p (sacreBLEU's randomisation)")
     columns = ["system", "metric", *(Number(name) for name in names)]
     tables = []
@@ -83,12 +83,12 @@ def _significance_rows(tests: Any) -> Iterator[list[str]]:
 
 
 def facts_table(facts: Mapping[str, Any], title: str = "") -> Table:
-    """Two columns without a head, a row for each fact; nested mappings become "key value" lists."""
+    """Makes two columns without a head, a row for each fact; nested mappings become "key value" lists."""
     return Table(["", ""], [[name, show(value)] for name, value in facts.items()], title)
 
 
 def show(value: Any) -> str:
-    """A recorded value as text; `not recorded` for what is missing."""
+    """Returns a recorded value as text; `not recorded` for what is missing."""
     if value is None or value == "" or value == {} or value == []:
         return MISSING
     if isinstance(value, bool):
@@ -106,10 +106,10 @@ def show(value: Any) -> str:
 
 
 @cache
-def template(name: str, autoescape: bool = False) -> jinja2.Template:
-    """A template beside this file; a name in it that it is not given is an error."""
+def template(name: str, autoescape: bool = False, folder: Path = Path(__file__).parent) -> jinja2.Template:
+    """Reads a template beside this file or in another folder; a name in it that it is not given is an error."""
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader(folder),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -119,7 +119,7 @@ def template(name: str, autoescape: bool = False) -> jinja2.Template:
 
 
 def title(protocol: str, scores: Iterable[Score]) -> str:
-    """A protocol's name with what it does, of scores of several."""
+    """Returns a protocol's name with what it does, of scores of several."""
     return title_of(protocol, [score.signature for score in scores if score.protocol == protocol])
 
 

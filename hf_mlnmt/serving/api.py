@@ -1,6 +1,6 @@
 """The HTTP API of `hf-mlnmt serve`: LibreTranslate's, so that its clients work unchanged, and our own under /v1.
 
-`make_app` gives a FastAPI app over a Batcher, which server.py runs and Ray Serve can (docs/serving.md). Every request
+`make_app` returns a FastAPI app over a Batcher, which server.py runs and Ray Serve can (docs/serving.md). Every request
 passes gate.py first. A request names nothing on the disk: translated files are kept in memory under random tokens.
 """
 
@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from typing import Annotated, Any, Literal, get_type_hints
 from urllib.parse import parse_qs, quote
 
@@ -37,8 +38,8 @@ FORMATS: dict[str, tuple[Format, str]] = {
     ".txt": ("text", "text/plain"),
     ".html": ("html", "text/html"),
     ".htm": ("html", "text/html"),
+    ".srt": ("srt", "application/x-subrip"),
 }
-FORMATS |= {".srt": ("srt", "application/x-subrip")}
 _KNOWN = {field.name: field for field in fields(DecodingOptions)}
 # The options of the search that a request may set; what they are is said by DecodingOptions.
 OPTIONS = [
@@ -46,13 +47,11 @@ OPTIONS = [
     *("early_stopping", "recombine", "split", "split_long", "do_sample", "temperature", "top_k", "top_p", "seed"),
     *("alignments", "target_prefix", "terms", "no_repeat_ngram_size", "repetition_penalty"),
 ]
-
-
 _STRICT = "With auto: refuse a text whose language is not sure, instead of taking the first served one."
 
 
 class TranslateRequest(BaseModel):
-    """LibreTranslate's."""
+    """LibreTranslate's request for translations."""
 
     q: str | list[str] = Field(description="A text, or several.")
     source: str = Field(description="Language code, or auto.")
@@ -64,7 +63,7 @@ class TranslateRequest(BaseModel):
 
 
 class DetectRequest(BaseModel):
-    """LibreTranslate's."""
+    """LibreTranslate's request for the language of a text."""
 
     q: str | list[str]
     api_key: str = ""
@@ -78,7 +77,7 @@ class Detection(BaseModel):
 
 
 class TranslateResponse(BaseModel):
-    """LibreTranslate's: with a list of texts everything is a list."""
+    """LibreTranslate's answer: with a list of texts everything is a list."""
 
     translatedText: str | list[str]
     detectedLanguage: Detection | list[Detection] | None = None
@@ -94,13 +93,13 @@ class Language(BaseModel):
 
 
 class FileResponse(BaseModel):
-    """Where the translated file can be fetched, for a while."""
+    """The address of a translated file, which can be fetched there for a while."""
 
     translatedFileUrl: str
 
 
 class Error(BaseModel):
-    """What went wrong."""
+    """A message that says what went wrong."""
 
     error: str
 
@@ -135,7 +134,7 @@ class Model(BaseModel):
 
 
 class Metrics:
-    """What /metrics says, of one app."""
+    """The numbers of one app that /metrics shows."""
 
     def __init__(self, batcher: Batcher) -> None:
         self.registry = CollectorRegistry()
@@ -149,7 +148,7 @@ class Metrics:
         self.registry.register(self)
 
     def on_request(self, record: Record, seconds: float) -> None:
-        """Count a request."""
+        """Counts a request."""
         method = record.method if record.method in ("GET", "POST", "HEAD", "OPTIONS") else "other"
         self._requests.labels(method, record.path, str(record.status)).inc()
         self._seconds.labels(record.path).observe(seconds)
@@ -159,7 +158,7 @@ class Metrics:
         self._batch_seconds.observe(seconds)
 
     def collect(self) -> Iterable[Any]:
-        """What the batcher has counted."""
+        """Yields what the batcher has counted, for Prometheus."""
         now = self._statistics
         yield GaugeMetricFamily("hf_mlnmt_waiting_sentences", "In the queue.", value=now.waiting)
         yield CounterMetricFamily("hf_mlnmt_sentences", "Translated.", value=now.pieces)
@@ -170,7 +169,7 @@ class Metrics:
 
 
 def options_model(limits: Limits) -> type[BaseModel]:
-    """The body of /v1/translate: texts, languages, and OPTIONS as DecodingOptions has them, up to the limits."""
+    """Returns the body of /v1/translate: texts, languages, and OPTIONS of DecodingOptions, up to the limits."""
     ceilings = {"num_beams": limits.beams, "num_return_sequences": limits.n_best, "max_new_tokens": limits.new_tokens}
     types = get_type_hints(DecodingOptions)
     # A text as `terms` would be the name of a file, and a list of prefixes has no place in some of the texts.
@@ -194,7 +193,7 @@ def options_model(limits: Limits) -> type[BaseModel]:
 
 
 async def given_by(request: Request) -> dict[str, Any]:
-    """What a request gives, as JSON, a form or in its address. Raises: HTTPException, 400."""
+    """Returns what a request gives, as JSON, a form or in its address. Raises: HTTPException, 400."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     body = await request.body()
     try:
@@ -228,14 +227,14 @@ def _no_number(name: str) -> float:
 
 
 def _need(given: dict[str, Any], *names: str) -> None:
-    """Raises: HTTPException, 400, for the first of these that is not given."""
+    """Raises HTTPException, 400, for the first of these that is not given."""
     for name in names:
         if not given.get(name):
             raise HTTPException(400, f"Invalid request: missing {name} parameter")
 
 
 def _checked(model: type[BaseModel], given: dict[str, Any]) -> Any:
-    """What is given, as the model has it. Raises: HTTPException, 400, for what it does not allow."""
+    """Returns what is given as the model has it. Raises: HTTPException, 400, for what it does not allow."""
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -252,11 +251,13 @@ def _said(errors: Sequence[Any]) -> str:
     return f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
-def _body_of(model: type[BaseModel], form: bool = True) -> dict[str, Any]:
-    """The body of a request, for OpenAPI."""
-    schema = model.model_json_schema()
-    kinds = ["application/json", *(["application/x-www-form-urlencoded"] if form else [])]
+def _body(schema: dict[str, Any], *kinds: str) -> dict[str, Any]:
+    """Returns the body of a request, for OpenAPI."""
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
+
+
+def _body_of(model: type[BaseModel]) -> dict[str, Any]:
+    return _body(model.model_json_schema(), "application/json", "application/x-www-form-urlencoded")
 
 
 _FILE_FORM = {
@@ -268,13 +269,11 @@ _FILE_FORM = {
     },
 }
 # What the page does not need of gradio, and has to do with files and other servers; and the rest of our own.
-_CLOSED: tuple[str, ...] = (
+_CLOSED = [
     "/v1/{rest:path}",
-    "/gradio_api/upload",
-    "/gradio_api/deep_link",
-    "/gradio_api/component_server",
-)
-_CLOSED += tuple(f"{base}/{what}{{rest:path}}" for base in ("", "/gradio_api") for what in ("file", "proxy", "stream"))
+    *(f"/gradio_api/{what}" for what in ("upload", "deep_link", "component_server")),
+    *(f"{base}/{what}{{rest:path}}" for base in ("", "/gradio_api") for what in ("file", "proxy", "stream")),
+]
 _ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": Error} for status in (400, 403, 413, 429, 503, 504)}
 _PLAIN_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Translation</title>
 <h1>Translation</h1><p>This server speaks LibreTranslate's API: <code>POST /translate</code>,
@@ -288,15 +287,12 @@ def _api_of(request: Request) -> Api:
 
 Served = Annotated[Api, Depends(_api_of)]
 _router = APIRouter()
+_get = partial(_router.get, tags=["LibreTranslate"])
+_post = partial(_router.post, responses=_ERRORS, tags=["LibreTranslate"])
+_operation = partial(_router.get, responses={503: {"model": Error}}, tags=["operation"])
 
 
-@_router.post(
-    "/translate",
-    response_model=TranslateResponse,
-    responses=_ERRORS,
-    openapi_extra=_body_of(TranslateRequest),
-    tags=["LibreTranslate"],
-)
+@_post("/translate", response_model=TranslateResponse, openapi_extra=_body_of(TranslateRequest))
 async def translate(request: Request, api: Served) -> Response:
     """Translate a text or several, plain or HTML."""
     given, record = await given_by(request), request.scope["record"]
@@ -317,19 +313,13 @@ async def translate(request: Request, api: Served) -> Response:
             ranked = [[hypothesis.text for hypothesis in hypotheses] for hypotheses in done.texts]
     parts: dict[str, list[Any]] = {"translatedText": [some[0] for some in ranked]}
     if detected is not None:
-        parts["detectedLanguage"] = [one._asdict() for one in detected]
+        parts["detectedLanguage"] = [found._asdict() for found in detected]
     if asked.alternatives:
-        parts["alternatives"] = [list(dict.fromkeys(one for one in some[1:] if one != some[0])) for some in ranked]
+        parts["alternatives"] = [list(dict.fromkeys(text for text in some if text != some[0])) for some in ranked]
     return JSONResponse({name: value if isinstance(asked.q, list) else value[0] for name, value in parts.items()})
 
 
-@_router.post(
-    "/detect",
-    response_model=list[Detection],
-    responses=_ERRORS,
-    openapi_extra=_body_of(DetectRequest),
-    tags=["LibreTranslate"],
-)
+@_post("/detect", response_model=list[Detection], openapi_extra=_body_of(DetectRequest))
 async def detect(request: Request, api: Served) -> Response:
     """Say which of the served languages a text is in, the likeliest first."""
     given = await given_by(request)
@@ -339,16 +329,16 @@ async def detect(request: Request, api: Served) -> Response:
     texts = [asked.q] if isinstance(asked.q, str) else asked.q
     api.check(texts, request.scope["record"])
     ranked = await asyncio.to_thread(detection.rank, " ".join(texts), list(api.batcher.models.languages()))
-    return JSONResponse([one._asdict() for one in ranked if one.confidence > 0] or [ranked[0]._asdict()])
+    return JSONResponse([found._asdict() for found in ranked if found.confidence > 0] or [ranked[0]._asdict()])
 
 
-@_router.get("/languages", tags=["LibreTranslate"])
+@_get("/languages")
 async def languages(api: Served) -> list[Language]:
     """List the languages, and those that each is translated into."""
     return [Language(code=code, name=language_name(code), targets=to) for code, to in all_languages(api.batcher)]
 
 
-@_router.get("/frontend/settings", tags=["LibreTranslate"])
+@_get("/frontend/settings")
 async def settings(api: Served) -> dict[str, Any]:
     """Say what LibreTranslate's page asks of its server."""
     targets = next(iter(api.batcher.models.languages().values()))
@@ -367,13 +357,7 @@ async def settings(api: Served) -> dict[str, Any]:
     }
 
 
-@_router.post(
-    FILES,
-    response_model=FileResponse,
-    responses=_ERRORS,
-    openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FILE_FORM}}}},
-    tags=["LibreTranslate"],
-)
+@_post(FILES, response_model=FileResponse, openapi_extra=_body(_FILE_FORM, "multipart/form-data"))
 async def translate_file(request: Request, api: Served) -> Response:
     """Translate a file: plain text, HTML or subtitles (SubRip)."""
     given, record, limits = await given_by(request), request.scope["record"], api.limits
@@ -401,7 +385,7 @@ async def translate_file(request: Request, api: Served) -> Response:
     return JSONResponse({"translatedFileUrl": f"{request.scope['scheme']}://{host}/download_file/{token}"})
 
 
-@_router.get("/download_file/{token}", response_class=Response, tags=["LibreTranslate"])
+@_get("/download_file/{token}", response_class=Response)
 async def download_file(token: str, api: Served) -> Response:
     """Fetch a translated file."""
     name, media_type, content = api.downloads.get(token)
@@ -413,8 +397,8 @@ async def download_file(token: str, api: Served) -> Response:
     return Response(content, media_type=f"{media_type}; charset=utf-8", headers=headers)
 
 
-@_router.get("/health", responses={503: {"model": Error}}, tags=["LibreTranslate"])
-@_router.get("/healthz", responses={503: {"model": Error}}, tags=["operation"])
+@_get("/health", responses={503: {"model": Error}})
+@_operation("/healthz")
 async def healthz(api: Served) -> dict[str, str]:
     """Answer 200 as long as the process runs and its workers work."""
     if not api.batcher.healthy:
@@ -422,7 +406,7 @@ async def healthz(api: Served) -> dict[str, str]:
     return {"status": "ok"}
 
 
-@_router.get("/readyz", responses={503: {"model": Error}}, tags=["operation"])
+@_operation("/readyz")
 async def readyz(api: Served) -> dict[str, str]:
     """Answer 200 while new work is taken."""
     api.check_ending()
@@ -453,27 +437,19 @@ async def translate_v1(request: Request, api: Served) -> Response:
         sources, detected = await api.languages_of(texts, asked.source, asked.strict)
         done = await api.translate(record, texts, sources, asked.target, **options)
     answer = {
-        "translations": [[asdict(one) for one in hypotheses] for hypotheses in done.texts],
+        "translations": [[asdict(hypothesis) for hypothesis in hypotheses] for hypotheses in done.texts],
         "source": asked.source,
         "target": asked.target,
         "via": done.via,
         "models": done.models,
     }
-    return JSONResponse(answer | ({"detected": [one._asdict() for one in detected]} if detected else {}))
+    return JSONResponse(answer | ({"detected": [found._asdict() for found in detected]} if detected else {}))
 
 
 @_router.get("/v1/models", tags=["ours"])
 async def models(api: Served) -> list[Model]:
     """List the models, and the pairs of languages that each has."""
     return [Model(name=model.name, pairs=list(model.pairs)) for model in api.batcher.models.models]
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    return error_response(error)
-
-
-async def _invalid(request: Request, error: Any) -> Response:
-    return error_response(HTTPException(400, _said(error.errors())))
 
 
 def make_app(
@@ -486,7 +462,7 @@ def make_app(
     cors: bool = False,
     addresses: bool = False,
 ) -> FastAPI:
-    """The app. Its `state.end()` makes it take no new work.
+    """Returns the app. Its `state.end()` makes it take no new work.
 
     Args:
         batcher: of the models that are served.
@@ -520,7 +496,7 @@ def make_app(
         methods=["POST"],
         response_model=Answer,
         responses=_ERRORS,
-        openapi_extra=_body_of(app.state.options_model, form=False),
+        openapi_extra=_body(app.state.options_model.model_json_schema(), "application/json"),
         tags=["ours"],
     )
     _add_page(app, api, page)
@@ -529,26 +505,27 @@ def make_app(
 
 
 def _answer_errors(app: FastAPI) -> None:
-    """What goes wrong in an app, or in the page's, is {"error": message}."""
-    app.add_exception_handler(HTTPException, _refused)
-    app.add_exception_handler(RequestValidationError, _invalid)
+    """Makes errors of an app, or of the page's, {"error": message}."""
+
+    async def answer(request: Request, error: Any) -> Response:
+        invalid = isinstance(error, RequestValidationError)
+        return error_response(HTTPException(400, _said(error.errors())) if invalid else error)
+
+    app.add_exception_handler(HTTPException, answer)
+    app.add_exception_handler(RequestValidationError, answer)
 
 
 def _add_page(app: FastAPI, api: Api, wanted: bool) -> None:
-    """The page at /, or one that says why there is none."""
-    if api.keys:
-        reason = "It asks for an API key, so there is no page."
-    elif not wanted:
-        reason = "It was started without a page."
-    else:
-        reason = "For a page to translate in: <code>pip install 'hf-mlnmt[serve]'</code>"
+    """Puts the page at /, or one that says why there is none."""
+    reason = "It asks for an API key, so there is no page." if api.keys else "It was started without a page."
+    if wanted := wanted and not api.keys:
         try:
             import gradio
 
             from hf_mlnmt.serving.page import page
         except ImportError:
-            wanted = False
-    if api.keys or not wanted:
+            wanted, reason = False, "For a page to translate in: <code>pip install 'hf-mlnmt[serve]'</code>"
+    if not wanted:
 
         @app.get("/", response_class=HTMLResponse, include_in_schema=False)
         async def plain() -> str:

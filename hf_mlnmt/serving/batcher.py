@@ -1,4 +1,4 @@
-"""Translates the texts of many requests in common batches.
+"""Common batches of the texts of many requests.
 
 Requests are cut into pieces (sentences, or what a model takes at once). Pieces that the same model translates with the
 same options wait in one line, and worker threads take batches of a token budget from the line whose turn it is:
@@ -28,7 +28,6 @@ import traceback
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -55,7 +54,7 @@ _LEAST_PART = 8  # but they may have this part of a batch at any speed: tiny bat
 
 
 class Overloaded(Exception):
-    """Too much waits already, or the batcher is closing; `retry_after` seconds from now it may be otherwise."""
+    """Refusal because too much waits or the batcher is closing; `retry_after` seconds from now it may be otherwise."""
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -63,7 +62,7 @@ class Overloaded(Exception):
 
 
 class TimedOut(Exception):
-    """The time limit of a request passed; its work is stopped."""
+    """Passed time limit of a request, whose work is stopped."""
 
 
 class Translations(NamedTuple):
@@ -76,7 +75,7 @@ class Translations(NamedTuple):
 
 @dataclass
 class Statistics:
-    """What has been done. `on_batch` is called after each batch with its pieces, source tokens and seconds."""
+    """Counts of what was done. `on_batch` is called after each batch with its pieces, source tokens and seconds."""
 
     waiting: int = 0
     pieces: int = 0
@@ -100,15 +99,15 @@ class _Request:
     future: Future[list[list[Hypothesis]]] = field(default_factory=Future)
     results: dict[tuple[int, int], list[Hypothesis]] = field(default_factory=dict)  # by line and number of the piece
 
-    def take(self, one: Input, hypotheses: list[Hypothesis]) -> None:
-        self.results[one.line, one.number] = hypotheses
+    def take(self, piece: Input, hypotheses: list[Hypothesis]) -> None:
+        self.results[piece.line, piece.number] = hypotheses
         if len(self.results) == self.pieces:
             self.finish()
 
     def finish(self) -> None:
         try:
             texts = [
-                self.run.together(text, {one.number: self.results[text.line, one.number] for one in text.inputs})
+                self.run.together(text, {piece.number: self.results[text.line, piece.number] for piece in text.inputs})
                 for text in self.cut
             ]
         except Exception as error:
@@ -131,7 +130,7 @@ class _Piece(NamedTuple):
 
 @dataclass
 class _Line:
-    """What waits for one run: requests that are not cut yet, and pieces, a heap."""
+    """The line of one run: requests that are not cut yet, and pieces, a heap."""
 
     uncut: list[_Request] = field(default_factory=list)
     pieces: list[_Piece] = field(default_factory=list)
@@ -141,11 +140,11 @@ class _Line:
 
     @property
     def turn(self) -> float:
-        """Of the first in it."""
+        """Returns the turn of the first in it."""
         return min(self.uncut[0].turn if self.uncut else math.inf, self.pieces[0].turn if self.pieces else math.inf)
 
     def requests(self, most: int) -> int:
-        """How many requests are in it, as far as `most` are concerned."""
+        """Counts the requests in it, those of its first `most` pieces."""
         return len(self.uncut) + len({id(piece.request) for piece in self.pieces[:most]})
 
 
@@ -190,7 +189,7 @@ class Batcher:
 
     @property
     def healthy(self) -> bool:
-        """Whether all workers work."""
+        """Returns whether all workers work."""
         return not self._ended
 
     async def translate(
@@ -203,11 +202,11 @@ class Batcher:
         timeout: float | None = None,
         **options: Any,
     ) -> Translations:
-        """Translate texts; cancelled, its work is taken back.
+        """Translates texts; cancelled, its work is taken back.
 
         Args:
             source, target: languages, see ServedModels.route.
-            model: the name of the one that shall do it.
+            model: the name of the model that shall do it.
             timeout: seconds after which it is given up.
             options: fields of DecodingOptions, and others of generate().
 
@@ -224,35 +223,16 @@ class Batcher:
                         self._drop(request)
                     texts = [best[0].text for best in results]
         except TimeoutError as error:
-            raise _timed_out(timeout) from error
+            raise TimedOut(f"not done within {timeout:g} seconds") from error
         return Translations(results, route.via, [leg.name for leg in route.legs])
 
-    def translate_now(
-        self,
-        texts: Sequence[str],
-        source: str | None = None,
-        target: str | None = None,
-        *,
-        model: str | None = None,
-        timeout: float | None = None,
-        **options: Any,
-    ) -> Translations:
-        """The same for a thread without an event loop: it waits."""
-        route, results = self.models.route(source, target, model), []
-        end = None if timeout is None else time.monotonic() + timeout
-        for number, leg in enumerate(route.legs, 1):
-            request = self._enter(self._run(leg, options, number == len(route.legs)), list(texts))
-            try:
-                results = request.future.result(None if end is None else max(0.0, end - time.monotonic()))
-            except FutureTimeout as error:
-                raise _timed_out(timeout) from error
-            finally:
-                self._drop(request)
-            texts = [best[0].text for best in results]
-        return Translations(results, route.via, [leg.name for leg in route.legs])
+    def translate_now(self, texts: Sequence[str], *languages: str | None, **options: Any) -> Translations:
+        """Waits for what `translate` returns."""
+        with ThreadPoolExecutor(1) as thread:  # the caller's may have an event loop
+            return thread.submit(asyncio.run, self.translate(texts, *languages, **options)).result()
 
     def reload(self) -> list[str]:
-        """Read all models again, see ServedModels.reload; what has begun is finished by the old ones."""
+        """Reads all models again, see ServedModels.reload; what has begun is finished by the old ones."""
         problems = self.models.reload()
         loaded = {id(model.pipeline) for model in self.models.models}
         with self._changed:
@@ -261,11 +241,11 @@ class Batcher:
         return problems
 
     async def close(self, timeout: float | None = None) -> None:
-        """Take no new work, finish what has begun (for `timeout` seconds at most), end the threads."""
-        await asyncio.get_running_loop().run_in_executor(None, self.close_now, timeout)
+        """Waits for `close_now` without blocking the event loop."""
+        await asyncio.to_thread(self.close_now, timeout)
 
     def close_now(self, timeout: float | None = None) -> None:
-        """The same for a thread without an event loop. What is left after the time limit fails with Overloaded."""
+        """Takes no new work, finishes what has begun and ends the threads; after `timeout` seconds the rest fails."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -276,7 +256,7 @@ class Batcher:
         self._cutter.shutdown(wait=False, cancel_futures=True)
 
     def _fail_all(self, error: Exception) -> None:
-        """What waits fails."""
+        """Lets all that waits fail."""
         with self._changed:
             left = [request for line in self._lines.values() for request in line.uncut]
             left += [piece.request for line in self._lines.values() for piece in line.pieces]
@@ -288,7 +268,7 @@ class Batcher:
     # From texts to pieces
 
     def _run(self, leg: Leg, options: dict[str, Any], last: bool) -> TranslationCall:
-        """What translates a leg with these options. Raises: UserError for options that do not exist or fit together."""
+        """Returns what translates a leg with these options. Raises: UserError for options that do not exist or fit."""
         key = (*leg, last, repr(sorted(options.items())))
         with self._changed:
             if (run := self._runs.get(key)) is not None:
@@ -305,7 +285,7 @@ class Batcher:
         return run
 
     def _enter(self, run: TranslationCall, texts: list[str]) -> _Request:
-        """A request for these texts, in its line. Raises: UserError, Overloaded."""
+        """Puts a request for these texts into its line and returns it. Raises: UserError, Overloaded."""
         for number, text in enumerate(texts, 1):
             check_characters(text, f"text {number}")
         request = _Request(run, texts)
@@ -328,7 +308,7 @@ class Batcher:
         return request
 
     def _make_room(self, pieces: int) -> None:
-        """Raises: Overloaded where so many more would be too many. Called with the lock."""
+        """Raises Overloaded where so many more would be too many. Called with the lock."""
         waiting = self.statistics.waiting
         if waiting + pieces > self.max_queue:
             tokens = sum(len(piece.input.ids) for line in self._lines.values() for piece in line.pieces)
@@ -338,7 +318,7 @@ class Batcher:
             )
 
     def _cut(self, run: TranslationCall, requests: list[_Request]) -> None:
-        """Cut the texts of requests and put the pieces into their line."""
+        """Cuts the texts of requests and puts the pieces into their line."""
         try:
             if len(requests) > 1 and not isinstance(run.options.target_prefix, str | None):
                 raise UserError("there is a prefix for each text of a request")  # which are counted in it
@@ -357,9 +337,9 @@ class Batcher:
             # Lines are counted in each request: what a call says of line n, and a draw, belong to its own texts.
             request.cut = [next(every).on_line(line) for line in range(1, len(request.texts) + 1)]
             request.pieces = sum(len(text.inputs) for text in request.cut)
-            for one in (one for text in request.cut for one in text.inputs):
-                entered.append(_Piece(request.turn + tokens, next(self._numbers), request, one))
-                tokens += len(one.ids)
+            for piece in (piece for text in request.cut for piece in text.inputs):
+                entered.append(_Piece(request.turn + tokens, next(self._numbers), request, piece))
+                tokens += len(piece.ids)
         with self._changed:
             accepted = {id(request) for request in requests if self._is_accepted(request)}
             line = self._lines.setdefault(run, _Line())
@@ -372,7 +352,7 @@ class Batcher:
                 request.finish()
 
     def _is_accepted(self, request: _Request) -> bool:
-        """Whether the pieces of a request that has been cut may wait, which are counted then. Called with the lock."""
+        """Returns whether the pieces of a request may wait, and counts them then. Called with the lock."""
         self.statistics.waiting -= len(request.texts)
         try:
             self._make_room(request.pieces)
@@ -384,7 +364,7 @@ class Batcher:
         return True
 
     def _drop(self, request: _Request) -> None:
-        """Nobody waits for this any more: what is left of it leaves the line."""
+        """Takes what is left of a request out of its line: nobody waits for it any more."""
         if request.future.done() and not request.future.cancelled() and request.future.exception() is None:
             return
         request.future.cancel()
@@ -392,11 +372,13 @@ class Batcher:
             line = self._lines.get(request.run)
             if line is None:
                 return
-            before = sum(len(one.texts) for one in line.uncut) + len(line.pieces)
-            line.uncut = [one for one in line.uncut if one is not request]
-            line.pieces = [piece for piece in line.pieces if piece.request is not request]
-            heapq.heapify(line.pieces)
-            self.statistics.waiting -= before - sum(len(one.texts) for one in line.uncut) - len(line.pieces)
+            pieces = [piece for piece in line.pieces if piece.request is not request]
+            self.statistics.waiting -= len(line.pieces) - len(pieces)
+            line.pieces = pieces
+            heapq.heapify(pieces)
+            if any(other is request for other in line.uncut):
+                line.uncut = [other for other in line.uncut if other is not request]
+                self.statistics.waiting -= len(request.texts)
             self._changed.notify_all()
 
     def _left(self, pieces: int) -> None:
@@ -419,7 +401,7 @@ class Batcher:
             self._fail_all(_no_worker())
 
     def _translate_batches(self) -> None:
-        """Until the batcher is closed."""
+        """Translates until the batcher is closed."""
         while (run := self._next_run()) is not None:
             held: list[_Request] = []
             try:
@@ -441,7 +423,7 @@ class Batcher:
                     request.fail(error)
 
     def _next_run(self) -> TranslationCall | None:
-        """Wait for work: the run whose turn it is; None: closed, and nothing is left."""
+        """Waits for work and returns the run whose turn it is; None: closed, and nothing is left."""
         with self._changed:
             while True:
                 for run in [run for run, line in self._lines.items() if not line]:
@@ -451,7 +433,7 @@ class Batcher:
                         return None
                     self._changed.wait()
                     continue
-                run = min(self._lines, key=lambda one: self._lines[one].turn)
+                run = min(self._lines, key=lambda run: self._lines[run].turn)
                 line = self._lines[run]
                 oldest = line.uncut[0].came if line.uncut else 0.0
                 left = oldest + self.max_wait - time.monotonic()
@@ -460,7 +442,7 @@ class Batcher:
                 self._changed.wait(left)  # until someone comes or leaves, or the time is over
 
     def _take(self, run: TranslationCall) -> list[_Piece]:
-        """The first piece of a line, and those of similar length that fit beside it. Called with the lock."""
+        """Takes the first piece of a line, and those of similar length that fit beside it. Called with the lock."""
         line = self._lines.get(run)
         if line is None or not line.pieces:
             return []
@@ -531,13 +513,13 @@ class Batcher:
 
 
 def log_failure(error: BaseException) -> None:
-    """A line of the log about an exception that nobody expected: its type and its lines, for its message may quote."""
+    """Logs an exception that nobody expected by its type and its lines, for its message may quote."""
     where = "".join(traceback.format_tb(error.__traceback__))
     logging.getLogger("hf_mlnmt.serving").error("%s", json.dumps({"failed": type(error).__name__, "where": where}))
 
 
 def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOptions:
-    """The options of a leg: of the first of two only the best translation goes on.
+    """Returns the options of a leg: of the first of two only the best translation goes on.
 
     Raises: UserError for options that do not exist or do not fit together.
     """
@@ -552,23 +534,19 @@ def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOp
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """All texts in a value as JSON has them, keys included."""
+    """Yields all texts in a value as JSON has them, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
-        for one in [*value, *(value.values() if isinstance(value, Mapping) else ())]:
-            yield from texts_in(one)
+        for part in [*value, *(value.values() if isinstance(value, Mapping) else ())]:
+            yield from texts_in(part)
 
 
 def _settle(future: Future[Any], settle: Callable[[], Any]) -> None:
-    """Give a future what it waited for, unless it was cancelled meanwhile."""
+    """Gives a future what it waited for, unless it was cancelled meanwhile."""
     if not future.done():
         with suppress(InvalidStateError):  # it was cancelled just now
             settle()
-
-
-def _timed_out(timeout: float | None) -> TimedOut:
-    return TimedOut(f"not done within {timeout:g} seconds")
 
 
 def _closing() -> Overloaded:

@@ -1,4 +1,4 @@
-"""Which of the served languages a text is in: py3langid (naive Bayes over byte sequences, 150 languages)."""
+"""Detection of a text's language among those served: py3langid (naive Bayes over byte sequences, 150 languages)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SURE = 40.0  # percent, below which a text is taken to be in the first served la
 
 
 class Detected(NamedTuple):
-    """A language and how sure it is, in percent: 0 where it is no likelier than the others, 100 if certain."""
+    """A language and its confidence in percent: 0 where it is no likelier than the others, 100 if certain."""
 
     language: str
     confidence: float
 
 
 def rank(text: str, served: Collection[str]) -> list[Detected]:
-    """The served languages that can be told apart, the likeliest first; of a text without letters the first one at 0.
+    """Returns the served languages that can be detected, the likeliest first; of a text without letters the first at 0.
 
     Raises: UserError where none can be, or without py3langid.
     """
@@ -41,11 +41,11 @@ def rank(text: str, served: Collection[str]) -> list[Detected]:
 
 
 def languages(texts: Sequence[str], served: Collection[str], strict: bool = False) -> list[Detected]:
-    """The language of each text; short ones have that of all together. What is not sure is in the first served one.
+    """Returns the language of each text; short ones have that of all together, unsure ones the first that is served.
 
     Raises: UserError as `rank`; where `strict`, for a text whose language is not sure.
     """
-    together = functools.cache(lambda: rank(" ".join(one[:_SHORT] for one in texts), served))
+    together = functools.cache(lambda: rank(" ".join(text[:_SHORT] for text in texts), served))
     detected = []
     for number, text in enumerate(texts, 1):
         best, *others = rank(text, served) if len(text) > _SHORT or len(texts) == 1 else together()
@@ -56,14 +56,14 @@ def languages(texts: Sequence[str], served: Collection[str], strict: bool = Fals
                     f"{SURE:g} are needed): say which it is."
                 )
             first = next(iter(served))
-            best = next((one for one in [best, *others] if one.language == first), Detected(first, 0.0))
+            best = next((other for other in [best, *others] if other.language == first), Detected(first, 0.0))
         detected.append(best)
     return detected
 
 
 @functools.lru_cache(16)
 def _model(known: tuple[str, ...] | None) -> Any:
-    """What tells these languages apart, or all; loaded when it is first needed, which takes a second."""
+    """Returns the model of these languages, or of all; loading it takes a second."""
     if known is not None:
         model = copy.copy(_model(None))
         model.set_languages(known)

@@ -1,4 +1,4 @@
-"""What every request passes: sizes and times are limited, clients that leave are noticed, requests are logged, counted.
+"""The gate that every request passes: sizes and times are limited, clients that leave noticed, requests logged.
 
 A request's body is read here, within its limit, before anything else sees it. A client that leaves while its answer is
 made cancels the work. A host that is not served, and HEAD, which is GET without the body, are dealt with here. The log
@@ -40,7 +40,7 @@ logger = logging.getLogger("hf_mlnmt.serving")
 
 @dataclass
 class Record:
-    """What the log says of a request."""
+    """A request, as the log has it."""
 
     method: str
     path: str = "other"
@@ -57,7 +57,7 @@ class LimitPassed(HTTPException):
 
 
 def error_response(error: Exception) -> JSONResponse:
-    """{"error": message}, with the status that belongs to it."""
+    """Returns {"error": message}, with the status that belongs to it."""
     headers: dict[str, str] = {}
     if isinstance(error, HTTPException):
         status, message, headers = error.status_code, str(error.detail), dict(error.headers or {})
@@ -86,23 +86,21 @@ class RequestLog:
         self._salt = secrets.token_bytes(16)
 
     def write(self, record: Record, client: str) -> None:
-        """The line of a request that is done; client: its address."""
+        """Writes the line of a request that is done; client: its address."""
         seconds = time.monotonic() - record.started
         if self.observe:
             self.observe(record, seconds)
+        hashed = hmac.new(self._salt, client.encode(), hashlib.sha256).hexdigest()[:12]
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "method": record.method,
             "path": record.path,
             "status": record.status,
             "seconds": round(seconds, 4),
-            "client": client if self.addresses else self._hashed(client),
+            "client": client if self.addresses else hashed,
             **record.said,
         }
         logger.info("%s", json.dumps(line))
-
-    def _hashed(self, address: str) -> str:
-        return hmac.new(self._salt, address.encode(), hashlib.sha256).hexdigest()[:12]
 
 
 class Gate:
@@ -128,7 +126,7 @@ class Gate:
         self.ending = ending or asyncio.Event()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """As ASGI wants it."""
+        """Answers a request, as ASGI wants it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -161,7 +159,7 @@ class Gate:
             self.log.write(record, client_of(scope))
 
     def _check_host(self, scope: Any) -> None:
-        """Raises: HTTPException for a name that is not this server's: others may have pointed theirs at it."""
+        """Raises HTTPException for a name that is not this server's: others may have pointed theirs at it."""
         match = _HOST.fullmatch(dict(scope["headers"]).get(b"host", b"").decode("latin-1"))
         name = match[1].lower().strip("[]") if match else ""
         parents = {f"*.{name.split('.', part)[part]}" for part in range(1, name.count(".") + 1)}
@@ -208,14 +206,15 @@ class Gate:
                 await asyncio.wait({work})
 
     async def _body(self, scope: Any, receive: Receive) -> bytes | None:
-        """All of it; None where the client has left. Raises: LimitPassed, when it has come or grows absurd."""
-        limit = self.limits.file_bytes + _FORM if scope["path"] == FILES else self.limits.body_bytes
+        """Returns the body; None where the client has left. Raises: LimitPassed, when it has come or grows absurd."""
+        is_file = scope["path"] == FILES
+        limit = self.limits.file_bytes + _FORM if is_file else self.limits.body_bytes
         headers = dict(scope["headers"])
         size, parts = 0, []
         waits = headers.get(b"expect", b"").lower() == b"100-continue"
         declared = headers.get(b"content-length", b"0")
         if waits and declared.isdigit() and int(declared) > limit:
-            raise self._too_large(int(declared), limit)
+            raise _too_large(is_file, int(declared), limit)
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -225,19 +224,20 @@ class Gate:
                 parts.append(message.get("body", b""))
             # A client reads the answer when it has sent all: what is too much is thrown away, to some end.
             if size > 20 * limit or (size > limit and not message.get("more_body")):
-                raise self._too_large(size, limit)
+                raise _too_large(is_file, size, limit)
             if not message.get("more_body"):
                 return b"".join(parts)
 
-    def _too_large(self, size: int, limit: int) -> LimitPassed:
-        name = "file_bytes" if limit != self.limits.body_bytes else "body_bytes"
-        error = LimitPassed(name, f"{size} bytes or more", limit, "the request is too large")
-        error.headers = {"Connection": "close"}
-        return error
+
+def _too_large(is_file: bool, size: int, limit: int) -> LimitPassed:
+    name = "file_bytes" if is_file else "body_bytes"
+    error = LimitPassed(name, f"{size} bytes or more", limit, "the request is too large")
+    error.headers = {"Connection": "close"}
+    return error
 
 
 def client_of(scope: Any) -> str:
-    """Its address; of IPv6 the network of 64 bits, which one client has to itself."""
+    """Returns a client's address; of IPv6 the network of 64 bits, which one client has to itself."""
     address = (scope.get("client") or ("",))[0]
     if ":" not in address:
         return address
@@ -250,6 +250,6 @@ def client_of(scope: Any) -> str:
 
 
 def _template(scope: Any) -> str:
-    """The route's path as it was written in the code: never what a client made up."""
+    """Returns the route's path as it was written in the code: never what a client made up."""
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) and path else "other"

@@ -1,4 +1,4 @@
-"""What a client may ask of a server: sizes, times and numbers, each with its default; requests a minute.
+"""Limits on what a client may ask of a server: sizes, times and numbers, each with its default; requests a minute.
 
 The command line takes its options from the fields of `Limits` (cli/serve.py), and this file imports nothing heavy.
 """
@@ -22,13 +22,13 @@ _limit: Any = partial(option, panel="Limits", min=1, max=LARGEST)
 
 
 def check_range(name: str, value: Any, least: float, most: float = LARGEST, unit: str = "") -> None:
-    """Raises: UserError for what is no finite number in this range."""
+    """Raises UserError for what is no finite number in this range."""
     if isinstance(value, bool) or not isinstance(value, Real) or not least <= value <= most:
         raise UserError(f"{name}: {value!r} is not a number from {least:g} to {most:,g}{f' {unit}' if unit else ''}.")
 
 
 def check_settings(batch_tokens: int, max_wait: float, max_queue: int) -> None:
-    """Of a Batcher. Raises: UserError for a number out of its range."""
+    """Raises UserError for a setting of a Batcher that is out of its range."""
     check_range("batch_tokens", batch_tokens, 1)
     check_range("max_wait", max_wait, 0, 60, "seconds")
     check_range("max_queue", max_queue, 1)
@@ -36,7 +36,7 @@ def check_settings(batch_tokens: int, max_wait: float, max_queue: int) -> None:
 
 @dataclass(frozen=True)
 class Limits:
-    """Of a server. What is larger is refused with a message that names the limit."""
+    """The limits of a server. What is larger is refused with a message that names the limit."""
 
     body_bytes: int = _limit("Bytes of a request.", "--max-body", default=1_000_000)
     texts: int = _limit("Texts in a request.", "--max-texts", default=1_000)
@@ -75,14 +75,14 @@ class Limits:
 
 
 class RequestsAMinute:
-    """Counts the requests of clients: each may make so many in a minute, and as many at once. Safe for threads."""
+    """A token bucket for each client, of `limit` requests a minute, and as many at once. Safe for threads."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self._lock = limit, threading.Lock()
-        self._left: OrderedDict[bytes, tuple[float, float]] = OrderedDict()  # requests, and when that was
+        self._left: OrderedDict[bytes, tuple[float, float]] = OrderedDict()  # requests, and when they were counted
 
     def wait(self, client: bytes) -> float:
-        """Count a request of this client: 0, or the seconds after which it may come again."""
+        """Counts a request of this client and returns 0, or the seconds after which it may come again."""
         if not self.limit:
             return 0.0
         with self._lock:

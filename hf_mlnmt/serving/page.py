@@ -1,9 +1,9 @@
-"""The page: models tried in a browser. A server mounts it at `/`, a Space of the Hub runs it.
+"""The page, on which models are tried in a browser. A server mounts it at `/`, a Space of the Hub runs it.
 
 It is a gradio page that asks nothing of any other machine: no analytics, no fonts or scripts from elsewhere. What it
 shows of translations is made in views.py.
 
-One function, `answer`, makes everything that is shown from everything that is set. It runs a quarter of a second after
+One method, `answer`, makes everything that is shown from everything that is set. It runs a quarter of a second after
 the last key, one call after the other, the latest state last: what is shown is never older than what was shown before.
 A text of more than LIVE characters is translated when it is asked for. Limits, the counter of requests and the log are
 those of the API (api.py).
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from hf_mlnmt.generation.options import DecodingOptions
 from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.generation.segments import check_characters
 from hf_mlnmt.model_folder import CARD, RESULTS, fetch_small_files
+from hf_mlnmt.reports.facts import front_matter
 from hf_mlnmt.reports.language_names import example, language_name
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
 from hf_mlnmt.serving.detection import SURE
@@ -39,6 +41,9 @@ LIVE = 1_000  # characters that are translated as they are typed
 MOST_BEAMS, MOST_EXAMPLES = 10, 6
 BEAMS_OF_TERMS = 5  # unless they are chosen
 PENALTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
+# What can be set, in the order in which a request of the page has it.
+SET = ["text", "source", "target", "first", "second", "show", "layer", "head", "count", "beams", "penalty"]
+SET += ["beginning", "terms", "asked", "best", "offered", "written"]
 N_BEST, ATTENTION, DEFAULT = "Other translations", "Attention", "As the model says"
 EMPTY = "The translation appears here."
 _HERE = Path(__file__).parent
@@ -55,8 +60,6 @@ _DONE = """() => {
   const out = document.querySelector("#out");
   out?.classList.remove("busy"); out?.removeAttribute("aria-busy");
 }"""
-
-
 _COUNT = """(text) => {
   const place = document.querySelector("#count output");
   if (place) place.textContent = [...text].length.toLocaleString("en");
@@ -64,7 +67,7 @@ _COUNT = """(text) => {
 
 
 def page(models: Api | ServedModels | Batcher | Sequence[str], examples: Sequence[str] | None = None) -> gradio.Blocks:
-    """A gradio page for these models: `page(["folder"]).launch()`, or gradio.mount_gradio_app.
+    """Returns a gradio page for these models: `page(["folder"]).launch()`, or gradio.mount_gradio_app.
 
     Args:
         models: what a server has loaded, with its limits or without, or folders and Hub names.
@@ -78,169 +81,185 @@ def page(models: Api | ServedModels | Batcher | Sequence[str], examples: Sequenc
         raise UserError("the page needs gradio: pip install 'hf-mlnmt[serve]'.") from error
     if not isinstance(models, Api | Batcher):
         models = Batcher(models if isinstance(models, ServedModels) else ServedModels(list(models)))
-    return _build(gradio, models if isinstance(models, Api) else Api(models), examples)
+    return _Page(gradio, models if isinstance(models, Api) else Api(models), examples).blocks
 
 
-def _build(gradio: Any, api: Api, examples: Sequence[str] | None) -> gradio.Blocks:
-    served, limits = api.batcher.models, api.limits
-    most = min(MOST_BEAMS, limits.beams)
-    pairs = served.languages()
-    source = next(iter(pairs), None)
-    several = len({(one, other) for one, others in pairs.items() for other in others}) > 1
-    choices = [(name, number) for number, name in enumerate(served.names)]
-    known = {one.name for one in fields(DecodingOptions)}
-    shown: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-    with gradio.Blocks(title="Translation", analytics_enabled=False) as blocks:
-        gradio.HTML(_head(served.models), apply_default_css=False, elem_classes="mlnmt")
-        with gradio.Row(visible=several, elem_id="languages"):
-            detected = [("Detect language", AUTO)] if len(pairs) > 1 else []
-            from_ = gradio.Dropdown([*_named(pairs), *detected], value=source, label="From", min_width=100)
-            swap = gradio.Button("⇄ Swap", elem_id="swap", min_width=48)
-            to = gradio.Dropdown(**_targets(pairs, source, None), label="To", min_width=100)
-            targets_first = to.value
-        with gradio.Row(visible=len(choices) > 1):
-            first = gradio.Dropdown([("Any", -1), *choices], value=-1, label="Model", min_width=140)
-            second = gradio.Dropdown([("None", -1), *choices], value=-1, label="Compare with", min_width=140)
+class _Page:
+    """The page in parts: each makes components, which `answer` gets by the names that they have in `set`."""
+
+    def __init__(self, gradio: Any, api: Api, examples: Sequence[str] | None) -> None:
+        self.gradio, self.api, self.examples = gradio, api, examples
+        self.served, self.pairs = api.batcher.models, api.batcher.models.languages()
+        self.source = next(iter(self.pairs), None)
+        self.known = {option.name for option in fields(DecodingOptions)}
+        self.set: dict[str, Any] = dict.fromkeys(SET)
+        with gradio.Blocks(title="Translation", analytics_enabled=False) as self.blocks:
+            gradio.HTML(_head(self.served.models), apply_default_css=False, elem_classes="mlnmt")
+            self._languages()
+            self._models()
+            self._texts()
+            self._attention()
+            self._terms()
+            self._search()
+            state = gradio.State
+            self.set["asked"] = state(("", 0))  # the text last asked for, and how often one was
+            self.set["best"] = state("")  # the translation that is shown
+            self.set["offered"] = state(((), ()))  # the layers and heads to choose from
+            self.set["written"] = state(self.set["target"].value)  # the language that terms and beginning are for
+            self.kept = state({})  # terms and beginnings of other languages
+            self._connect()
+
+    def _languages(self) -> None:
+        several = len({(source, target) for source, targets in self.pairs.items() for target in targets}) > 1
+        detected = [("Detect language", AUTO)] if len(self.pairs) > 1 else []
+        choose, choices = self.gradio.Dropdown, [*_named(self.pairs), *detected]
+        with self.gradio.Row(visible=several, elem_id="languages"):
+            self.set["source"] = choose(choices, value=self.source, label="From", min_width=100)
+            self.swap = self.gradio.Button("⇄ Swap", elem_id="swap", min_width=48)
+            self.set["target"] = choose(**_targets(self.pairs, self.source, None), label="To", min_width=100)
+
+    def _models(self) -> None:
+        choices = [(name, number) for number, name in enumerate(self.served.names)]
+        choose = partial(self.gradio.Dropdown, value=-1, min_width=140)
+        with self.gradio.Row(visible=len(choices) > 1):
+            self.set["first"] = choose([("Any", -1), *choices], label="Model")
+            self.set["second"] = choose([("None", -1), *choices], label="Compare with")
+
+    def _texts(self) -> None:
+        gradio, most = self.gradio, self.api.limits.text_characters
+        html = partial(gradio.HTML, apply_default_css=False, elem_classes="mlnmt")
+        text: dict[str, Any] = {"label": "Text", "placeholder": "Type or paste a text", "elem_id": "source"}
         with gradio.Row(equal_height=False):
             with gradio.Column(min_width=280):
-                text = gradio.Textbox(
-                    label="Text",
-                    placeholder="Type or paste a text",
-                    lines=5,
-                    max_lines=20,
-                    max_length=limits.text_characters,
-                    autofocus=True,
-                    elem_id="source",
-                )
-                gradio.HTML(
-                    _count(limits.text_characters), apply_default_css=False, elem_id="count", elem_classes="mlnmt"
-                )
+                self.set["text"] = gradio.Textbox(lines=5, max_lines=20, max_length=most, autofocus=True, **text)
+                html(f'<p class="note"><output>0</output> / {most:,} characters</p>', elem_id="count")
                 with gradio.Row():
-                    button = gradio.Button("Translate", variant="primary", size="md", min_width=120)
-                    clear = gradio.Button("Clear", size="md", min_width=80)
+                    self.button = gradio.Button("Translate", variant="primary", size="md", min_width=120)
+                    self.clear = gradio.Button("Clear", size="md", min_width=80)
             with gradio.Column(min_width=280):
-                out = gradio.HTML(
-                    _panels([], message(EMPTY)),
-                    apply_default_css=False,
-                    elem_id="out",
-                    elem_classes="mlnmt",
-                )
-        samples = gradio.Dataset(
-            components=[gradio.Textbox(visible=False)],
-            samples=_samples(examples, served, source),
-            label="Examples",
-            type="values",
-        )
-        show = gradio.CheckboxGroup([N_BEST, ATTENTION], label="Show")
-        with gradio.Row(visible=False) as places:
-            layer = gradio.Dropdown([], label="Layer", min_width=140)
-            head = gradio.Dropdown([], label="Head", min_width=140)
-        maps = gradio.HTML(
-            "", apply_default_css=False, elem_classes="mlnmt", js_on_load=(_HERE / "page.js").read_text("utf-8")
-        )
-        with gradio.Accordion("Terms and a beginning", open=False, visible=bool(known & {"terms", "target_prefix"})):
-            beginning = gradio.Textbox(
+                self.out = html(_panels([], message(EMPTY)), elem_id="out")
+        samples, hidden = self._samples(self.source), [gradio.Textbox(visible=False)]
+        self.samples = gradio.Dataset(components=hidden, samples=samples, label="Examples", type="values")
+
+    def _attention(self) -> None:
+        self.set["show"] = self.gradio.CheckboxGroup([N_BEST, ATTENTION], label="Show")
+        with self.gradio.Row(visible=False) as self.places:
+            self.set["layer"] = self.gradio.Dropdown([], label="Layer", min_width=140)
+            self.set["head"] = self.gradio.Dropdown([], label="Head", min_width=140)
+        script = (_HERE / "page.js").read_text("utf-8")
+        self.maps = self.gradio.HTML("", apply_default_css=False, elem_classes="mlnmt", js_on_load=script)
+
+    def _terms(self) -> None:
+        shown = bool(self.known & {"terms", "target_prefix"})
+        with self.gradio.Accordion("Terms and a beginning", open=False, visible=shown):
+            self.set["beginning"] = self.gradio.Textbox(
                 label="The translation begins with",
                 max_length=LIVE,
                 elem_id="beginning",
-                visible="target_prefix" in known,
+                visible="target_prefix" in self.known,
             )
-            terms = gradio.Textbox(
+            self.set["terms"] = self.gradio.Textbox(
                 label="Terms",
                 info="A line each: a word of the text = its translation, or several with | between them.",
                 placeholder="kernel = Kern | Kernel",
                 lines=3,
-                max_length=limits.text_characters,
+                max_length=self.api.limits.text_characters,
                 elem_id="terms",
-                visible="terms" in known,
+                visible="terms" in self.known,
             )
-        with gradio.Accordion("Search", open=False):
-            longest = max(2, min(MOST_BEAMS, limits.n_best))
-            count = gradio.Slider(2, longest, value=min(5, longest), step=1, label="Translations in the list")
-            numbers = [(str(number), number) for number in range(1, most + 1)]
-            beams = gradio.Dropdown([(DEFAULT, 0), *numbers], value=0, label="Beams")
-            exponents = [(str(exponent), str(exponent)) for exponent in PENALTIES]
-            penalty = gradio.Dropdown(
-                [(DEFAULT, ""), *exponents], value="", label="Length penalty", info="Larger: longer translations."
-            )
-        asked = gradio.State(("", 0))  # the text last asked for, and how often one was
-        best = gradio.State("")  # the translation that is shown
-        offered = gradio.State(((), ()))  # the layers and heads to choose from
-        written = gradio.State(targets_first)  # the language that terms and beginning are for
-        kept = gradio.State({})  # terms and beginnings of other languages
+
+    def _search(self) -> None:
+        limits, choose = self.api.limits, self.gradio.Dropdown
+        longest = max(2, min(MOST_BEAMS, limits.n_best))
+        numbers = [(str(number), number) for number in range(1, min(MOST_BEAMS, limits.beams) + 1)]
+        exponents = [(DEFAULT, ""), *((str(exponent), str(exponent)) for exponent in PENALTIES)]
+        info, label = "Larger: longer translations.", "Translations in the list"
+        with self.gradio.Accordion("Search", open=False):
+            self.set["count"] = self.gradio.Slider(2, longest, value=min(5, longest), step=1, label=label)
+            self.set["beams"] = choose([(DEFAULT, 0), *numbers], value=0, label="Beams")
+            self.set["penalty"] = choose(exponents, value="", label="Length penalty", info=info)
+
+    def _connect(self) -> None:
+        """Says what happens when something is set."""
+        on, shown = self.gradio.on, {"show_progress": "hidden", "api_visibility": "private"}
+        get = self.set
+        text, asked, source, target = (get[name] for name in ("text", "asked", "source", "target"))
+        written = [get["beginning"], get["terms"], get["written"], self.kept]
 
         def answer(request: Any, *values: Any) -> list[Any]:
-            """The translations, the attention, the places to choose from, the best translation."""
-            given = dict(zip(names, values, strict=True))
-            page_ = _Answer(api, known, given, request.client.host if request and request.client else "")
-            out_, maps_ = page_.panels(), page_.maps()
-            layers, heads = page_.layers, page_.heads
-            new = (layers, heads) != given["offered"] and bool(layers)
-            return [
-                gradio.skip() if out_ is None else out_,
-                maps_,
-                gradio.Row(visible=bool(layers)),
-                gradio.Dropdown(choices=list(layers), value=page_.layer) if new else gradio.skip(),
-                gradio.Dropdown(choices=list(heads), value=page_.head) if new else gradio.skip(),
-                page_.best,
-                (layers, heads) if new else given["offered"],
-            ]
+            return self.answer(request, dict(zip(get, values, strict=True)))
 
-        answer.__annotations__["request"] = gradio.Request  # by which gradio knows that it is to be given
-        inputs = {
-            **{"text": text, "source": from_, "target": to, "first": first, "second": second, "show": show},
-            **{"layer": layer, "head": head, "count": count, "beams": beams, "penalty": penalty},
-            **{"beginning": beginning, "terms": terms, "asked": asked, "best": best, "offered": offered},
-            **{"written": written},
-        }
-        names = list(inputs)
-        typed = [text, beginning, terms]  # whose `input` only a key of a keyboard raises: not a paste, no phone
-        chosen = [to, first, second, show, layer, head, count, beams, penalty]
-        gradio.on(
-            [*(one.change for one in typed), *(one.input for one in chosen), asked.change],
+        answer.__annotations__["request"] = self.gradio.Request  # by which gradio knows that it is to be given
+        typed = [text, get["beginning"], get["terms"]]  # whose `input` only a key raises: not a paste, no phone
+        chosen = ["target", "first", "second", "show", "layer", "head", "count", "beams", "penalty"]
+        on(
+            [*(box.change for box in typed), *(get[name].input for name in chosen), asked.change],
             answer,
-            list(inputs.values()),
-            [out, maps, places, layer, head, best, offered],
+            list(get.values()),
+            [self.out, self.maps, self.places, get["layer"], get["head"], get["best"], get["offered"]],
             js=_DEBOUNCE,
             trigger_mode="always_last",
             concurrency_limit=None,
             **shown,
         ).then(None, js=_DONE, **shown)
         text.change(None, text, None, js=_COUNT, **shown)
-        clear.click(None, None, text, js="() => ''", **shown)
-        gradio.on([button.click, text.submit], _again, [text, asked], asked, **shown)
-        samples.click(
-            lambda values, asked: (values[0], _again(values[0], asked)), [samples, asked], [text, asked], **shown
+        self.clear.click(None, None, text, js="() => ''", **shown)
+        on([self.button.click, text.submit], _again, [text, asked], asked, **shown)
+        self.samples.click(
+            lambda sample, asked: (sample[0], _again(sample[0], asked)), [self.samples, asked], [text, asked], **shown
         )
+        target.change(self.keep, [target, get["written"], self.kept, *written[:2]], written, **shown)
+        source.input(self.choose, [source, target, text, asked], [target, self.samples, asked], **shown)
+        turned = [source, target, self.samples, text, asked]
+        self.swap.click(self.turn, [source, target, text, get["best"], asked], turned, **shown)
 
-        def choose(source: str, target: str, text: str, asked: Any) -> list[Any]:
-            """Another source language: its targets, its examples."""
-            targets = gradio.Dropdown(**_targets(pairs, source, target))
-            return [targets, gradio.Dataset(samples=_samples(examples, served, source)), _again(text, asked)]
+    def answer(self, request: Any, given: Mapping[str, Any]) -> list[Any]:
+        """Returns translations, attention, the row of places and its choices, the best translation, the places."""
+        gradio, skip = self.gradio, self.gradio.skip
+        state = _Answer(self.api, self.known, given, request.client.host if request and request.client else "")
+        panels, maps = state.panels(), state.maps()
+        offered = state.layers, state.heads
+        new = offered != given["offered"] and bool(state.layers)
+        return [
+            panels,
+            maps,
+            gradio.Row(visible=bool(state.layers)),
+            gradio.Dropdown(choices=list(state.layers), value=state.layer) if new else skip(),
+            gradio.Dropdown(choices=list(state.heads), value=state.head) if new else skip(),
+            state.best,
+            offered if new else given["offered"],
+        ]
 
-        def turn(source: str, target: str, text: str, best: str, asked: Any) -> list[Any]:
-            """The languages change places, and the translation becomes the text."""
-            if source == AUTO:
-                gradio.Info("Choose the language of the text first.")
-                return [gradio.skip()] * 5
-            if source not in pairs.get(target, []):
-                gradio.Info(f"No model translates from {language_name(target)} into {language_name(source)}.")
-                return [gradio.skip()] * 5
-            targets = gradio.Dropdown(**_targets(pairs, target, source))
-            others = gradio.Dataset(samples=_samples(examples, served, target))
-            return [target, targets, others, best or text, _again(best or text, asked)]
+    def choose(self, source: str, target: str, text: str, asked: Any) -> list[Any]:
+        """Returns another source language's targets and examples."""
+        targets = self.gradio.Dropdown(**_targets(self.pairs, source, target))
+        return [targets, self.gradio.Dataset(samples=self._samples(source)), _again(text, asked)]
 
-        def keep(target: str, before: str, kept: dict[str, Any], begin: str, lines: str) -> list[Any]:
-            """Another target language: what was written for it before, in place of what is for another."""
-            if target == before:
-                return [gradio.skip()] * 4
-            kept = {**kept, before: (begin, lines)}
-            return [*kept.get(target, ("", "")), target, kept]
+    def turn(self, source: str, target: str, text: str, best: str, asked: Any) -> list[Any]:
+        """Lets the languages change places; the translation becomes the text."""
+        if source == AUTO or source not in self.pairs.get(target, []):
+            none = f"No model translates from {language_name(target)} into {language_name(source)}."
+            self.gradio.Info("Choose the language of the text first." if source == AUTO else none)
+            return [self.gradio.skip()] * 5
+        text = best or text
+        targets, samples, asked = self.choose(target, source, text, asked)
+        return [target, targets, samples, text, asked]
 
-        to.change(keep, [to, written, kept, beginning, terms], [beginning, terms, written, kept], **shown)
-        from_.input(choose, [from_, to, text, asked], [to, samples, asked], **shown)
-        swap.click(turn, [from_, to, text, best, asked], [from_, to, samples, text, asked], **shown)
-    return blocks
+    def keep(self, target: str, before: str, kept: dict[str, Any], begin: str, lines: str) -> list[Any]:
+        """Returns what was written for another target language before, and keeps what was for the last one."""
+        if target == before:
+            return [self.gradio.skip()] * 4
+        kept = {**kept, before: (begin, lines)}
+        return [*kept.get(target, ("", "")), target, kept]
+
+    def _samples(self, source: str | None) -> list[list[str]]:
+        """Returns sentences to try: those given, those of the models' cards, or one of the language."""
+        texts = self.examples
+        if texts is None:
+            first = self.source if source == AUTO else source
+            cards = [text for model in self.served.models for text in examples_of(model.pipeline.name)]
+            texts = cards or [example(first)]
+        return [[text] for text in dict.fromkeys(texts)][:MOST_EXAMPLES]
 
 
 def _again(text: str, asked: tuple[str, int]) -> tuple[str, int]:
@@ -252,43 +271,30 @@ def _named(codes: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _targets(pairs: Mapping[str, Sequence[str]], source: str | None, target: str | None) -> dict[str, Any]:
-    """Choices and value of the target language, which stays if the source language has it."""
+    """Returns choices and value of the target language, which stays if the source language has it."""
     every = list(dict.fromkeys(code for codes in pairs.values() for code in codes))
     codes = every if source == AUTO else pairs.get(source or "", [])
     return {"choices": _named(codes), "value": target if target in codes else next(iter(codes), None)}
 
 
-def _samples(examples: Sequence[str] | None, served: ServedModels, source: str | None) -> list[list[str]]:
-    """Sentences to try: those given, those of the models' cards, or one of the language."""
-    if examples is None:
-        examples = [text for model in served.models for text in examples_of(model.pipeline.name)] or [
-            example(next(iter(served.languages()), None) if source == AUTO else source)
-        ]
-    return [[text] for text in dict.fromkeys(examples)][:MOST_EXAMPLES]
-
-
 def examples_of(name: str) -> list[str]:
-    """The texts under `widget:` of a model's card."""
-    from huggingface_hub.repocard import metadata_load
-    from yaml import YAMLError
-
+    """Returns the texts under `widget:` of a model's card."""
     try:
-        card = metadata_load(fetch_small_files(name) / CARD) or {}
-    except (OSError, ValueError, YAMLError, UserError):  # a model need not have a card, nor a right one
+        widget = front_matter(fetch_small_files(name) / CARD).get("widget")
+    except (OSError, UserError):  # a model need not have a card
         return []
-    widget = card.get("widget")
-    texts = [one.get("text") for one in widget if isinstance(one, dict)] if isinstance(widget, list) else []
+    texts = [item.get("text") for item in widget if isinstance(item, dict)] if isinstance(widget, list) else []
     return [text for text in texts if isinstance(text, str) and text.strip()]
 
 
 def _head(models: Sequence[ServedModel]) -> str:
-    """The title, and what each model is for."""
+    """Returns the title, and what each model is for."""
     style = (_HERE / "page.css").read_text("utf-8")
     return f"<style>{style}</style><h1>Translation</h1>{''.join(message(purpose_of(model)) for model in models)}"
 
 
 def purpose_of(model: ServedModel) -> str:
-    """The name of a model, what it translates, and, as far as its folder says, which texts it was trained for."""
+    """Returns the name of a model, what it translates, and, as far as is known, which texts it was trained for."""
     languages = [list(dict.fromkeys(language_name(pair[side]) for pair in model.pairs)) for side in (0, 1)]
     sources, targets = (", ".join(names) if len(names) < 6 else f"{len(names)} languages" for names in languages)
     try:
@@ -302,17 +308,13 @@ def purpose_of(model: ServedModel) -> str:
     return f"{model.name}: {sources} into {targets}.{about}{'.' if about else ''}"
 
 
-def _count(most: int) -> str:
-    return f'<p class="note"><output>0</output> / {most:,} characters</p>'
-
-
 def _panels(articles: Sequence[str], note: str = "") -> str:
     inside = f'<div class="panels">{"".join(articles)}</div>' if articles else ""
     return f'<section aria-label="Translation" aria-live="polite">{note}{inside}</section>'
 
 
 class _Answer:
-    """What is shown for one state of the page."""
+    """The answer to one state of the page."""
 
     def __init__(self, api: Api, known: set[str], given: Mapping[str, Any], address: str):
         self.api, self.models, self.known, self.given = api, api.batcher.models, known, given
@@ -326,8 +328,8 @@ class _Answer:
         self.chosen = [int(given["first"])] + ([int(given["second"])] if int(given["second"]) >= 0 else [])
         self.translated: list[tuple[int, str]] = []  # (number of the model, -1 for any; its translation)
 
-    def panels(self) -> str | None:
-        """The translations by the chosen models; None: what is there stays."""
+    def panels(self) -> str:
+        """Returns the translations by the chosen models."""
         if not self.text.strip():
             return _panels([], message(EMPTY))
         if len(self.text) > LIVE and self.given["asked"][0] != self.text:
@@ -361,7 +363,7 @@ class _Answer:
         return _panels(articles, detected)
 
     def _detect(self) -> str:
-        """What is said of the language of the text, which is found where it is not chosen."""
+        """Finds the language of the text where it is not chosen; returns what is said of it."""
         if self.source != AUTO:
             return ""
         (found,) = self.api.detect([self.text])
@@ -388,7 +390,7 @@ class _Answer:
         return self.names[number] if number >= 0 else None
 
     def _options(self) -> dict[str, Any]:
-        """The decoding options that are set. Raises: UserError for a line of the terms that is none."""
+        """Returns the decoding options that are set. Raises: UserError for a line of the terms that is none."""
         given, options = self.given, dict[str, Any](split="sentences")
         limits, beams = self.api.limits, int(given["beams"])
         if N_BEST in given["show"]:
@@ -411,7 +413,7 @@ class _Answer:
         return options
 
     def maps(self) -> str:
-        """The attention of the translations that are shown."""
+        """Returns the attention of the translations that are shown."""
         if ATTENTION not in self.given["show"]:
             return ""
         shown = []
@@ -437,7 +439,7 @@ class _Answer:
 
 
 def _places(attention: Attention) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """(label, value) of the layers and of the heads of a model."""
+    """Returns (label, value) of the layers and of the heads of a model."""
     layers = sorted({(place.layer, place.encoder_layer) for place in attention.weights})
     heads = sorted({place.head for place in attention.weights})
     named = ((f"{layer}, encoder layer {over}" if over else str(layer), f"{layer}/{over}") for layer, over in layers)
@@ -445,13 +447,13 @@ def _places(attention: Attention) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def terms_of(lines: str) -> dict[str, list[str]]:
-    """{word: its translations} of lines `word = one | another`. Raises: UserError with the line that is none."""
+    """Returns {word: its translations} of lines `word = first | second`. Raises: UserError for a line that is none."""
     terms: dict[str, list[str]] = {}
     for number, line in enumerate(lines.splitlines(), start=1):
         if not line.strip():
             continue
         word, equal, rest = (part.strip() for part in line.partition("="))
-        translations = [one.strip() for one in rest.split("|") if one.strip()]
+        translations = [part.strip() for part in rest.split("|") if part.strip()]
         if not (word and equal and translations):
             raise UserError(f"terms, line {number}: expected a word = its translation, not {line.strip()!r}.")
         terms.setdefault(word, []).extend(translations)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ _WAITING = 1000  # requests that a replica is given at once: its Batcher says wh
 
 @dataclass(frozen=True)
 class Settings:
-    """What `serve run` is told as key=value, a config file under `args`, or the environment as HF_MLNMT_KEY.
+    """The settings of `serve run`, as key=value, in a config file under `args`, or in the environment as HF_MLNMT_KEY.
 
     models: folders or Hub names, also as en-de=MODEL; a list, or joined by commas. On several machines a folder must be
         on a disk that all of them have.
@@ -47,7 +47,7 @@ class Settings:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
-        """Arguments go before the environment. Raises: UserError for a key, a value or models that cannot be."""
+        """Reads arguments, then the environment. Raises: UserError for a key, a value or models that cannot be."""
         kinds = {field.name: field.type for field in fields(cls)}
         given = {name: environment[key] for name in kinds if (key := _ENVIRONMENT + name.upper()) in environment}
         values: dict[str, Any] = {}
@@ -72,7 +72,7 @@ class Settings:
 
 
 def app(arguments: dict[str, Any]) -> serve.Application:
-    """The application, as `serve run` and `serve deploy` ask for it. Raises: UserError."""
+    """Returns the application, as `serve run` and `serve deploy` ask for it. Raises: UserError."""
     settings = Settings.of(arguments)
 
     def build() -> Any:
@@ -80,11 +80,9 @@ def app(arguments: dict[str, Any]) -> serve.Application:
         from hf_mlnmt.serving.batcher import Batcher
         from hf_mlnmt.serving.models import ServedModels
 
-        models = ServedModels(settings.models, device=settings.device, dtype=settings.dtype, engine=settings.engine)
-        batcher = Batcher(
-            models, batch_tokens=settings.batch_tokens, max_wait=settings.max_wait, max_queue=settings.max_queue
-        )
-        return make_app(batcher)
+        told = asdict(settings)
+        models = ServedModels(settings.models, **{name: told[name] for name in ("device", "dtype", "engine")})
+        return make_app(Batcher(models, **{name: told[name] for name in ("batch_tokens", "max_wait", "max_queue")}))
 
     deployment = serve.deployment(
         name="translate",
@@ -96,6 +94,6 @@ def app(arguments: dict[str, Any]) -> serve.Application:
 
 
 def _absolute(given: str) -> str:
-    """A folder by its whole path, for a replica runs in a folder of its own; any other name as it is."""
+    """Returns a folder's whole path, for a replica runs in a folder of its own; any other name as it is."""
     pair, equal, place = ("", "", given) if Path(given).is_dir() else given.strip().rpartition("=")
     return f"{pair}{equal}{Path(place).resolve()}" if Path(place).is_dir() else given.strip()

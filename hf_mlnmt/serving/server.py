@@ -46,7 +46,7 @@ def serve(
     cors: bool = False,
     addresses: bool = False,
 ) -> None:
-    """Serve until a signal ends it; the line that says the address goes to standard output, the log to stderr.
+    """Serves until a signal ends it; the line that says the address goes to standard output, the log to stderr.
 
     Args:
         models, device, dtype, engine: as in ServedModels.
@@ -63,7 +63,7 @@ def serve(
     with _bound(host, port) as listening:  # a taken port is said before models are loaded
         try:
             import python_multipart  # noqa: F401
-            import uvicorn
+            import uvicorn  # noqa: F401
 
             from hf_mlnmt.serving.api import make_app
         except ImportError as error:
@@ -77,38 +77,34 @@ def serve(
         names = {*hosts, *_LOOPBACK, host} if hosts or is_loopback(host) else ()
         app = make_app(batcher, limits, keys=keys, hosts=names, page=page, cors=cors, addresses=addresses)
         _log_as_json()
-
-        class Server(uvicorn.Server):
-            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-                await super().startup(sockets)
-                number, name = listening.getsockname()[1], f"[{host}]" if ":" in host else host
-                print(f"serving {', '.join(served.names)} at http://{name}:{number}", flush=True)
-
-            def handle_exit(self, sig: int, frame: Any) -> None:
-                if self.should_exit:
-                    os._exit(128 + sig)
-                self.should_exit = True
-                app.state.end()
-
-        def reload(number: int, frame: object) -> None:
-            threading.Thread(target=_reload, args=(batcher,), daemon=True).start()
-
-        if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGHUP, reload)
-        config = uvicorn.Config(
-            app,
-            http=_protocol(limits),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=limits.ending_seconds,
-        )
-        Server(config).run([listening])
+        _reload_on_hangup(batcher)
+        address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+        _run(app, listening, limits, f"serving {', '.join(served.names)} at {address}")
         batcher.close_now(1.0)
 
 
+def _run(app: Any, listening: socket.socket, limits: Limits, greeting: str) -> None:
+    """Runs an app until a signal ends it; the greeting is printed when it answers."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            print(greeting, flush=True)
+
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            if self.should_exit:
+                os._exit(128 + sig)
+            self.should_exit = True
+            app.state.end()
+
+    quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
+    config = uvicorn.Config(app, http=_protocol(limits), timeout_graceful_shutdown=limits.ending_seconds, **quiet)
+    Server(config).run([listening])
+
+
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Returns whether only this machine reaches an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -116,7 +112,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_keys(path: Path) -> list[str]:
-    """API keys, one a line; empty lines and those with # at their beginning are none.
+    """Reads API keys, one a line; empty lines and those with # at their beginning are none.
 
     Raises: UserError for a file that cannot be read or has none.
     """
@@ -131,7 +127,7 @@ def read_keys(path: Path) -> list[str]:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket that has the port, and does not listen yet."""
+    """Returns a socket that has the port, and does not listen yet."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listening = socket.socket(family, socket.SOCK_STREAM)
@@ -145,13 +141,17 @@ def _bound(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _reload(batcher: Any) -> None:
-    problems = batcher.reload()
-    logger.info("%s", json.dumps({"reloaded": batcher.models.names, "problems": len(problems)}))
+def _reload_on_hangup(batcher: Any) -> None:
+    def reload() -> None:
+        problems = batcher.reload()
+        logger.info("%s", json.dumps({"reloaded": batcher.models.names, "problems": len(problems)}))
+
+    if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGHUP, lambda number, frame: threading.Thread(target=reload, daemon=True).start())
 
 
 class _JsonLines(logging.Formatter):
-    """Lines of JSON; what is one already stays."""
+    """A formatter that writes lines of JSON; what is one already stays."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
@@ -171,7 +171,7 @@ def _log_as_json() -> None:
 
 
 def _protocol(limits: Limits) -> type[Any]:
-    """uvicorn's protocol, with limits on connections, on what waits for a request, and on a request's head."""
+    """Returns uvicorn's protocol with limits on connections, on their waiting for a request, and on its head."""
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     base: Any = AutoHTTPProtocol
@@ -190,11 +190,11 @@ def _protocol(limits: Limits) -> type[Any]:
 
         @property
         def waits(self) -> bool:
-            """Whether no request is being answered."""
+            """Returns whether no request is being answered."""
             return self.cycle is None or self.cycle.response_complete
 
         def look(self) -> None:
-            """Close a connection that has only waited since the last look, for a request or to be read from."""
+            """Closes a connection that has only waited since the last look, for a request or to be read from."""
             left = self.transport.get_write_buffer_size()
             if left and left == self.left:
                 at_once = struct.pack("ii", 1, 0)  # with what the system still holds for the client

@@ -1,4 +1,4 @@
-"""What API and page share: keys, limits, the count of requests, detection, translation of texts and documents."""
+"""The service that API and page share: keys, limits, the count of requests, detection, translation, documents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -21,7 +21,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.documents import read
 from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.serving import detection
-from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
+from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, Translations
 from hf_mlnmt.serving.gate import LimitPassed, Record, RequestLog, client_of
 from hf_mlnmt.serving.limits import Limits, RequestsAMinute
 
@@ -29,14 +29,6 @@ Format = Literal["text", "html", "srt"]
 AUTO = "auto"
 MOST_TERMS = 100
 _TOGETHER = 500  # texts of a document that are translated by one call
-
-
-class Result(NamedTuple):
-    """n hypotheses for each text; the language between, if any; the models."""
-
-    texts: list[list[Hypothesis]]
-    via: str | None
-    models: list[str]
 
 
 class Downloads:
@@ -47,14 +39,14 @@ class Downloads:
         self._files: OrderedDict[str, tuple[float, str, str, bytes]] = OrderedDict()  # end, name, type, content
 
     def add(self, name: str, kind: str, content: bytes) -> str:
-        """Keep a file. Returns: its token."""
+        """Keeps a file and returns its token."""
         token = secrets.token_urlsafe(24)
         self._files[token] = time.monotonic() + self.limits.download_seconds, name, kind, content
         self._forget()
         return token
 
     def get(self, token: str) -> tuple[str, str, bytes]:
-        """(name, type, content). Raises: HTTPException, 404."""
+        """Returns (name, type, content) of a file. Raises: HTTPException, 404."""
         self._forget()
         if token not in self._files:
             raise HTTPException(404, "no such file: it is kept for a while only")
@@ -81,16 +73,16 @@ class Keys:
 
     def __contains__(self, key: str) -> bool:
         given = self.hashed(key)
-        return sum(hmac.compare_digest(given, one) for one in self._hashed) > 0  # all are compared
+        return sum(hmac.compare_digest(given, known) for known in self._hashed) > 0  # all are compared
 
     @staticmethod
     def hashed(key: str) -> bytes:
-        """So that all have one length."""
+        """Returns a hash of a key: all have one length."""
         return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
 
 
 class Api:
-    """What the requests ask for, over a Batcher, within limits."""
+    """Answers to what requests ask for, over a Batcher, within limits."""
 
     def __init__(
         self, batcher: Batcher, limits: Limits | None = None, keys: Collection[str] = (), log: RequestLog | None = None
@@ -100,20 +92,18 @@ class Api:
         self.log = log or RequestLog()
         self.ending = asyncio.Event()
 
-    # What every request for a translation goes through, of the API and of the page
-
     def admit(self, request: Request, given: dict[str, Any]) -> None:
-        """Raises: Overloaded at the end; HTTPException, 403 without a key, 429 for too many requests."""
+        """Raises Overloaded at the end; HTTPException, 403 without a key, 429 for too many requests."""
         self.check_ending()
         self.authorize(request, given)
 
     def check_ending(self) -> None:
-        """Raises: Overloaded at the end."""
+        """Raises Overloaded at the end."""
         if self.ending.is_set():
             raise Overloaded("the server is about to end")
 
     def authorize(self, request: Request, given: dict[str, Any]) -> None:
-        """Raises: HTTPException, 403 without a key, 429 for too many requests."""
+        """Counts a request and checks its key. Raises: HTTPException, 403 without a key, 429 for too many requests."""
         key = given.get("api_key") or given.get("apiKey") or _bearer(request)
         known = bool(self.keys) and isinstance(key, str) and bool(key) and key in self.keys
         self.count(Keys.hashed(key) if known else client_of(request.scope).encode())
@@ -122,14 +112,14 @@ class Api:
             raise HTTPException(403, message)
 
     def count(self, client: bytes) -> None:
-        """Count a request of a client. Raises: HTTPException, 429 for too many."""
+        """Counts a request of a client. Raises: HTTPException, 429 for too many."""
         if wait := self.rate.wait(client):
             seconds = str(int(wait) + 1)
             message = f"too many requests; the limit (requests) is {self.limits.requests} a minute"
             raise HTTPException(429, message, {"Retry-After": seconds})
 
     def check(self, texts: Sequence[str], record: Record) -> None:
-        """Raises: LimitPassed."""
+        """Raises LimitPassed for too many or too long texts; the record gets their sizes."""
         sizes = [len(text) for text in texts]
         record.said |= {"texts": len(texts), "characters": sum(sizes)}
         for name, size, what in (
@@ -142,7 +132,7 @@ class Api:
 
     @asynccontextmanager
     async def within(self, limit: str) -> AsyncIterator[None]:
-        """What is done inside has the seconds of a limit. Raises: TimedOut, naming it."""
+        """Stops what is done inside after the seconds of a limit. Raises: TimedOut, naming it."""
         seconds = getattr(self.limits, limit)
         try:
             async with asyncio.timeout(seconds):
@@ -151,17 +141,17 @@ class Api:
             raise TimedOut(f"the request took too long; the limit ({limit}) is {seconds} seconds") from error
 
     def detect(self, texts: Sequence[str], strict: bool = False) -> list[detection.Detected]:
-        """The language of each text, of those that are served. Raises: UserError; where `strict`, if it is not sure."""
+        """Returns the language of each text, see detection.languages."""
         return detection.languages(texts, list(self.batcher.models.languages()), strict)
 
     async def languages_of(
         self, texts: Sequence[str], source: str | None, strict: bool = False
     ) -> tuple[list[str | None], list[detection.Detected] | None]:
-        """The language of each text, and what was detected for `auto`."""
+        """Returns the language of each text, and what was detected for `auto`."""
         if source != AUTO:
             return [source] * len(texts), None
         detected = await asyncio.to_thread(self.detect, texts, strict)
-        return [one.language for one in detected], detected
+        return [found.language for found in detected], detected
 
     async def translate(
         self,
@@ -170,8 +160,8 @@ class Api:
         sources: Sequence[str | None],
         target: str | None,
         **options: Any,
-    ) -> Result:
-        """Translate each text from its language; one that is in the target's already stays as it is."""
+    ) -> Translations:
+        """Translates each text from its language; a text that is in the target's already stays as it is."""
         groups: dict[str | None, list[int]] = {}
         for number, source in enumerate(sources):
             groups.setdefault(source, []).append(number)
@@ -188,10 +178,10 @@ class Api:
                 done = await self.batcher.translate([texts[number] for number in some], source, target, **options)
                 for number, hypotheses in zip(some, done.texts, strict=True):
                     results[number] = hypotheses
-                via, models = via or done.via, [*models, *(one for one in done.models if one not in models)]
+                via, models = via or done.via, list(dict.fromkeys([*models, *done.models]))
         # Now the codes are known ones, not something that a client made up.
         record.said |= {"pair": f"{'/'.join(map(str, groups))}-{target}", "models": models}
-        return Result(results, via, models)
+        return Translations(results, via, models)
 
     async def documents(
         self,
@@ -201,8 +191,8 @@ class Api:
         sources: Sequence[str | None],
         target: str | None,
         **options: Any,
-    ) -> tuple[list[list[str]], Result]:
-        """Each document translated, as often as there are hypotheses, the best first."""
+    ) -> tuple[list[list[str]], Translations]:
+        """Returns each document translated, as often as there are hypotheses, the best first."""
         ended = threading.Event()  # a thread goes on when nobody waits for it any more
 
         def check() -> None:
@@ -235,13 +225,13 @@ class Api:
 
 
 def _bearer(request: Request) -> str:
-    """The key in the Authorization header: its bytes are UTF-8, which HTTP does not say."""
+    """Returns the key in the Authorization header, whose bytes are UTF-8, which HTTP does not say."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip().encode("latin-1").decode(errors="surrogateescape") if kind.lower() == "bearer" else ""
 
 
 def all_languages(batcher: Batcher) -> Iterable[tuple[str, list[str]]]:
-    """Sources with their targets, then what is a target only."""
+    """Returns sources with their targets, then what is a target only."""
     pairs = batcher.models.languages()
-    others = dict.fromkeys(target for targets in pairs.values() for target in targets if target not in pairs)
-    return [*pairs.items(), *((code, list[str]()) for code in others)]
+    others = {target: list[str]() for targets in pairs.values() for target in targets if target not in pairs}
+    return {**pairs, **others}.items()

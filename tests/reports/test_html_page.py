@@ -153,11 +153,11 @@ def test_what_is_read_for_the_page(tmp_path):
 
 def test_plots():
     """By hand: 10 to 20 in steps of 2 over 100 units; 15 is in the middle."""
-    scale = Scale(10.5, 19.5, 0, 100)
+    scale = Scale([10.5, 19.5], 0, 100)
     assert (scale.low, scale.high, scale.step) == (10, 20, 2)
     assert scale(15) == 50
-    assert scale.ticks() == [10, 12, 14, 16, 18, 20]
-    assert Scale(3, 3, 0, 10).ticks()[0] == 2
+    assert scale.ticks() == [(0, "10"), (20, "12"), (40, "14"), (60, "16"), (80, "18"), (100, "20")]
+    assert Scale([3, 3], 0, 10).ticks()[0] == (0, "2")
     drawn = forest({"a": Point(10.5, 10.2, 10.8), "b": Point(19.5)}, "BLEU", "a")
     assert drawn.count("<circle") == 2
     assert "a: 10.50 (10.20 to 10.80)" in drawn

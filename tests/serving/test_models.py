@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from hf_mlnmt import UserError
-from hf_mlnmt.serving.models import ServedModels, iso_code
+from hf_mlnmt.serving.models import ServedModels
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +67,6 @@ def test_codes_of_other_families_are_served_under_iso_codes(foreign_folders):
     leg = models.route("eng_Latn", "deu_Latn", nllb.name).legs[0]
     assert (leg.source, leg.target) == ("eng_Latn", "deu_Latn")
     assert models.route("en", "de", nllb.name).legs[0] == leg
-
-
-@pytest.mark.parametrize(("code", "iso"), [("deu_Latn", "de"), ("deu", "de"), ("de_DE", "de"), ("xx", "xx"), ("", "")])
-def test_iso_codes(code, iso):
-    assert iso_code(code) == iso
 
 
 def test_a_model_whose_languages_nothing_says(pair_folders, tmp_path):
