@@ -49,7 +49,7 @@ from transformers import (
 )
 
 import hf_mlnmt
-from hf_mlnmt.convert.huggingface import placement_of, config_of
+from hf_mlnmt.convert.huggingface import config_of, placement_of
 from hf_mlnmt.data import CorpusSpec, Tokenizers, read_pairs, train_tokenizer
 from hf_mlnmt.files import read_json, write_json
 from hf_mlnmt.generation import TranslationPipeline
