@@ -271,7 +271,7 @@ def map_study(
         with naming(name):
             read, source, target = _read_first(parts, sample)
             if side == "source":
-                weights = _over_positions(parts.model, read)
+                weights = source_attentions(parts.model, read.output.cross_attentions)
                 maps = {str(place): weights[place][0] for place in choose_places(weights, layer, head)}
                 rows, columns = target, source
             else:
@@ -317,7 +317,9 @@ def coverage_study(
     for name, parts in systems.items():
         with naming(name):
             read, source, target = _read_first(parts, sample, num_beams)
-            weights = _over_positions(parts.model, read)
+            weights = source_attentions(parts.model, read.output.cross_attentions)
+            if any(of_place.shape[-1] != len(source) for of_place in weights.values()):
+                raise UserError(f"{type(parts.model).__name__} does not attend to source positions: nothing to sum.")
             places = choose_places(weights, layer, head)
         panels = [Panel(str(place), weights[place][0].cumsum(0).tolist(), target, source) for place in places]
         study.rows += [
@@ -357,11 +359,3 @@ def _read_first(parts: Parts, sample: Sample, num_beams: int = 1) -> tuple[Pass,
         (read,) = forced_passes(parts, sample.source_ids(parts)[:1], targets and targets[:1], **options)
     assert read.labels is not None
     return read, subwords(parts.source, read.source[0]), subwords(parts.target, read.labels[0])
-
-
-def _over_positions(model: Any, read: Pass) -> dict[Place, Tensor]:
-    """Returns `source_attentions`. Raises: UserError where they are not over the source's positions."""
-    weights = source_attentions(model, read.output.cross_attentions)
-    if any(heads.shape[-1] != read.source.shape[1] for heads in weights.values()):
-        raise UserError(f"{type(model).__name__} does not attend to source positions: there is nothing to draw.")
-    return weights

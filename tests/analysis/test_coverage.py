@@ -10,7 +10,7 @@ from helpers.contract import TINY
 from transformers import AutoModelForSeq2SeqLM
 
 import hf_mlnmt
-from hf_mlnmt.analysis.reading import Sample
+from hf_mlnmt.analysis.reading import Sample, between
 from hf_mlnmt.analysis.source_attention import coverage_study
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError
@@ -117,6 +117,9 @@ def test_refusals(folders):
         study_of(parts, translation="The dog plays.", head=0)
     with pytest.raises(UserError, match="sentence 1 is empty"):
         study_of(parts, "  ")
+    (model,) = between({"m": load(str(folders("bridge-transformer")))}, None, None).values()
+    with pytest.raises(UserError, match=r"m: .*does not attend to source positions"):
+        study_of(model, translation="The dog plays.")
 
 
 def test_the_source_has_the_token_that_says_the_target(tmp_path):
