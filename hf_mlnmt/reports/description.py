@@ -225,6 +225,8 @@ def _parameters(description: Mapping[str, Any]) -> Table:
 
 
 def _pairs(heading: str, facts: Mapping[str, Any]) -> Table:
-    shown = {name: value if isinstance(value, str) else show(value) for name, value in facts.items()}
-    rows = [[str(name), "none" if text == MISSING != facts[name] else text] for name, text in shown.items()]
+    rows = []
+    for name, value in facts.items():
+        text = value if isinstance(value, str) else show(value)
+        rows.append([str(name), "none" if text == MISSING and not isinstance(value, str) else text])
     return Table(["", ""], rows, heading)

@@ -58,10 +58,6 @@ class ServedModel:
     pipeline: TranslationPipeline
     pairs: dict[Direction, tuple[str | None, str | None]] = field(default_factory=dict)
 
-    def leg(self, pair: Direction) -> Leg:
-        """Returns the translation of a pair that it has."""
-        return Leg(self.name, self.pipeline, *self.pairs[pair])
-
 
 class ServedModels:
     """Models that stay loaded. Safe for threads; `reload` puts others in their places while requests go on.
