@@ -13,7 +13,6 @@ RUN ["pip", "install", "--constraint", "constraints.txt", "--index-url", "https:
 COPY pyproject.toml README.md LICENSE ./
 COPY modeling modeling
 COPY training training
-COPY model_cards model_cards
 COPY hf_mlnmt hf_mlnmt
 RUN ["pip", "install", "--constraint", "constraints.txt", ".[serve,spm]"]
 

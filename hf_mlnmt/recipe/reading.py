@@ -167,8 +167,7 @@ def _variants(path: Path) -> tuple[dict[str, dict[str, Any]], Lines]:
 
 def _file_of(path: Path) -> Path:
     """Returns the file that holds a recipe: of a variant, the base.yaml beside its path."""
-    base = path.with_name(BASE)
-    return base if base.is_file() and not path.is_file() else path
+    return path if path.is_file() or not is_recipe(path) else path.with_name(BASE)
 
 
 def _load_alone(path: Path) -> tuple[dict[str, Any], Lines]:

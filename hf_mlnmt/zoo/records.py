@@ -6,7 +6,7 @@
 | `variants` in it | the recipes of the setup that differ from it in a few keys: name -> these |
 | training/<setup>/<system>.yaml | the recipe of a system, or of a way of training, that differs in more |
 | modeling/<setup>/<system>.json | the config of a model that was trained here |
-| model_cards/<setup>/<system>.md | its card, with the scores of its seeds |
+| model_cards/<setup>/<system>.md | its card, with the scores of its seeds; in a checkout alone |
 
 A folder training/<setup>/ with a base.yaml of a user's own is a setup too.
 """
@@ -20,7 +20,7 @@ BASELINE = "transformer"
 
 
 def records_root() -> Path:
-    """Returns the folder of modeling/, training/ and model_cards/: inside an installed wheel, else the checkout."""
+    """Returns the folder of modeling/ and training/: inside an installed wheel, else the checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "records"
     return installed if installed.is_dir() else package.parent
