@@ -46,6 +46,7 @@ from transformers.modeling_outputs import Seq2SeqModelOutput
 
 from .linear import project
 from .outputs import EncoderOutput, TranslationOutput
+from .releases import takes_cache
 from .rnn import RNNConfig, RNNDecoder, RNNEncoder, RNNForConditionalGeneration, RNNPreTrainedModel
 from .sentence_embedding import pooled_rows
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
@@ -493,6 +494,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         config.vocab_size, config.decoder_vocab_size = vocabularies
         return config
 
+    @takes_cache
     @functools.wraps(TransformerForConditionalGeneration.forward)
     def forward(
         self, input_ids=None, attention_mask=None, *inputs, source_language=None, target_language=None, **named
