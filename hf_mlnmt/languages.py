@@ -96,9 +96,9 @@ def direction_of(folder: str | Path) -> Direction | None:
     if tokens or "source_languages" in read_json(folder / CONFIG):
         return None
     languages, marian = content.get("languages") or {}, read_json(folder / "tokenizer_config.json")
-    found = [languages.get(side) or marian.get(f"{side}_lang") for side in ("source", "target")]
-    known = all(isinstance(code, str) and base_language(code) in _CODES for code in found)  # Marian's "mul" is none
-    return (found[0], found[1]) if known else None
+    source, target = (languages.get(side) or marian.get(f"{side}_lang") for side in ("source", "target"))
+    known = all(isinstance(code, str) and base_language(code) in _CODES for code in (source, target))
+    return (source, target) if known else None  # Marian's "mul" is none
 
 
 def check_same_direction(folders: Sequence[str | Path], remedy: str) -> None:

@@ -129,7 +129,12 @@ def translate(
 
     document, texts, total = None, None, None
     if named := next((name for name in inputs if format_of(Path(name)) in documents.FORMATS), None):
-        others = {"--jsonl": jsonl, "--shard": shard, "--prefix-file": prefix_file, "a second file": inputs[1:]}
+        others: dict[str, Any] = {
+            "--jsonl": jsonl,
+            "--shard": shard,
+            "--prefix-file": prefix_file,
+            "a second file": inputs[1:],
+        }
         others |= {"--n-best": search.num_return_sequences, "--alignments": search.alignments}
         if refused := next((name for name, given in others.items() if given), None):
             raise UserError(f"{named}: is translated as one document, not line by line. Leave out {refused}.")

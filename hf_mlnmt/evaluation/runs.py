@@ -443,7 +443,7 @@ def _filled(recipe: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
     return filled
 
 
-def _said(here: Mapping[str, Any], there: Mapping[str, Any], other: str = "baseline") -> list[str]:
+def _said(here: Mapping[str, Any], there: Mapping[str, Any], *, other: str = "baseline") -> list[str]:
     """Returns "budget.steps (20; baseline 10)" of each value that differs at any depth; other: the name of `there`."""
     return [f"{key} ({ours}; {other} {theirs})" for key, (theirs, ours) in sorted(differences(there, here).items())]
 

@@ -133,7 +133,7 @@ def back_translate(
         watcher.tell(f"reading {', '.join(map(str, texts))}")
         here = model is None or Path(model).is_dir()  # a model of the Hub is known when it was loaded
         pipeline = None if here else _load(model, settings, device, revision)
-        about = {
+        about: dict[str, Any] = {
             "schema": SCHEMA,
             "direction": "forward" if forward else "back",
             "model": None if model is None else identity_of_model(str(model), revision=revision),

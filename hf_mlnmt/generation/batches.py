@@ -161,7 +161,7 @@ def attention_over_source(
     return [[next(each) for _ in row] for row in rows]
 
 
-def _scales(arguments: dict[str, Any]) -> dict[str, float]:
+def _scales(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: arguments[name] for name in ("alpha", "beta") if name in arguments}
 
 

@@ -303,7 +303,7 @@ def format_result(
         records.append({"translation": best.text} | ({} if link is None else {"alignment": link}))
         if scores or len(result) > 1:
             records[-1] |= {name: getattr(best, name) for name in numbers}
-    record = {"source": source, **records[0]}
+    record: dict[str, Any] = {"source": source, **records[0]}
     if not scores:
         record = {name: value for name, value in record.items() if name not in numbers}
     if len(records) > 1:

@@ -156,7 +156,8 @@ def _licences_of(folder: Path, results: Path, seen: set[Path]) -> Iterator[tuple
         return
     seen.add(folder.resolve())
     recorded = read_json(results)
-    data, recipe = (recorded.get(key) if isinstance(recorded.get(key), dict) else {} for key in ("data", "recipe"))
+    sections = (recorded.get(key) for key in ("data", "recipe"))
+    data, recipe = (section if isinstance(section, dict) else {} for section in sections)
     card = front_matter(folder / CARD)
     for file, content, key in ((results, data, "licence"), (folder / CARD, card, "license")):
         if isinstance(licence := content.get(key), str):

@@ -496,7 +496,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
 
     @takes_cache
     @functools.wraps(TransformerForConditionalGeneration.forward)
-    def forward(
+    def forward(  # type: ignore[override]
         self, input_ids=None, attention_mask=None, *inputs, source_language=None, target_language=None, **named
     ) -> TranslationOutput:
         """Scores or trains between two languages of this model."""

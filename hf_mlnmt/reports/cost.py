@@ -149,7 +149,7 @@ def train(model: Any, optimizer: Any, inputs: Sequence[dict[str, Tensor]]) -> No
 def training(config: Any, work: Work) -> Turn:
     """Returns a turn of an optimizer step on every batch; a new model has done a turn before."""
     inputs = batches(work)
-    return _turn(lambda: _trained(config, work, inputs), lambda made: train(*made, inputs), work.steps, work)
+    return _turn(lambda: _trained(config, work, inputs), lambda made: train(made[0], made[1], inputs), work.steps, work)
 
 
 def _turn(make: Callable[[], Any], run: Callable[[Any], Any], amount: float, work: Work) -> Turn:

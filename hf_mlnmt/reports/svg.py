@@ -34,7 +34,7 @@ def forest(points: Mapping[str, Point], label: str, baseline: str | None = None)
         if point.low is not None and point.high is not None:
             told += f" ({point.low:.2f} to {point.high:.2f})"
         rows.append((_short(name, left), told, *places, *[None] * (3 - len(places))))
-    base = scale(points[baseline].value) if baseline in points else None
+    base = scale(points[baseline].value) if baseline is not None and baseline in points else None
     middle, size = round((left + WIDTH - 14) / 2), (20 * len(points) + 40, WIDTH)
     return str(_plots().forest(label, rows, scale.ticks(), base, round(left - 8), middle, *size))
 

@@ -291,9 +291,9 @@ class FixedTransformer:
         for layer, into in zip(self.stateful, other.stateful, strict=True):
             into.store(fitted(layer.place, rows, length if getattr(layer, "over_source", False) else None, -1))
         for index, done in self.cache.is_updated.items():
-            layer: Any = self.cache.cross_attention_cache.layers[index]
-            keys = [fitted(tensor, rows, length, 2) for tensor in (layer.keys, layer.values)]
-            other.cache.cross_attention_cache.update(*keys, index)
+            known: Any = self.cache.cross_attention_cache.layers[index]
+            keys, values = (fitted(tensor, rows, length, 2) for tensor in (known.keys, known.values))
+            other.cache.cross_attention_cache.update(keys, values, index)
             other.cache.is_updated[index] = done
 
 

@@ -337,9 +337,9 @@ class Batcher:
             # Lines are counted in each request: what a call says of line n, and a draw, belong to its own texts.
             request.cut = [next(every).on_line(line) for line in range(1, len(request.texts) + 1)]
             request.pieces = sum(len(text.inputs) for text in request.cut)
-            for piece in (piece for text in request.cut for piece in text.inputs):
-                entered.append(_Piece(request.turn + tokens, next(self._numbers), request, piece))
-                tokens += len(piece.ids)
+            for sentence in (sentence for text in request.cut for sentence in text.inputs):
+                entered.append(_Piece(request.turn + tokens, next(self._numbers), request, sentence))
+                tokens += len(sentence.ids)
         with self._changed:
             accepted = {id(request) for request in requests if self._is_accepted(request)}
             line = self._lines.setdefault(run, _Line())

@@ -10,7 +10,6 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, fields
 from functools import partial
-from numbers import Real
 from typing import Any
 
 from hf_mlnmt.errors import UserError
@@ -23,7 +22,7 @@ _limit: Any = partial(option, panel="Limits", min=1, max=LARGEST)
 
 def check_range(name: str, value: Any, least: float, most: float = LARGEST, unit: str = "") -> None:
     """Raises UserError for what is no finite number in this range."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not least <= value <= most:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise UserError(f"{name}: {value!r} is not a number from {least:g} to {most:,g}{f' {unit}' if unit else ''}.")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -67,12 +67,12 @@ def of_all(value: T) -> list[T]:
     return values
 
 
-def check_all(path: Path, problem: Callable[[], str | None]) -> None:
+def check_all(path: Path, problem: str | None) -> None:
     """Asks every process what is wrong with a file or folder of the run, and ends all of them if something is.
 
     Raises: UserError, the same on all, naming the machines and what they have.
     """
-    said = of_all((socket.gethostname(), problem()))
+    said = of_all((socket.gethostname(), problem))
     if bad := [f"  process {rank} on {host}: {what}" for rank, (host, what) in enumerate(said) if what]:
         raise UserError(
             f"{path}: the first process goes on with it, and not every process has it:\n" + "\n".join(bad) + "\n"

@@ -101,7 +101,7 @@ class Rounds:
         section = planned.translation
         assert section is not None
         back_translate(
-            str(output / section.model / "average") if section.model in self.each else section.model,
+            str(output / section.model / "average") if section.model and section.model in self.each else section.model,
             planned.files(data),
             planned.synthetic(output),
             planned.method,

@@ -364,14 +364,12 @@ def last_checkpoint(run: Run, training: Training) -> Path | None:
     if not name:
         return None
     checkpoint = run.saved / name
-
-    def problem() -> str | None:
-        if run.is_main or not (wrong := checkpoints.what_is_wrong(checkpoint)):
-            same = checkpoints.manifest_of(checkpoint) == manifest
-            return None if same else f"its {name} is another one, of other weights"
+    problem = None
+    if not run.is_main and (wrong := checkpoints.what_is_wrong(checkpoint)):
         there = ", ".join(path.name for path in checkpoints.checkpoints(run.saved)) or "no checkpoint"
-        return f"{wrong} (it has {there})"
-
+        problem = f"{wrong} (it has {there})"
+    elif checkpoints.manifest_of(checkpoint) != manifest:
+        problem = f"its {name} is another one, of other weights"
     check_all(checkpoint, problem)
     _check_checkpoint(checkpoint, run, training)
     return checkpoint
@@ -691,7 +689,7 @@ def train_in_rounds(run: Run, rounds: Rounds, dry_run: bool, watcher: Watcher | 
                     rounds.translate(run.data, run.output, planned, watcher)
                 meet()
                 manifest = synthetic / MANIFEST
-                check_all(manifest, lambda file=manifest: None if file.is_file() else "no such file")
+                check_all(manifest, None if manifest.is_file() else "no such file")
             if (synthetic / MANIFEST).is_file():
                 recipe = planned.with_synthetic(synthetic)
             else:
