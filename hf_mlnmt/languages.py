@@ -98,7 +98,7 @@ def direction_of(folder: str | Path) -> Direction | None:
     languages, marian = content.get("languages") or {}, read_json(folder / "tokenizer_config.json")
     source, target = (languages.get(side) or marian.get(f"{side}_lang") for side in ("source", "target"))
     known = all(isinstance(code, str) and base_language(code) in _CODES for code in (source, target))
-    return (source, target) if known else None  # Marian's "mul" is none
+    return (str(source), str(target)) if known else None  # Marian's "mul" is none
 
 
 def check_same_direction(folders: Sequence[str | Path], remedy: str) -> None:
