@@ -146,12 +146,13 @@ def _check_request(to: str, dtype: str) -> None:
         raise UserError(f"--format {to}: unknown{suggest(to, FORMATS)}; known: {', '.join(FORMATS)}.")
     if dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: unknown{suggest(dtype, DTYPES)}; known: {', '.join(DTYPES)}.")
-    rounded_by = {
-        "onnx": "ONNX Runtime's own tool, onnxruntime.quantization.quantize_dynamic",
-        "marian": "from_pretrained(..., dtype=...)",
-    }
-    if to in rounded_by and dtype != "float32":
-        raise UserError(f"--dtype {dtype}: {to} is exported in float32. Round it afterwards with {rounded_by[to]}.")
+    if to == "onnx" and dtype != "float32":
+        raise UserError(
+            f"--dtype {dtype}: ONNX is exported in float32. Round it afterwards with ONNX Runtime's own tool, "
+            "onnxruntime.quantization.quantize_dynamic."
+        )
+    if to == "marian" and dtype != "float32":
+        raise UserError(f"--dtype {dtype}: Marian is exported in float32; from_pretrained(..., dtype=...) rounds it.")
     if missing := [package for package in FORMATS[to] if not _version(package)]:
         raise UserError(f"--format {to} needs {', '.join(missing)}: pip install 'hf-mlnmt[export]'.")
 
