@@ -14,8 +14,6 @@ compared: where nothing differs it is used as it is.
 | a converted model (generation/ctranslate2_model.py) | config, weights, vocabularies | the folder's name | made again |
 | vectors of sentences (analysis/probing.py) | config, weights, tokens | the file's name | made again |
 | a grid of scales (analysis/fusion_grid.py) | model, decoding, text | grid.json | refused |
-
-Folders of earlier versions hold these digests: what is hashed, and how, must not change.
 """
 
 from __future__ import annotations

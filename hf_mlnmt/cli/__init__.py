@@ -26,45 +26,12 @@ from types import ModuleType
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from hf_mlnmt.cli.options import NamedPath
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.model_folder import CONFIG, MODEL_FILES
 
 PANELS = ("First steps", "Train", "Translate", "Score", "Look into a model", "Publish", "Models of other toolkits")
-# What became of verbs of earlier versions; docs/verbs.md has the same table.
-BECAME = {
-    "rounds": "train RECIPE",
-    "add-language": "train RECIPE --set model.add_to=MODEL",
-    "average": "model average",
-    "fuse": "model fuse",
-    "drop-auxiliaries": "model drop-auxiliaries",
-    "perplexity": "evaluate MODEL -r FILE",
-    "matrix": "evaluate RUN --matrix",
-    "compare-runs": "compare",
-    "domains": "compare",
-    "outputs": "compare",
-    "attention": "analyse attention",
-    "coverage": "analyse attention --what coverage",
-    "masking": "analyse masking",
-    "probe": "analyse probe",
-    "embed": "analyse embed",
-    "retrieve": "analyse retrieve",
-    "cost": "analyse cost",
-    "curves": "analyse curves",
-    "fusion-grid": "analyse fusion-grid",
-}
-
-
-class Verbs(TyperGroup):
-    """The verbs; one of an earlier version is answered with what became of it."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As any group does."""
-        if args and args[0] in BECAME and args[0] not in self.commands:
-            ctx.fail(f"'{args[0]}' is now: hf-mlnmt {BECAME[args[0]]} (docs/verbs.md)")
-        return super().resolve_command(ctx, args)
 
 
 def _paragraphs(text: str | None) -> str:
@@ -124,7 +91,6 @@ def _all_verbs() -> typer.Typer:
     """Every verb and group of this folder, by panel and name."""
     verbs = typer.Typer(
         name="hf-mlnmt",
-        cls=Verbs,
         no_args_is_help=True,
         # Not "markdown": it takes <2de> in a help text for HTML and leaves it out.
         rich_markup_mode="rich",

@@ -38,7 +38,6 @@ def back_translate(
         str,
         _of_method(
             "--method",
-            "-m",
             help="beam (5 beams unless --beams), greedy, sampling, top-k (of 10 unless --top-k), noised (beam, then "
             "noise) or copied. Draws follow from --seed (1) and the line.",
             autocompletion=lambda: ["beam", "greedy", "sampling", "top-k", "noised", "copied"],
@@ -67,7 +66,7 @@ def back_translate(
         str | None,
         _of_pairs(
             help="What goes, by commas: empty, long, repeated, copied, duplicate; or none. Default: the first four, of "
-            "-m copied three. All are counted, but duplicates only if they go.",
+            "copied three. All are counted, but duplicates only if they go.",
         ),
     ] = None,
     max_ratio: Annotated[

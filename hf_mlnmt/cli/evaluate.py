@@ -33,7 +33,6 @@ Protocols = Annotated[
     list[str] | None,
     typer.Option(
         "--protocol",
-        "-p",
         help="cased or classic; give it again for both. Unless given: both, or cased alone without a language of two "
         "letters.",
     ),

@@ -1,7 +1,7 @@
 """What verbs are told: each option once (name, help, completion), and the decoding options from `DecodingOptions`.
 
-One letter means one thing in all verbs: -o the output, -b beams, -s and -r files of sources and references. Languages
-are --from and --to. Systems are NAME=PATH.
+One letter is one option in all verbs: -o the output, -b beams, -s and -r files of sources and references. Languages are
+--from and --to. Systems are NAME=PATH.
 """
 
 from __future__ import annotations

@@ -31,9 +31,7 @@ def attention(
         Literal["encoder", "decoder", "source"] | None,
         typer.Option(help="Self-attention of encoder or decoder; for maps also the attention over the source."),
     ] = None,
-    sample: Annotated[
-        int, typer.Option("--sample", "-n", min=0, help="Sentences to draw from the file; 0: all.")
-    ] = 1000,
+    sample: Annotated[int, typer.Option(min=0, help="Sentences to draw from the file; 0: all.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sample.")] = 1,
     renormalize: Annotated[
         bool, typer.Option("--renormalize", help="distance, entropy: weights of a position sum to 1 over the range.")

@@ -25,7 +25,7 @@ def masking(
     what: Annotated[
         list[Question] | None, typer.Option("--what", "-w", help="Unless given: all that a model has.")
     ] = None,
-    protocol: Annotated[str, typer.Option("--protocol", "-p", help="cased or classic.")] = "cased",
+    protocol: Annotated[str, typer.Option(help="cased or classic.")] = "cased",
     language: Language = None,
     bootstrap: Resamples = 1000,
     trials: Trials = 10_000,

@@ -23,7 +23,7 @@ def probe(
     output: options.OutputFolder,
     text: Annotated[
         list[NamedPath] | None,
-        named_option("--text", "-t", help="Raw sentences to make tasks from; XX=FILE, twice or more, for 'language'."),
+        named_option("--text", help="Raw sentences to make tasks from; XX=FILE, twice or more, for 'language'."),
     ] = None,
     senteval: Annotated[
         list[Path] | None, typer.Option(help="SentEval's probing files, or the folder they are in.")

@@ -21,7 +21,7 @@ def retrieve(
     ],
     also: Annotated[
         list[NamedPath] | None,
-        named_option("--also", "-a", help="Another model, PATH or NAME=PATH, to stand beside it; may be repeated."),
+        named_option("--also", help="Another model, PATH or NAME=PATH, to stand beside it; may be repeated."),
     ] = None,
     pooling: options.Pooling = None,
     target_language: options.To = None,

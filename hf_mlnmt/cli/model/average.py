@@ -15,9 +15,7 @@ def average(
         list[Path], typer.Argument(help="Model or checkpoint folders; or one run's folder, with --last.")
     ],
     output: options.ModelToWrite,
-    last: Annotated[
-        int | None, typer.Option("--last", "-n", min=1, help="Take the last N checkpoints of the run's folder.")
-    ] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Take the last N checkpoints of the run's folder.")] = None,
     force: options.Force = False,
 ) -> None:
     """Average the weights of checkpoints of one architecture.

@@ -17,7 +17,6 @@ def drop_auxiliaries(
         int | None,
         typer.Option(
             "--auxiliary",
-            "-a",
             metavar="LAYER",
             min=1,
             help="Instead of the main decoder: the auxiliary decoder on this encoder layer, as a model by itself.",

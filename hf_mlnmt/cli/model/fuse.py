@@ -24,9 +24,7 @@ def fuse(
     ] = "sequence",
     weight: Annotated[
         list[float] | None,
-        typer.Option(
-            "--weight", "-w", help="One for each model, in their order: repeat it. Default: equal within a kind."
-        ),
+        typer.Option(help="One for each model, in their order: repeat it. Default: equal within a kind."),
     ] = None,
     force: options.Force = False,
 ) -> None:
