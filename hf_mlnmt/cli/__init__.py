@@ -35,13 +35,13 @@ PANELS = ("First steps", "Train", "Translate", "Score", "Look into a model", "Pu
 
 
 def _paragraphs(text: str | None) -> str:
-    """A docstring for any width of the terminal: a paragraph, or an item of a list, is one line; examples stay."""
+    """Fits a docstring to any width of the terminal: a paragraph, or an item of a list, is one line; examples stay."""
     paragraphs = inspect.cleandoc(text or "").split("\n\n")
     return "\n\n".join(each if each.startswith("  ") else re.sub(r"\n(?!- )\s*", " ", each) for each in paragraphs)
 
 
 def _files(folder: ModuleType) -> dict[str, ModuleType]:
-    """{name: module} of what is in a folder, by name."""
+    """Returns {name: module} of what is in a folder, by name."""
     stems = sorted(file.name for file in pkgutil.iter_modules(folder.__path__))
     return {stem: import_module(f"{folder.__name__}.{stem}") for stem in stems}
 
@@ -58,7 +58,7 @@ _OUTPUTS, _NO_INPUTS = ("output", "html", "save_translations"), ("cache", "data"
 
 
 def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb, which refuses outputs that would take the place of an input or of one another."""
+    """Returns the verb, which then refuses outputs that would take the place of an input or of one another."""
 
     @functools.wraps(verb)
     def run(*arguments: Any, **given: Any) -> None:
@@ -75,7 +75,7 @@ def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def _files_of(value: Any) -> Iterator[Path]:
-    """What an argument names on the disk: a file; of a model its folder and the files of model and tokenizers."""
+    """Yields the paths that an argument names: a file; of a model its folder and the files of model and tokenizers."""
     if isinstance(value, list | tuple):
         for each in value:
             yield from _files_of(each)
@@ -88,7 +88,7 @@ def _files_of(value: Any) -> Iterator[Path]:
 
 
 def _all_verbs() -> typer.Typer:
-    """Every verb and group of this folder, by panel and name."""
+    """Returns every verb and group of this folder, by panel and name."""
     verbs = typer.Typer(
         name="hf-mlnmt",
         no_args_is_help=True,
@@ -201,5 +201,5 @@ def _fail(message: str) -> NoReturn:
 
 
 def _drop_output() -> None:
-    """Throw away what is still to be written to standard output: Python would try again as it ends, and complain."""
+    """Drops what is still to be written to standard output: Python would try again as it ends, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -145,7 +145,7 @@ def back_translate(
 
 
 def _table(manifest: Manifest) -> Table:
-    """What was read, kept and dropped."""
+    """Makes the table of what was read, kept and dropped."""
     from hf_mlnmt.table import Number, Table
 
     counts = manifest.content["counts"]

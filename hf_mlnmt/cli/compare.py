@@ -196,7 +196,7 @@ def compare(
 
 
 def _perplexities(models: dict[str, str], texts: dict[Path, Any], device: str | None) -> dict[str, dict[str, Any]]:
-    """{test set: {language model: Perplexity}} of the first references."""
+    """Returns {test set: {language model: Perplexity}} of the first references."""
     from hf_mlnmt.evaluation.perplexity import load_scored, perplexity
 
     references = {test: one.references[0] for tests in texts.values() for test, one in tests.items()}

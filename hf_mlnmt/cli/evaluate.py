@@ -220,7 +220,7 @@ def evaluate(
 
 
 def _refuse(what: str, given: Mapping[str, Any]) -> None:
-    """UserError for the first option that was given and that `what` does not read."""
+    """Raises UserError for the first option that was given and that `what` does not read."""
     if name := next((name for name, value in given.items() if value), None):
         raise UserError(f"{name}: {what} does not read this. Leave it out.")
 

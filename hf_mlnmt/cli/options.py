@@ -1,4 +1,4 @@
-"""What verbs are told: each option once (name, help, completion), and the decoding options from `DecodingOptions`.
+"""The options of verbs, each once (name, help, completion), and the decoding options from `DecodingOptions`.
 
 One letter is one option in all verbs: -o the output, -b beams, -s and -r files of sources and references. Languages are
 --from and --to. Systems are NAME=PATH.
@@ -30,7 +30,7 @@ class NamedPath:
 
     @classmethod
     def parse(cls, text: str) -> NamedPath:
-        """From the command line."""
+        """Parses an argument of the command line."""
         name, equal, path = text.partition("=")
         return cls(path, name) if equal and not Path(text).exists() else cls(text)
 
@@ -39,14 +39,14 @@ class NamedPath:
 
     @property
     def label(self) -> str:
-        """The name, or else the run's: `ms-1` of runs/ms-1/average; what of it is not UTF-8 is written as in JSON."""
+        """Returns the name, or else the run's, `ms-1` of runs/ms-1/average; no UTF-8 becomes \\udc.., as in JSON."""
         folder = Path(self.path).resolve()
         label = self.name or (folder.parent.name if folder.name in ("average", "best", "hub") else folder.name)
         return label.encode(errors="backslashreplace").decode()
 
 
 def by_name(given: Iterable[NamedPath]) -> dict[str, str]:
-    """{label: path}. Raises: UserError for one name twice."""
+    """Returns {label: path}. Raises: UserError for a name given twice."""
     paths: dict[str, str] = {}
     for each in given:
         if each.label in paths:
@@ -56,7 +56,7 @@ def by_name(given: Iterable[NamedPath]) -> dict[str, str]:
 
 
 def output(help: str, **more: Any) -> Any:
-    """The option --output, -o."""
+    """Makes the option --output, -o."""
     return typer.Option("--output", "-o", help=help, **more)
 
 
@@ -207,7 +207,7 @@ def decoding_options(
 
 
 def _shown(field: Field[Any]) -> Any:
-    """The option of a field of DecodingOptions."""
+    """Makes the option of a field of DecodingOptions."""
     about = {key: value for key, value in field.metadata.items() if key not in ("parser", "names", "panel", "choices")}
     if choices := field.metadata.get("choices"):
         about["autocompletion"] = lambda: list(choices)

@@ -58,7 +58,7 @@ WEIGHT = Range(0, 1000, above=True)
 
 @dataclass
 class CorpusSpec:
-    """Where a corpus is; one of `files`, `path`, `dataset` and `synthetic`. Paths are relative to the data folder."""
+    """The place of a corpus: `files`, `path`, `dataset` or `synthetic`. Paths are relative to the data folder."""
 
     files: dict[str, str] | None = key(
         None, "{source: train.en.gz, target: train.de.gz}: line i of one translates line i of the other."
@@ -138,7 +138,7 @@ class CorpusSpec:
         return " ".join(filter(None, [self.dataset, self.config, self.split]))
 
     def reading(self) -> tuple[Any, ...]:
-        """What decides how the text is read, but for the files themselves."""
+        """Returns all that decides how the text is read, but for the files themselves."""
         usual = (self.dataset, self.config, self.split, self.columns, self.languages, self.bad_lines)
         return usual + tuple(
             (name, value) for name in ("reverse", "limit", "tag", "quoting") if (value := getattr(self, name))
@@ -146,11 +146,11 @@ class CorpusSpec:
 
     @property
     def is_two_files(self) -> bool:
-        """Whether line i of one file goes with line i of another."""
+        """Returns whether line i of one file goes with line i of another."""
         return bool(self.files or self.synthetic)
 
     def local_files(self, root: str | Path = ".") -> list[Path]:
-        """The files that are read; none for a data set."""
+        """Returns the files that are read; none for a data set."""
         if self.synthetic:
             return [find_synthetic(self.synthetic, root) / name for name in SYNTHETIC_FILES.values()]
         names = self.files.values() if self.files else [self.path] if self.path else []
@@ -158,7 +158,7 @@ class CorpusSpec:
 
 
 def _has_sides(value: Any, *types: type) -> bool:
-    """Whether this is a mapping of both sides to text (or another type)."""
+    """Returns whether this is a mapping of both sides to text (or another type)."""
     return (
         isinstance(value, Mapping)
         and set(value) == set(_SIDES)
@@ -293,7 +293,7 @@ _OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting
 
 
 def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, list[str], str | None]]:
-    """Of every row the number of its first line, its cells, and what is wrong with its lines."""
+    """Yields of every row the number of its first line, its cells, and what is wrong with its lines, or None."""
     problems: list[str] = []
     lines = read_lines(path, note_in(problems) if spec.bad_lines == "drop" else None, remedy=REMEDY)
     separator, start = "\t", 1
@@ -338,7 +338,6 @@ def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, lis
 
 
 def _separator(path: Path) -> str:
-    """What separates the columns: the first of the usual signs that makes two, or else as many, of each of 20 rows."""
     head = list(islice(read_lines(path, lambda *problem: None), 20))
     signs = ",;\t"
     try:
@@ -351,21 +350,21 @@ def _separator(path: Path) -> str:
 
 
 def _looks_quoted(text: str) -> bool:
-    """Whether a cell stands in double quotes with doubled ones inside, or its quotes end in another line."""
+    """Returns whether a cell stands in double quotes with doubled ones inside, or its quotes end in another line."""
     inside = text[1:].removesuffix('"').replace('""', "")
     ends = len(text) > 1 and text.endswith('"')
     return text.startswith('"') and '"' not in inside and (not ends or '""' in text[1:-1])
 
 
 def _refuse(problem: str, where: str, example: str, spec: CorpusSpec, report: FilterReport, more: str = "") -> None:
-    """A row that is no pair: UserError, or with `bad_lines: drop` it is counted."""
+    """Raises UserError for a row that is no pair, or counts it with `bad_lines: drop`."""
     if spec.bad_lines == "error":
         raise UserError(f"{where}: {problem}.{more} {REMEDY}")
     report.drop(reason_of(problem), example)
 
 
 def _header(cells: list[str], spec: CorpusSpec, where: str) -> list[int] | None:
-    """The sides' columns (from 0) where the first row names them; None where it is a pair.
+    """Returns the sides' columns (from 0) where the first row names them; None where it is a pair.
 
     Raises: UserError where that cannot be told.
     """
@@ -389,13 +388,13 @@ _COMPARED = 9  # pairs with the first one
 
 
 def _like_names(cells: Sequence[str]) -> bool:
-    """Whether every cell is a word or two and nothing else, as names of columns are."""
+    """Returns whether every cell is a word or two and nothing else, as names of columns are."""
     signs = {sign for cell in cells for sign in cell if not sign.isalpha()} - {" ", "_"}
     return all(0 < len(cell.split()) < 3 for cell in cells) and all(category(sign)[0] == "M" for sign in signs)
 
 
 def _looks_like_header(words: Sequence[str]) -> bool:
-    """Whether two cells or more are codes or English names of languages ("en", "German"), or names of sides."""
+    """Returns whether two cells or more are codes or English names of languages ("en", "German"), or names of sides."""
     if sum(0 < len(word) <= 12 and _like_names([word]) for word in words) < 2:
         return False
     from sacremoses.corpus import NonbreakingPrefixes
@@ -462,7 +461,7 @@ def _read_parquet(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterato
 
 
 def _dataset(spec: CorpusSpec, root: Path) -> Any:
-    """The records of a data set on the Hub, or in a folder under `root` or anywhere."""
+    """Returns the records of a data set on the Hub, or in a folder under `root` or anywhere."""
     import datasets
 
     assert spec.dataset
@@ -481,7 +480,7 @@ def _dataset(spec: CorpusSpec, root: Path) -> Any:
 
 
 def _records(records: Iterable[Any], spec: CorpusSpec, where: str, report: FilterReport) -> Iterator[Pair]:
-    """The pairs of records; a field is refused or dropped for what `read_lines` refuses in a line."""
+    """Yields the pairs of records; a field is refused or dropped for what `read_lines` refuses in a line."""
     for number, record in enumerate(records, start=1):
         if record == _BLANK and isinstance(record, _Problem):
             report.drop(_BLANK)
@@ -500,7 +499,7 @@ _FIELDS = "fields missing"
 
 
 def _pair(record: Any, spec: CorpusSpec) -> Pair | _Problem:
-    """Source and target of a record, see CorpusSpec.columns; or what is wrong with it."""
+    """Returns source and target of a record (CorpusSpec.columns), or what is wrong with it."""
     if isinstance(record, _Problem):
         return record
     if not isinstance(record, Mapping):

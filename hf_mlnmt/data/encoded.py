@@ -116,7 +116,7 @@ class Encoded:
 
     @classmethod
     def reuse(cls, folder: str | Path, fingerprint: str, earlier: bool = False) -> Self | None:
-        """What is in `folder`, if it is whole and of this fingerprint; with `earlier` also in an earlier format."""
+        """Returns the data in `folder` if they are whole and of this fingerprint, else None."""
         path = Path(folder) / "meta.json"
         if not path.is_file():
             return None
@@ -192,7 +192,7 @@ class EncodedText(Encoded):
         fingerprint: str | None = None,
         report: FilterReport | None = None,
     ) -> EncodedText:
-        """As `EncodedPairs.build`; `side` says whose vocabulary and text processing it gets."""
+        """Encodes texts into `folder`, as `EncodedPairs.build`; `side` says whose vocabulary they get."""
         to_ids = tokenizers.encode_source if side == "source" else tokenizers.encode_target
 
         def encode(chunk: list[str]) -> list[Sentences]:
@@ -209,7 +209,7 @@ def _chunks(
     max_length: int | None,
     report: FilterReport,
 ) -> Iterator[list[Sentences]]:
-    """Chunks of encoded items, a list of sentences for each side; completes the report."""
+    """Yields chunks of encoded items, a list of sentences for each side; completes the report."""
     iterator, kept = iter(items), 0
     while chunk := list(islice(iterator, _CHUNK)):
         sides = encode(chunk)
@@ -224,7 +224,7 @@ def _chunks(
 
 
 def _write(chunks: Iterable[Sequence[Sentences]], sides: Sequence[str], folder: Path) -> None:
-    """The ids of each side in one file, and where each sentence begins and the last one ends."""
+    """Writes the ids of each side in one file, and where each sentence begins and the last one ends."""
     lengths: dict[str, list[np.ndarray]] = {side: [np.zeros(1, np.int64)] for side in sides}
     with ExitStack() as stack:
         files = [stack.enter_context((folder / f"{side}.bin").open("wb")) for side in sides]
@@ -238,7 +238,7 @@ def _write(chunks: Iterable[Sequence[Sentences]], sides: Sequence[str], folder: 
 
 
 def fingerprint_of(spec: CorpusSpec | TextSpec, root: str | Path, tokenizers: Tokenizers, **settings: Any) -> str:
-    """A hash of what encoded data depends on: the files' content, how they are read, tokenizers, processing, settings.
+    """Returns a hash of what encoded data depends on: files and how they are read, tokenizers, processing, settings.
 
     A data set is known by its name, config and split: delete the encoded folder when it changed under that name.
     """
@@ -255,8 +255,8 @@ def fingerprint_of(spec: CorpusSpec | TextSpec, root: str | Path, tokenizers: To
 
 
 def identity_of(tokenizer: Any, around: bool = True) -> str:
-    """Text that is the same for two tokenizers if they give the same ids; without `around`, if those of words are the
-    same, whatever they put around a text (text.py)."""
+    """Returns text that is the same for two tokenizers if they give the same ids; without `around`, if those of words
+    are the same, whatever they put around a text (text.py)."""
     if isinstance(tokenizer, PreTrainedTokenizerFast):
         text = tokenizer.backend_tokenizer.to_str()
         return text if around else json.dumps({**json.loads(text), "post_processor": None}, sort_keys=True)
@@ -296,7 +296,7 @@ def encode_corpus(
 def filtered_pairs(
     spec: CorpusSpec, root: str | Path, pair_filter: PairFilter | None = None, report: FilterReport | None = None
 ) -> Iterator[Pair]:
-    """The raw text pairs of a corpus that pass the filter, as a stream; also what a tokenizer is trained on."""
+    """Yields the raw text pairs of a corpus that pass the filter, as a stream; also what a tokenizer is trained on."""
     pairs = read_pairs(spec, root, report)
     yield from pair_filter(pairs, report) if pair_filter else pairs
 
@@ -310,7 +310,7 @@ def encode_text(
     max_length: int | None = None,
     begun: bool = False,
 ) -> EncodedText:
-    """As `encode_corpus`, for text of one language; `spec.side` must say whose vocabulary it gets."""
+    """Encodes text of one language, as `encode_corpus`; `spec.side` must say whose vocabulary it gets."""
     assert spec.side is not None
     tokenizers = tokenizers.between(spec.language, spec.language)
     key = fingerprint_of(spec, root, tokenizers, filter=repr(text_filter), max_length=max_length)
@@ -325,7 +325,7 @@ def encode_text(
 def filtered_text(
     spec: TextSpec, root: str | Path, text_filter: TextFilter | None = None, report: FilterReport | None = None
 ) -> Iterator[str]:
-    """The sentences of one language that pass the filter, as a stream."""
+    """Yields the sentences of one language that pass the filter, as a stream."""
     texts = read_text(spec, root, report)
     yield from text_filter(texts, report) if text_filter else texts
 

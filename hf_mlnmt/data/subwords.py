@@ -119,7 +119,7 @@ def train_tokenizer(
 
 
 def code_of(language: str) -> str:
-    """The code token of a language: "de" -> "<2de>"."""
+    """Returns the code token of a language: "de" -> "<2de>"."""
     if not re.fullmatch(r"[A-Za-z0-9]+([_-][A-Za-z0-9]+)*", language):
         raise UserError(
             f"language '{language}': a code of letters, digits, '-' and '_' is expected, such as de or pt-BR."
@@ -132,7 +132,7 @@ class _Crowded(Exception):
 
 
 def _counted(texts: Iterable[str], counts: Counter[str], most: int | None) -> Iterator[str]:
-    """The texts; at their end _Crowded when they have more than `most` characters, which are counted."""
+    """Yields the texts; raises _Crowded at their end when they have more than `most` characters, which are counted."""
     for text in texts:
         if most is not None:
             counts.update(text)
@@ -151,13 +151,13 @@ def _check_kept(keep: Sequence[str], others: Sequence[str]) -> None:
 
 
 def _stand_ins(keep: Sequence[str]) -> dict[str, str]:
-    """Placeholder -> the character that stands for it inside: of plane 15, which no text has."""
+    """Returns {placeholder: the character that stands for it inside}, of plane 15, which no text has."""
     names = sorted({name for name in keep if name != DIGITS}, key=lambda name: (-len(name), name))
     return {name: chr(0xF0000 + number) for number, name in enumerate(names)}
 
 
 def _some(texts: Iterable[str]) -> Iterator[str]:
-    """The texts that are not empty; a UserError when there is none."""
+    """Returns the texts that are not empty. Raises UserError when there is none."""
     iterator = (text for text in texts if text.strip())
     first = next(iterator, None)
     if first is None:
@@ -183,7 +183,7 @@ def _prepare(model: Any, keep: Sequence[str]) -> Tokenizer:
 
 
 def _backend(model: Any, special: list[str], keep: Sequence[str]) -> Tokenizer:
-    """The finished tokenizer: normaliser, pre-tokenizer, model, end of sentence, decoder."""
+    """Returns the finished tokenizer: normaliser, pre-tokenizer, model, end of sentence, decoder."""
     backend = _prepare(model, keep)
     backend.add_special_tokens(special)
     backend.post_processor = processors.TemplateProcessing(
@@ -197,8 +197,7 @@ def _backend(model: Any, special: list[str], keep: Sequence[str]) -> Tokenizer:
 
 
 class _Asked(NamedTuple):
-    """What a model of subwords is trained for, as `train_tokenizer` says; `reserved`: entries before all that is
-    learnt."""
+    """All that a model of subwords is trained with; `reserved`: entries before all that is learnt."""
 
     size: int
     reserved: list[str]

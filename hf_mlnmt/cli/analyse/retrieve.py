@@ -28,7 +28,7 @@ def retrieve(
     output: Annotated[Path | None, options.output("Also write the numbers here, as JSON.")] = None,
     device: options.Device = None,
 ) -> None:
-    """Translation retrieval: for every sentence the nearest one of another language, by cosine; is it its translation?
+    """Find for every sentence the nearest one of another language, by cosine: is it its translation?
 
     --to is for a model that is told the target by a token before the source (tagged): it is put before every text.
 
