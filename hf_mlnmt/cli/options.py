@@ -55,63 +55,87 @@ def by_name(given: Iterable[NamedPath]) -> dict[str, str]:
     return paths
 
 
-def output(help: str, **more: Any) -> Any:
+def option(default: Any, help: str, *names: str, **more: Any) -> Any:
+    """Makes an option of a verb: its default (... for none), its help, its names if not the parameter's."""
+    return typer.Option(default, *names, help=help, **more)
+
+
+def argument(default: Any, help: str, **more: Any) -> Any:
+    """Makes an argument of a verb, as `option`."""
+    return typer.Argument(default, help=help, **more)
+
+
+def output(default: Any, help: str) -> Any:
     """Makes the option --output, -o."""
-    return typer.Option("--output", "-o", help=help, **more)
+    return option(default, help, "--output", "-o")
 
 
-named_argument = partial(typer.Argument, parser=NamedPath.parse, metavar="NAME=PATH")
-named_option = partial(typer.Option, parser=NamedPath.parse)
+named_argument = partial(argument, parser=NamedPath.parse, metavar="NAME=PATH")
+named_option = partial(option, parser=NamedPath.parse)
+machine = partial(option, rich_help_panel=SPEED)
 
-# Models and files
+# Options of several verbs. In Annotated, ... stands for the default that the verb's parameter has.
 
-Model = Annotated[str, typer.Argument(help="Model folder (a run's best/ or average/) or Hub name.")]
+Model = Annotated[str, argument(..., "Model folder (a run's best/ or average/) or Hub name.")]
 Models = Annotated[
-    list[NamedPath], named_argument(help="Model folders or Hub names; NAME=PATH gives a name for the figures.")
+    list[NamedPath], named_argument(..., "Model folders or Hub names; NAME=PATH gives a name for the figures.")
 ]
-Source = Annotated[Path, typer.Option("--source", "-s", help="Sentences, one a line (plain or packed).")]
+Source = Annotated[Path, option(..., "Sentences, one a line (plain or packed).", "--source", "-s")]
 Reference = Annotated[
-    list[Path],
-    typer.Option("--reference", "-r", help="Raw references (plain or packed); give it again for more."),
+    list[Path], option(..., "Raw references (plain or packed); give it again for more.", "--reference", "-r")
 ]
-OutputFolder = Annotated[Path, output("Folder for JSON, csv and figures.")]
-ModelToWrite = Annotated[Path, output("The model folder to write.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the output folder if it is a model's.")]
-
+OutputFolder = Annotated[Path, output(..., "Folder for JSON, csv and figures.")]
+ModelToWrite = Annotated[Path, output(..., "The model folder to write.")]
+Force = Annotated[bool, option(..., "Replace the output folder if it is a model's.", "--force")]
 
 # Languages, where a verb does not decode (else: `decoding_options`)
 
-From = Annotated[str | None, typer.Option("--from", help="Code of the source language.", rich_help_panel=LANGUAGES)]
-To = Annotated[str | None, typer.Option("--to", help="Code of the target language.", rich_help_panel=LANGUAGES)]
+From = Annotated[str | None, option(..., "Code of the source language.", "--from", rich_help_panel=LANGUAGES)]
+To = Annotated[str | None, option(..., "Code of the target language.", "--to", rich_help_panel=LANGUAGES)]
 
 # The machine, and where a model comes from
 
-machine = partial(typer.Option, rich_help_panel=SPEED)
-Device = Annotated[str | None, machine(help="cpu, cuda, cuda:1...; default: a GPU where there is one.")]
+Device = Annotated[str | None, machine(..., "cpu, cuda, cuda:1...; default: a GPU where there is one.")]
+DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 Dtype = Annotated[
     str,
-    machine(
-        help="auto (as saved), float32, bfloat16, float16; int8 on a CPU.",
-        autocompletion=lambda: ["auto", "float32", "bfloat16", "float16", "int8"],
-    ),
+    machine(..., "auto (as saved), float32, bfloat16, float16; int8 on a CPU.", autocompletion=lambda: list(DTYPES)),
 ]
 Engine = Annotated[
     str,
     machine(
-        help="torch: generate(). ctranslate2: CTranslate2, by its own rules of ending a search.",
+        ...,
+        "torch: generate(). ctranslate2: CTranslate2, by its own rules of ending a search.",
         autocompletion=lambda: ["torch", "ctranslate2"],
     ),
 ]
-Threads = Annotated[int | None, machine(min=1, help="CPU threads, no more than there are cores.")]
+Threads = Annotated[int | None, machine(..., "CPU threads, no more than there are cores.", min=1)]
 Shard = Annotated[
     str | None,
     machine(
+        ...,
+        "Do part I of N, from 1/N to N/N, in a job of its own. Parts are whole windows, and joined they are to the "
+        "byte what one job makes.",
         metavar="I/N",
-        help="Do part I of N, from 1/N to N/N, in a job of its own. Parts are whole windows, and joined they are "
-        "to the byte what one job makes.",
     ),
 ]
-Revision = Annotated[str | None, machine(help="Branch, tag or commit on the Hub.")]
+Revision = Annotated[str | None, machine(..., "Branch, tag or commit on the Hub.")]
+
+# Training and analyses
+
+DataFolder = Annotated[Path, option(..., "Folder that the file names of recipes are relative to.", "--data", "-d")]
+Settings = Annotated[
+    list[str] | None,
+    option(..., "Replace a key of the recipe. Give it again for more.", "--set", metavar="KEY.SUB=VALUE"),
+]
+Pooling = Annotated[
+    str | None,
+    option(
+        ...,
+        "flat (the bridge's rows side by side), mean, or a row's number from 0. Default: flat with a bridge, else "
+        "mean.",
+    ),
+]
 
 
 def use_threads(threads: int | None) -> None:
@@ -121,26 +145,6 @@ def use_threads(threads: int | None) -> None:
 
         torch.set_num_threads(min(threads, os.cpu_count() or threads))
 
-
-# Training
-
-DataFolder = Annotated[
-    Path, typer.Option("--data", "-d", help="Folder that the file names of recipes are relative to.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY.SUB=VALUE", help="Replace a key of the recipe. Give it again for more."),
-]
-
-# Analyses
-
-Pooling = Annotated[
-    str | None,
-    typer.Option(
-        help="flat (the bridge's rows side by side), mean, or a row's number from 0. Default: flat with a bridge, "
-        "else mean."
-    ),
-]
 
 # Decoding
 

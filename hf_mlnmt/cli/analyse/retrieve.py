@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import NamedPath, by_name, named_argument, named_option
@@ -11,21 +10,16 @@ from hf_mlnmt.errors import UserError
 
 
 def retrieve(
-    model: Annotated[NamedPath, named_argument(help="Model folder or Hub name, or NAME=PATH.")],
-    files: Annotated[
-        list[NamedPath],
-        named_argument(
-            metavar="LANGUAGE=FILE",
-            help="language=FILE for two or more languages; line i says the same in all of them.",
-        ),
-    ],
-    also: Annotated[
-        list[NamedPath] | None,
-        named_option("--also", help="Another model, PATH or NAME=PATH, to stand beside it; may be repeated."),
-    ] = None,
+    model: NamedPath = named_argument(..., "Model folder or Hub name, or NAME=PATH."),
+    files: list[NamedPath] = named_argument(
+        ..., "language=FILE for two or more languages; line i says the same in all of them.", metavar="LANGUAGE=FILE"
+    ),
+    also: list[NamedPath] | None = named_option(
+        None, "Another model, PATH or NAME=PATH, to stand beside it; may be repeated.", "--also"
+    ),
     pooling: options.Pooling = None,
     target_language: options.To = None,
-    output: Annotated[Path | None, options.output("Also write the numbers here, as JSON.")] = None,
+    output: Path | None = options.output(None, "Also write the numbers here, as JSON."),
     device: options.Device = None,
 ) -> None:
     """Find for every sentence the nearest one of another language, by cosine: is it its translation?
