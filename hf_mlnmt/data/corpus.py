@@ -224,10 +224,8 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         raise UserError(f"{path}: columns are counted from 1, so {columns} cannot be; 1 is the first.")
     width = 2 if spec.columns is None and spec.bad_lines == "drop" else 0  # 0: that of the first row
     is_csv = (spec.quoting or ("csv" if format_of(path) == ".csv" else "none")) == "csv"
-    says_quoting, began = spec.quoting is not None or is_csv, False
+    doubts, began = _Doubts(spec.quoting is not None or is_csv), False
     titles: list[Pair] = []  # rows of one cell above the first pair, or above a header
-    names: list[str] = []  # where the first pair is and what it says, while no other looks like names of columns
-    compared = 0  # pairs with it
     for number, cells, problem in _rows(spec, path, is_csv):
         where = f"{path}, line {number}"
         if numbers is None:
@@ -242,44 +240,14 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         if not any(cells) and not problem and len(cells) < 2:
             report.drop(_BLANK)
             continue
-        if not width and spec.columns is None and len(cells) > 2:
-            numbers = [number for number, cell in enumerate(cells, 1) if cell]
-            source, target = numbers[-2:] if len(numbers) > 1 else (1, 2)
-            raise UserError(
-                f"{where}: {len(cells)} columns, and which are the pair is not said. Name them, as in columns: "
-                f"{{source: {source}, target: {target}}}. {_OF_ROWS}"
-            )
         if not width and not problem:
-            width = max(len(cells), *(column + 1 for column in numbers))
-        if not problem and len(cells) != width:
-            problem = f"another number of columns ({len(cells)} columns, {width} expected)"
-        pair = (cells[numbers[0]], cells[numbers[1]]) if not problem else ("", "")
-        if not problem and (nothing := [text for text in pair if text in _ERRORS or isinstance(text, _Null)]):
-            problem = f"no text (a field is {nothing[0]})"
+            width = _width(cells, numbers, spec, where)
+        pair, problem = (("", ""), problem) if problem else _cells_of(cells, numbers, width)
         if problem:
             _refuse(problem, where, "\t".join(cells), spec, report, f" {_OF_ROWS}" if "columns" in problem else "")
             continue
-        if not says_quoting and any(map(_looks_quoted, pair)):
-            says_quoting = True
-            log.warning(
-                "%s: a field looks quoted, as spreadsheets write it, and is read as it stands: %.60s. Say quoting: csv "
-                "to read what is between the quotes, or quoting: none where they are text.",
-                where,
-                next(filter(_looks_quoted, pair)),
-            )
-        if is_first and began and spec.columns is None and _like_names(pair):
-            names = [where, *pair]
-        elif names:
-            compared += 1
-            if compared == _COMPARED and not _like_names(pair):
-                log.warning(
-                    "%s: looks like names of columns (%s, %s) and is read as a pair. If it is none, name them, as in "
-                    "columns: {source: %s, target: %s}",
-                    *names,
-                    *names[1:],
-                )
-            if compared == _COMPARED or _like_names(pair):
-                names.clear()
+        doubts.tell_quotes(where, pair)
+        doubts.tell_names(where, pair, is_first and began and spec.columns is None)
         titles.append(pair)
         if began:
             yield from titles
@@ -287,6 +255,64 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
     if numbers is None:
         raise UserError(f"{path}: no row names the columns {' and '.join(map(str, columns))}. See columns.")
     yield from titles
+
+
+def _width(cells: list[str], numbers: list[int], spec: CorpusSpec, where: str) -> int:
+    """Returns the number of columns that a table's first row says. UserError where the pair among them is not said."""
+    if spec.columns is None and len(cells) > 2:
+        filled = [number for number, cell in enumerate(cells, 1) if cell]
+        source, target = filled[-2:] if len(filled) > 1 else (1, 2)
+        raise UserError(
+            f"{where}: {len(cells)} columns, and which are the pair is not said. Name them, as in columns: "
+            f"{{source: {source}, target: {target}}}. {_OF_ROWS}"
+        )
+    return max(len(cells), *(column + 1 for column in numbers))
+
+
+def _cells_of(cells: list[str], numbers: list[int], width: int) -> tuple[Pair, str | None]:
+    """Returns the pair of a row, and what is wrong with it."""
+    if len(cells) != width:
+        return ("", ""), f"another number of columns ({len(cells)} columns, {width} expected)"
+    pair = cells[numbers[0]], cells[numbers[1]]
+    nothing = [text for text in pair if text in _ERRORS or isinstance(text, _Null)]
+    return pair, f"no text (a field is {nothing[0]})" if nothing else None
+
+
+class _Doubts:
+    """Warnings that a table may mean something else: cells that look quoted, a first pair that looks like names."""
+
+    def __init__(self, says_quoting: bool) -> None:
+        self.says_quoting = says_quoting
+        self.names: list[str] = []  # where the first pair is and what it says, while no other looks like names
+        self.compared = 0  # pairs with it
+
+    def tell_quotes(self, where: str, pair: Pair) -> None:
+        """Warns once of a cell in quotes, where nothing says what they are."""
+        if not self.says_quoting and (quoted := next(filter(_looks_quoted, pair), None)):
+            self.says_quoting = True
+            log.warning(
+                "%s: a field looks quoted, as spreadsheets write it, and is read as it stands: %.60s. Say quoting: csv "
+                "to read what is between the quotes, or quoting: none where they are text.",
+                where,
+                quoted,
+            )
+
+    def tell_names(self, where: str, pair: Pair, is_first: bool) -> None:
+        """Warns of a first pair that looks like names of columns, where the pairs behind it do not."""
+        if is_first and _like_names(pair):
+            self.names = [where, *pair]
+        elif self.names:
+            self.compared += 1
+            if _like_names(pair):
+                self.names = []
+            elif self.compared == _COMPARED:
+                log.warning(
+                    "%s: looks like names of columns (%s, %s) and is read as a pair. If it is none, name them, as in "
+                    "columns: {source: %s, target: %s}",
+                    *self.names,
+                    *self.names[1:],
+                )
+                self.names = []
 
 
 _OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting: csv."
@@ -338,6 +364,8 @@ def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, lis
 
 
 def _separator(path: Path) -> str:
+    """Returns the sign of a csv file's columns: the first of the usual ones that makes two, or else as many, of each of
+    20 rows. (csv.Sniffer takes the comma of "Hello, you;Hallo, du".)"""
     head = list(islice(read_lines(path, lambda *problem: None), 20))
     signs = ",;\t"
     try:
