@@ -28,7 +28,7 @@ from hf_mlnmt.made_from import Digest
 
 log = logging.getLogger(__name__)
 _CHUNK = 2000
-_FORMAT = 3  # 2: with checksums; 3: tables and lengths as they are read and counted now
+_FORMAT = 3
 _MUCH = 0.2  # of a corpus
 Sentences = list[np.ndarray]
 T = TypeVar("T")
@@ -115,14 +115,14 @@ class Encoded:
         return cls(folder)
 
     @classmethod
-    def reuse(cls, folder: str | Path, fingerprint: str, earlier: bool = False) -> Self | None:
+    def reuse(cls, folder: str | Path, fingerprint: str) -> Self | None:
         """Returns the data in `folder` if they are whole and of this fingerprint, else None."""
         path = Path(folder) / "meta.json"
         if not path.is_file():
             return None
         try:
             meta = json.loads(path.read_text(encoding="utf-8"))
-            if meta["fingerprint"] != fingerprint or not (meta["format"] == _FORMAT or earlier):
+            if (meta["fingerprint"], meta["format"]) != (fingerprint, _FORMAT):
                 return None
             return cls(folder)
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -270,12 +270,10 @@ def encode_corpus(
     folder: str | Path,
     pair_filter: PairFilter | None = None,
     max_length: int | None = None,
-    begun: bool = False,
 ) -> EncodedPairs:
     """Read, filter and encode a corpus into `folder`; what is there already of the same files and settings is used.
 
     Training data: give a filter and `max_length` (subwords). Development data: give neither, every pair stays.
-    begun: what is there has been trained on, and is used though an earlier release has read the files otherwise.
     `spec.tag` is put before the source and, if the tokenizer has codes, that of `spec.languages`' target behind the
     tag.
     Raises UserError when nothing is left.
@@ -284,11 +282,10 @@ def encode_corpus(
     tokenizers = tokenizers.between(named.get("source"), named.get("target"))
     language = named.get("target") if languages_of(tokenizers.source) else None
     key = fingerprint_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, language=language)
-    there = EncodedPairs.reuse(folder, key, earlier=True) if begun else None
     report = FilterReport()
     pairs = filtered_pairs(spec, root, pair_filter, report)
     check_tag(tokenizers.source, tag := spec.tag or None)
-    encoded = there or EncodedPairs.build(pairs, tokenizers, folder, max_length, language, key, report, tag)
+    encoded = EncodedPairs.build(pairs, tokenizers, folder, max_length, language, key, report, tag)
     _check_what_is_left(encoded, spec)
     return encoded
 
@@ -308,16 +305,14 @@ def encode_text(
     folder: str | Path,
     text_filter: TextFilter | None = None,
     max_length: int | None = None,
-    begun: bool = False,
 ) -> EncodedText:
     """Encodes text of one language, as `encode_corpus`; `spec.side` must say whose vocabulary it gets."""
     assert spec.side is not None
     tokenizers = tokenizers.between(spec.language, spec.language)
     key = fingerprint_of(spec, root, tokenizers, filter=repr(text_filter), max_length=max_length)
-    there = EncodedText.reuse(folder, key, earlier=True) if begun else None
     report = FilterReport()
     texts = filtered_text(spec, root, text_filter, report)
-    encoded = there or EncodedText.build(texts, tokenizers, folder, spec.side, max_length, key, report)
+    encoded = EncodedText.build(texts, tokenizers, folder, spec.side, max_length, key, report)
     _check_what_is_left(encoded, spec)
     return encoded
 
@@ -332,8 +327,8 @@ def filtered_text(
 
 def _check_what_is_left(encoded: Encoded, spec: CorpusSpec | TextSpec) -> None:
     if len(encoded) == 0:
-        one = encoded.unit.removesuffix("s")
-        raise UserError(f"{spec}: no {one} is left. Relax the filters.\n{encoded.report.table(encoded.unit)}")
+        unit = encoded.unit.removesuffix("s")
+        raise UserError(f"{spec}: no {unit} is left. Relax the filters.\n{encoded.report.table(encoded.unit)}")
     for reason, count in encoded.report.dropped.items():
         if count > _MUCH * (read := encoded.report.read):
             log.warning(

@@ -70,7 +70,7 @@ def between_characters() -> re.Pattern[str]:
 def spoken(text: str, digits: bool = True) -> list[str]:
     """Runs of letters with their marks, and of digits; of a text without spaces each letter."""
     runs = _expressions()["runs" if digits else "letters"].findall(text)
-    return [one for run in runs for one in _expressions()["single"].findall(run)] if is_unspaced(text) else runs
+    return [letter for run in runs for letter in _expressions()["single"].findall(run)] if is_unspaced(text) else runs
 
 
 def terms(text: str, digits: bool = True) -> list[str]:
@@ -82,7 +82,7 @@ def terms(text: str, digits: bool = True) -> list[str]:
 @lru_cache
 def _expressions() -> dict[str, re.Pattern[str]]:
     """Joins combining marks, and the joiners U+200C and U+200D, to the letter before them."""
-    marks = "".join(one for one in map(chr, range(0x300, 0xE01F0)) if unicodedata.category(one)[0] == "M")
+    marks = "".join(sign for sign in map(chr, range(0x300, 0xE01F0)) if unicodedata.category(sign)[0] == "M")
     mark = f"[\u200c\u200d{marks}]*"
     other = f"[^\\s{_SYLLABLES}{_LETTERS}]+"
     return {

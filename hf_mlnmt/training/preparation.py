@@ -34,7 +34,6 @@ from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.arguments import generation_config
-from hf_mlnmt.training.folder import FINGERPRINTS
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
 from hf_mlnmt.training.init_from import initialise, local_folder, read_sources
 from hf_mlnmt.training.model_making import (
@@ -383,11 +382,11 @@ class Preparation:
         max_length: int | None = None,
     ) -> Any:
         """A corpus on disk, under data/<name> of the run's folder."""
-        folder, begun = self.output / "data" / name, (self.output / FINGERPRINTS).is_file()
+        folder = self.output / "data" / name
         if isinstance(spec, TextSpec):
             text_filter = pair_filter.of_text() if pair_filter else None
-            return encode_text(spec, self.root, tokenizers, folder, text_filter, max_length, begun)
-        return encode_corpus(spec, self.root, tokenizers, folder, pair_filter, max_length, begun)
+            return encode_text(spec, self.root, tokenizers, folder, text_filter, max_length)
+        return encode_corpus(spec, self.root, tokenizers, folder, pair_filter, max_length)
 
     def fingerprints(self, sets: Mapping[str, EncodedSet]) -> list[str]:
         """Of all encoded training corpora in order; of several tasks with the tasks' names."""

@@ -171,23 +171,6 @@ def test_changed_data_is_refused(whole, data, tmp_path):
         run(recipe, other, output)
 
 
-@pytest.mark.parametrize("begun", [True, False])
-def test_a_run_goes_on_with_the_data_it_began_with(whole, data, tmp_path, begun):
-    """An earlier release may have read the same files otherwise; only what was never trained on is read anew."""
-    folder, recipe, _ = whole
-    output = shutil.copytree(folder, tmp_path / "run")
-    for name in ("best", "average", "checkpoints/checkpoint-20"):
-        shutil.rmtree(output / name)
-    (output / "results.json").unlink()
-    meta = output / "data" / "train0" / "meta.json"
-    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"format": 2}))
-    if not begun:
-        (output / "data" / "fingerprints.json").unlink()
-    run(recipe, data, output)
-    assert (json.loads(meta.read_text())["format"] == 2) == begun
-    assert same_weights(folder, output)
-
-
 def test_another_number_of_processes_is_refused(whole, data, tmp_path):
     folder, recipe, _ = whole
     output = shutil.copytree(folder, tmp_path / "run")
