@@ -193,8 +193,8 @@ import sys
 from pathlib import Path
 sys.path.append(TESTS)
 from helpers.tiny_run import run_in
-one = {"budget": {"steps": 1}, "evaluation": {"every": 1}, "checkpoints": {"average": 1}}
-run_in(Path("toy"), objective={"name": "length", "label_smoothing": 0.1}, **one)
+step = {"budget": {"steps": 1}, "evaluation": {"every": 1}, "checkpoints": {"average": 1}}
+run_in(Path("toy"), objective={"name": "length", "label_smoothing": 0.1}, **step)
 assert Path("toy/run/average/model.safetensors").is_file()
 """,
     ),
@@ -227,8 +227,8 @@ class ToyForConditionalGeneration(TransformerForConditionalGeneration):
             "zoo/systems.py": [
                 (
                     "_ENTRIES = (",
-                    '_ENTRIES = (\n    System("toy", Architecture("mlnmt-toy", "toy", "Toy"), {"loudness": 3.0}, "Toy", '
-                    '"loud"),',
+                    '_ENTRIES = (\n    System("toy", Architecture("mlnmt-toy", "toy", "Toy"), {"loudness": 3.0}, '
+                    '"Toy", "loud"),',
                 )
             ],
         },

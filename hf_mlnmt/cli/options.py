@@ -176,42 +176,65 @@ def decoding_options(
     """
     known, types = {field.name: field for field in fields(DecodingOptions)}, get_type_hints(DecodingOptions)
     chosen = {name: known[name] for name in (*names, *defaults) if name not in without}
+    added = [
+        _parameter(
+            name,
+            str | None if "parser" in field.metadata else types[name],
+            defaults.get(name, field.default),
+            _shown(field),
+        )
+        for name, field in chosen.items()
+    ]
 
-    def add(verb: Callable[..., Any]) -> Callable[..., Any]:
-        hints = get_type_hints(verb, include_extras=True)
-        parameters: list[inspect.Parameter] = []
-        for parameter in inspect.signature(verb).parameters.values():
-            if parameter.name != "decoding":
-                parameters.append(parameter.replace(annotation=hints[parameter.name]))
-                continue
-            for name, field in chosen.items():
-                kind, default = inspect.Parameter.KEYWORD_ONLY, defaults.get(name, field.default)
-                value_type: Any = str | None if "parser" in field.metadata else types[name]
-                annotation: Any = Annotated[value_type, _shown(field)]
-                parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
+    def gather(given: dict[str, Any]) -> dict[str, Any]:
+        decoding = {}
+        for name, value in given.items():
+            field = chosen[name]
+            if value is not None and "parser" in field.metadata:
+                value = field.metadata["parser"](value)
+            if value is not None and value != field.default:
+                decoding[name] = value
+        draws = {} if "do_sample" in chosen else {"do_sample": True}  # the verb says itself when it samples
+        DecodingOptions(**{**draws, **decoding})  # a mistake is found before a model is loaded
+        return decoding
 
-        @functools.wraps(verb)
-        def run(*arguments: Any, **keywords: Any) -> Any:
-            decoding = {}
-            for name, field in chosen.items():
-                value = keywords.pop(name, None)
-                if value is not None and "parser" in field.metadata:
-                    value = field.metadata["parser"](value)
-                if value is not None and value != field.default:
-                    decoding[name] = value
-            draws = {} if "do_sample" in chosen else {"do_sample": True}  # the verb says itself when it samples
-            DecodingOptions(**{**draws, **decoding})  # a mistake is found before a model is loaded
-            return verb(*arguments, **keywords, decoding=decoding)
+    return lambda verb: _with_options(verb, "decoding", added, gather)
 
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return run
 
-    return add
+def limits_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a verb the fields of the server's Limits as options; it gets them as `limits`."""
+    from hf_mlnmt.serving.limits import Limits
+
+    added = [_parameter(field.name, int, field.default, _shown(field)) for field in fields(Limits)]
+    return _with_options(verb, "limits", added, lambda given: Limits(**given))
+
+
+def _parameter(name: str, kind: Any, default: Any, shown: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, shown])
+
+
+def _with_options(
+    verb: Callable[..., Any], name: str, added: list[inspect.Parameter], gather: Callable[[dict[str, Any]], Any]
+) -> Callable[..., Any]:
+    """Returns the verb with options in the place of its argument `name`, which `gather` makes of their values."""
+    hints = get_type_hints(verb, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(verb).parameters.values():
+        own = parameter.name != name
+        parameters += [parameter.replace(annotation=hints[parameter.name])] if own else added
+
+    @functools.wraps(verb)
+    def run(*arguments: Any, **given: Any) -> Any:
+        gathered = gather({option.name: given.pop(option.name) for option in added if option.name in given})
+        return verb(*arguments, **given, **{name: gathered})
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 def _shown(field: Field[Any]) -> Any:
-    """Makes the option of a field of DecodingOptions."""
+    """Makes the option of a field of DecodingOptions or Limits."""
     about = {key: value for key, value in field.metadata.items() if key not in ("parser", "names", "panel", "choices")}
     if choices := field.metadata.get("choices"):
         about["autocompletion"] = lambda: list(choices)

@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
-
-import typer
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import argument, option
+from hf_mlnmt.cli.options import argument, limits_options, option
 from hf_mlnmt.serving.limits import LARGEST, Limits
 
 PANEL = "Translate"
 
 
-def _with_limits(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb the fields of Limits as options; it gets them as `limits`."""
-    hints, own = get_type_hints(verb, include_extras=True), inspect.signature(verb).parameters
-    parameters = [each.replace(annotation=hints[name]) for name, each in own.items() if name != "limits"]
-    for field in fields(Limits):
-        about = field.metadata
-        shown = typer.Option(
-            *about["names"], help=about["help"], min=about["min"], max=about["max"], rich_help_panel=about["panel"]
-        )
-        parameters.append(
-            inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=Annotated[int, shown]
-            )
-        )
-
-    @functools.wraps(verb)
-    def run(*arguments: Any, **given: Any) -> Any:
-        limits = Limits(**{field.name: given.pop(field.name) for field in fields(Limits) if field.name in given})
-        return verb(*arguments, **given, limits=limits)
-
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
-
-
-@_with_limits
+@limits_options
 def serve(
     models: list[str] = argument(
         ...,
