@@ -136,7 +136,7 @@ def _clear_leftovers(target: Path) -> None:
 
     name = re.compile(rf"\.{re.escape(target.name)}\.{_machine()}\.(\d+)\..*part")
     for path in target.parent.iterdir():
-        if (one := name.fullmatch(path.name)) and not psutil.pid_exists(int(one[1])):
+        if (found := name.fullmatch(path.name)) and not psutil.pid_exists(int(found[1])):
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -54,9 +54,9 @@ def base_language(code: str) -> str:
     return _TWO_OF.get(language, language)
 
 
-def same_language(one: str | None, other: str | None) -> bool:
+def same_language(code: str | None, other: str | None) -> bool:
     """Returns whether two codes are of one language, whatever script and region; with an unknown one (None) always."""
-    return one is None or other is None or base_language(one) == base_language(other)
+    return code is None or other is None or base_language(code) == base_language(other)
 
 
 def language_in(path: str | Path) -> str | None:
@@ -67,8 +67,7 @@ def language_in(path: str | Path) -> str | None:
 
 
 def _is_code(part: str) -> bool:
-    """Returns whether a part is a code. Two lower-case ones, as in en-de, are a pair and no language; but for pt-br and
-    the like."""
+    """Returns whether a part is a code: two of them, as in en-de, are a pair and none, but for pt-br and zh-tw."""
     language, *others = re.split("[-_]", part)
     pair = bool(others) and others[0] in _CODES and f"{language}-{others[0]}" not in _REGIONS
     return language in _CODES and _CODE.fullmatch(part) is not None and not pair

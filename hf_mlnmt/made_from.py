@@ -89,8 +89,7 @@ def sha256_of_lines(lines: Iterable[str]) -> str:
 
 
 def sha256_of_files(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
-    """Returns {name in the folder: SHA-256} of the files that the patterns name, and of those in folders that they
-    name."""
+    """Returns {name in the folder: SHA-256} of files that the patterns name, and of those in such folders."""
     paths = {path for pattern in patterns for path in folder.glob(pattern)}
     files = {inner for path in paths for inner in ([path] if path.is_file() else path.rglob("*")) if inner.is_file()}
     return {str(path.relative_to(folder)): sha256(path) for path in sorted(files)}

@@ -409,8 +409,8 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
 
 @contextmanager
 def _one_message(strict: bool, local: bool) -> Iterator[None]:
-    """Without Transformers' table of weights that do not fit, where an error names them (`strict`), and without its bar
-    of weights read from a `local` disk."""
+    """Keeps silent Transformers' table of weights that do not fit, which an error names (`strict`), and its bar for a
+    `local` disk."""
     from transformers.utils import logging
 
     verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -115,15 +115,17 @@ def compare(
     from hf_mlnmt.reports.comparison import PAGE, add_runs, analyses_of
     from hf_mlnmt.reports.comparison_page import curves_of, html_page, read_maps
 
-    files = text_files([(one.name, one.path) for one in reference or ()], [(s.name, s.path) for s in source or ()])
-    paths = [reference for one in files.values() for reference in one.references]
+    files = text_files(
+        [(file.name, file.path) for file in reference or ()], [(file.name, file.path) for file in source or ()]
+    )
+    paths = [path for texts in files.values() for path in texts.references]
     resampling: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed}
     scoring = dict(resampling)
     if paths:
         scoring |= scoring_options(
             protocol, metric, language, decoding.get("target_language"), Path(paths[0]), tokenize
         )
-    further = {one.name: one.path for one in language_text or ()}
+    further = {file.name: file.path for file in language_text or ()}
     if "" in further:
         raise UserError(f"--language-text {further['']}: expected XX=FILE, a language and a file of its sentences.")
     language_texts = {name: read_texts(path) for name, path in further.items()}
@@ -134,7 +136,7 @@ def compare(
         check_folder_name(output)
     if html:
         check_file(html)
-    given = [(one.name, one.label, one.path) for one in systems]
+    given = [(system.name, system.label, system.path) for system in systems]
     with progress_bars() as progress:
         scoring |= {"processes": cores(), "progress": progress}
         runs = read_systems(given, files, output, scoring, {"device": device, **decoding})
@@ -152,8 +154,8 @@ def compare(
     about = {"starts": starts, "tokenizer": tokenizer, "languages": language_texts, **resampling}
     analyses = analyses_of(comparison, runs, texts, **about) if look else {}
     if output:
-        settings = {"systems": [str(one) for one in systems], "groups": starts, **resampling}
-        settings |= {"source": [str(one) for one in source or ()], "references": paths}
+        settings = {"systems": list(map(str, systems)), "groups": starts, **resampling}
+        settings |= {"source": list(map(str, source or ())), "references": paths}
         settings |= {"unit": f"subwords of {tokenizer}" if tokenizer else "words", "language_texts": further}
         for test, analysis in analyses.items() if source else ():
             for study in analysis.studies(differences):
@@ -166,7 +168,7 @@ def compare(
     if html:
         names = list(comparison.runs)
         title = f"{', '.join(names[:4])}{' …' if len(names) > 4 else ''} on {', '.join(comparison.first['scores'])}"
-        curves = curves_of({one.label: one.path for one in reversed(systems)})
+        curves = curves_of({system.label: system.path for system in reversed(systems)})
         page = html_page(comparison, analyses, title=title, curves=curves, maps=drawn)
         print(f"Written to {write_text(html, page)}")
 
@@ -175,7 +177,7 @@ def _perplexities(models: dict[str, str], texts: dict[Path, Any], device: str | 
     """Returns {test set: {language model: Perplexity}} of the first references."""
     from hf_mlnmt.evaluation.perplexity import load_scored, perplexity
 
-    references = {test: one.references[0] for tests in texts.values() for test, one in tests.items()}
+    references = {test: outputs.references[0] for tests in texts.values() for test, outputs in tests.items()}
     by_test: dict[str, dict[str, Any]] = {test: {} for test in references}
     for name, path in models.items():
         network, tokenizers = load_scored(path, device)

@@ -214,7 +214,7 @@ def _perplexity(
         of_files = file_perplexities(model, files, sources, decoding, device, progress)
     Console().print(table_of(of_files))
     if output is not None:
-        write_json(output, {"model": model, "perplexity": {name: one.to_dict() for name, one in of_files.items()}})
+        write_json(output, {"model": model, "perplexity": {name: found.to_dict() for name, found in of_files.items()}})
 
 
 def _matrix(

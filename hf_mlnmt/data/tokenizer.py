@@ -81,7 +81,9 @@ class Tokenizers:
 
     def distinct(self) -> list[PreTrainedTokenizerBase]:
         """Returns every tokenizer, once."""
-        return list({id(one): one for one in (self.source, self.target, *self.each.values())}.values())
+        return list(
+            {id(tokenizer): tokenizer for tokenizer in (self.source, self.target, *self.each.values())}.values()
+        )
 
     def by_name(self) -> dict[str, PreTrainedTokenizerBase]:
         """Returns every tokenizer by its language or side; a joint one is the source's."""

@@ -99,8 +99,8 @@ def attention(
             line = sentence or drawn.lines[0]
             if line > len(sources):
                 raise UserError(f"--sentence {line}: {source} has {len(sources)} lines.")
-            one = [sources[line - 1]], [targets[line - 1]] if targets else None
-            used = draw_sample(systems, *one, None, seed, languages)
+            pair = [sources[line - 1]], [targets[line - 1]] if targets else None
+            used = draw_sample(systems, *pair, None, seed, languages)
             if question == "maps":
                 study = source_attention.map_study(systems, used, side or "source", layer, head)
             else:

@@ -67,7 +67,7 @@ def cost(
     if device == "cpu":
         keep_memory()  # as our trainer does
     study = cost_study(configs, work, tell)
-    finish(study, output, {"shape": shape, "threads": threads, "systems": [str(one) for one in systems]})
+    finish(study, output, {"shape": shape, "threads": threads, "systems": list(map(str, systems))})
     tell(f"measured on: {study.rows[0]['machine']}")
 
 

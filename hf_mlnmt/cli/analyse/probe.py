@@ -65,7 +65,7 @@ def probe(
             "probe needs sentences: --text FILE for tasks made from them, --senteval FILE or FOLDER, or --pairs FILE."
         )
     scored = {str(path): read_pairs(path) for path in pairs or []}
-    texts = {one.name: one.path for one in text or []}
+    texts = {file.name: file.path for file in text or []}
     systems = load_systems(models, device)
     row = int(pooling) if pooling and pooling.isdigit() else None
     if scored:

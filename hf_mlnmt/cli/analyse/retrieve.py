@@ -38,7 +38,7 @@ def retrieve(
     from hf_mlnmt.files import check_file, write_json
     from hf_mlnmt.generation.loading import load
 
-    languages = {one.name: Path(one.path) for one in files}
+    languages = {file.name: Path(file.path) for file in files}
     if len(languages) < 2 or len(languages) < len(files) or not all(languages):
         raise UserError("give language=FILE for at least two languages, each once, as in de=test.de en=test.en.")
     if output is not None:
