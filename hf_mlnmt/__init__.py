@@ -36,7 +36,7 @@ introduce()
 
 
 def __getattr__(name: str) -> Any:
-    """The baseline's classes, `import_model` and `fuse`, imported when they are asked for."""
+    """Imports the baseline's classes, `import_model` and `fuse` when they are asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     homes = {"import_model": "convert.importing", "fuse": "generation.fusing"}

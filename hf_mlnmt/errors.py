@@ -11,6 +11,6 @@ class UserError(ValueError):
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """The text " (did you mean 'x'?)" for the nearest known word, or an empty string when none is near."""
+    """Returns " (did you mean 'x'?)" for the nearest known word, or an empty string when none is near."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean '{near[0]}'?)" if near else ""

@@ -45,7 +45,7 @@ _inputs: tuple[Path, ...] = ()
 
 
 def file_name(text: str) -> str:
-    """A name, wherever it comes from, as part of a file's name, never a path: letters, digits and . + @ - _ stay.
+    """Makes any text a part of a file's name, never a path: letters, digits and . + @ - _ stay.
 
     Anything else, and a dot in front, becomes a hyphen; a long name is cut, and a hash of all of it added.
     """
@@ -57,7 +57,7 @@ def file_name(text: str) -> str:
 
 @contextmanager
 def keeping(inputs: Iterable[str | Path]) -> Iterator[None]:
-    """Inside, nothing takes the place of one of these files: `check_file` and what replaces a folder refuse it."""
+    """Keeps these files: inside, `check_file` and what replaces a folder refuse to take the place of one."""
     global _inputs
     before, _inputs = _inputs, tuple(Path(os.path.realpath(path)) for path in inputs)
     try:
@@ -67,7 +67,7 @@ def keeping(inputs: Iterable[str | Path]) -> Iterator[None]:
 
 
 def _check_replaces_none(target: Path) -> None:
-    """UserError when a folder that will be replaced is, or holds, what is read."""
+    """Raises UserError when a folder that will be replaced is, or holds, what is read."""
     if kept := next((path for path in _inputs if target == path or target in path.parents), None):
         raise UserError(f"{target}: is or holds an input, {kept}, which would be deleted. Choose another --output.")
 
@@ -126,7 +126,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 
 def _machine() -> str:
-    """This machine's mark in names: on a shared disk another one's process numbers say nothing here."""
+    """Returns this machine's mark in names: on a shared disk another one's process numbers say nothing here."""
     return f"{zlib.crc32(platform.node().encode()):08x}"
 
 
@@ -136,7 +136,7 @@ def _clear_leftovers(target: Path) -> None:
 
     name = re.compile(rf"\.{re.escape(target.name)}\.{_machine()}\.(\d+)\..*part")
     for path in target.parent.iterdir():
-        if (one := name.fullmatch(path.name)) and not psutil.pid_exists(int(one[1])):
+        if (found := name.fullmatch(path.name)) and not psutil.pid_exists(int(found[1])):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -203,7 +203,7 @@ def write_json(path: str | Path, value: Any) -> Path:
 
 
 def read_json(path: Path, form: Form = dict) -> dict[str, Any]:
-    """A JSON object of a form from a file; {} when there is no such file. UserError when it is broken or other."""
+    """Reads a JSON object of a form from a file; {} when there is none. Raises UserError when it is broken or other."""
     if not path.exists():
         return {}
     try:
@@ -236,7 +236,7 @@ _WORDS[bool] = "true or false"
 
 
 def misfit(value: Any, form: Form, place: str = "") -> str | None:
-    """The first thing in a JSON value that is not of a form: "pairs.lines: expected a number, not null."; else None."""
+    """Returns what in a JSON value is not of a form, "pairs.lines: expected a number, not null.", or None."""
     if isinstance(form, tuple):
         problems = [misfit(value, each, place) for each in form]
         return None if None in problems else problems[-1]
@@ -261,7 +261,7 @@ def misfit(value: Any, form: Form, place: str = "") -> str | None:
 
 
 def check_file(path: str | Path) -> Path:
-    """Where a file of this name is written: links are followed. UserError for a folder, or where none can be.
+    """Returns where a file of this name is written, behind links. UserError for a folder, or where none can be.
 
     Commands call it before they work for hours.
     """
@@ -282,7 +282,7 @@ def check_file(path: str | Path) -> Path:
 
 
 def check_folder_name(path: str | Path) -> Path:
-    """Where a folder of this name is made: links are followed. UserError for a file, or where none can be."""
+    """Returns where a folder of this name is made, behind links. UserError for a file, or where none can be."""
     path = Path(path)
     with explained(path):
         mode = _mode(path)
@@ -296,7 +296,7 @@ def check_folder_name(path: str | Path) -> Path:
 
 
 def check_new_folder(path: str | Path, force: bool, mark: str) -> None:
-    """UserError when something is there already; with `force`, which deletes it, unless it holds a file `mark`."""
+    """Raises UserError when something is there; with `force`, which deletes it, unless it holds a file `mark`."""
     target = check_folder_name(path)
     if not target.is_dir():
         return
@@ -325,14 +325,14 @@ def only_one(folder: Path, message: str) -> Iterator[None]:
 
 
 def cache_folder() -> Path:
-    """Where what can be made again is kept: $HF_MLNMT_CACHE, else $XDG_CACHE_HOME/hf_mlnmt, else ~/.cache/hf_mlnmt."""
+    """Returns the folder of caches: $HF_MLNMT_CACHE, else $XDG_CACHE_HOME/hf_mlnmt, else ~/.cache/hf_mlnmt."""
     own = os.environ.get("HF_MLNMT_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(own) if own else base / "hf_mlnmt"
 
 
 def check_made_before(output: Path, record: str, schema: str, what: str) -> None:
-    """UserError for a folder with something in it that is no earlier `what`: its `record` is not of `schema`."""
+    """Raises UserError for a folder with something in it that is no earlier `what`: its `record` is not of `schema`."""
     _check_replaces_none(check_folder_name(output))
     if not output.is_dir() or not any(output.iterdir()):
         return
@@ -345,7 +345,7 @@ def check_made_before(output: Path, record: str, schema: str, what: str) -> None
 
 
 def size_and_crc(path: Path) -> list[int]:
-    """[bytes, CRC-32] of a file: enough to notice damage, about a second for a gigabyte."""
+    """Returns [bytes, CRC-32] of a file: enough to notice damage, about a second for a gigabyte."""
     checksum = 0
     with path.open("rb") as file:
         while block := file.read(1 << 22):
@@ -354,7 +354,7 @@ def size_and_crc(path: Path) -> list[int]:
 
 
 def is_full_disk(error: BaseException, folder: Path) -> bool:
-    """Whether an exception, raised while writing into `folder`, is one of the many of a full disk."""
+    """Returns whether an exception, raised while writing into `folder`, is one of the many of a full disk."""
     if getattr(error, "errno", None) in _FULL:
         return True
     text = str(error).lower()
@@ -367,7 +367,7 @@ def is_full_disk(error: BaseException, folder: Path) -> bool:
 
 
 def _mode(path: Path) -> int | None:
-    """What is there, behind all links; None when nothing is."""
+    """Returns the mode of what is there, behind all links; None when nothing is."""
     try:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -383,7 +383,7 @@ def is_special(path: Path) -> bool:
 
 
 def _in_proc(path: Path) -> bool:
-    """Whether a chain of links passes through /proc, where links stand for open files."""
+    """Returns whether a chain of links passes through /proc, where links stand for open files."""
     for _ in range(40):  # as many as Linux follows
         if Path(os.path.realpath(path.parent)).parts[:2] == ("/", "proc"):
             return True
@@ -405,7 +405,7 @@ def _check_parent(target: Path) -> None:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Around writing `path`, or into a folder `path`: the system's errors about it as one message; others pass."""
+    """Explains the system's errors about writing `path`, or into a folder `path`, as one message; others pass."""
     try:
         yield
     except Exception as error:
@@ -425,7 +425,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def _system_code(error: Exception) -> int:
-    """The system's number of an error, 0 if it has none: also of those of Rust libraries, whose text ends with it."""
+    """Returns the system's number of an error, also of Rust libraries, whose text ends with it; 0 if it has none."""
     if isinstance(error, OSError):
         return error.errno or 0
     told = re.search(r"\(os error (\d+)\)", str(error))
@@ -433,7 +433,7 @@ def _system_code(error: Exception) -> int:
 
 
 def _concerns(error: Exception, code: int, path: Path) -> bool:
-    """Whether an error is about `path`, its temporary name or what lies in or above it; unknown names are."""
+    """Returns whether an error is about `path`, its temporary name or what lies in or above it; unknown names are."""
     name = getattr(error, "filename", None)
     if not isinstance(name, (str, os.PathLike)):
         return code in (errno.EROFS, errno.EIO, errno.EFBIG)

@@ -40,7 +40,7 @@ class Range:
     more: str = ""
 
     def problem(self, value: float) -> str | None:
-        """The end of a message that begins with the key, for a value that is not in the range; else None."""
+        """Returns the end of a message that begins with the key, for a value that is not in the range; else None."""
         words = self._words(value)
         return words and f" {self.says or words}, not {value}{self.more}."
 
@@ -57,7 +57,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Key:
-    """What is said of a key.
+    """The facts of a key, beside its type and default.
 
     Args:
         help: a plain sentence for people.
@@ -76,7 +76,7 @@ class Key:
 
 
 def key(default: Any, help: str, range: Range | None = None, **more: Any) -> Any:
-    """A field of a dataclass, with its default; the other arguments are as of `Key`."""
+    """Makes a field of a dataclass, with its default; the other arguments are as of `Key`."""
     said: dict[str, Any] = {"metadata": {"key": Key(help, range, **more)}}
     if isinstance(default, list | dict):
         return field(default_factory=lambda: copy.copy(default), **said)
@@ -86,12 +86,12 @@ def key(default: Any, help: str, range: Range | None = None, **more: Any) -> Any
 
 
 def fields_of(section: Any) -> dict[str, dataclasses.Field[Any]]:
-    """The fields of a dataclass that are keys, in order."""
+    """Returns the fields of a dataclass that are keys, in order."""
     return {item.name: item for item in dataclasses.fields(section) if item.metadata != NO_KEY}
 
 
 def keys_of(section: type) -> dict[str, Key]:
-    """The keys of a section in order, with what is said of each."""
+    """Returns the keys of a section in order, with what is said of each."""
     return {name: item.metadata.get("key", Key()) for name, item in fields_of(section).items()}
 
 
@@ -103,7 +103,7 @@ _NAMES |= {list: "a list", tuple: "a list", type(None): "nothing"}
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a value stands, for messages: the file, the keys that lead to the value, and the lines of known keys."""
+    """The place of a value, for messages: the file, the keys that lead to the value, and the lines of known keys."""
 
     file: str
     at: tuple[str, ...]
@@ -121,12 +121,12 @@ class _Place:
 
 
 def truth(value: Any) -> Any:
-    """The value; true or false of YAML 1.1's further words for them, which are read as text, for no is a language."""
+    """Returns the value; true or false for YAML 1.1's further words, which are read as text, for no is a language."""
     return {"yes": True, "on": True, "no": False, "off": False}.get(str(value).lower(), value)
 
 
 def build(kind: type[T], content: Any, file: str, at: tuple[str, ...] = (), lines: Lines | None = None) -> T:
-    """A dataclass of type `kind` from a mapping, checked key by key and type by type.
+    """Builds a dataclass of type `kind` from a mapping, checked key by key and type by type.
 
     Args:
         content: what the YAML holds there.
@@ -153,7 +153,7 @@ def _section(content: Any, kind: Any, place: _Place) -> Any:
 
 
 def _convert(value: Any, hint: Any, place: _Place) -> Any:
-    """`value` as the type `hint` asks."""
+    """Converts `value` to the type that `hint` asks."""
     kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if hint is Any:
         return value

@@ -49,25 +49,25 @@ Direction = tuple[str, str]
 
 
 def base_language(code: str) -> str:
-    """The language of a code, in two letters where there are two, without script and region: de of deu_Latn, de-AT."""
+    """Returns the language of a code, in two letters where there are two: de of deu_Latn and de-AT."""
     language = re.split("[-_]", code)[0].lower()
     return _TWO_OF.get(language, language)
 
 
-def same_language(one: str | None, other: str | None) -> bool:
-    """Whether two codes are of one language, whatever script and region they say; of an unknown one (None) always."""
-    return one is None or other is None or base_language(one) == base_language(other)
+def same_language(code: str | None, other: str | None) -> bool:
+    """Returns whether two codes are of one language, whatever script and region; with an unknown one (None) always."""
+    return code is None or other is None or base_language(code) == base_language(other)
 
 
 def language_in(path: str | Path) -> str | None:
-    """The code in a file's name, the last part that is one: en of train.en.gz, en.txt and corpus.en-de.en, zho_Hans of
-    zho_Hans.devtest; None without."""
+    """Returns the code in a file's name, the last part that is one: en of train.en.gz, en.txt and corpus.en-de.en,
+    zho_Hans of zho_Hans.devtest; None without."""
     parts = Path(path).name.split(".")
     return next((part for part in reversed(parts) if len(parts) > 1 and _is_code(part)), None)
 
 
 def _is_code(part: str) -> bool:
-    """Two lower-case codes, as in en-de, are a pair and no language of a region; but for pt-br and the like."""
+    """Returns whether a part is a code: two of them, as in en-de, are a pair and none, but for pt-br and zh-tw."""
     language, *others = re.split("[-_]", part)
     pair = bool(others) and others[0] in _CODES and f"{language}-{others[0]}" not in _REGIONS
     return language in _CODES and _CODE.fullmatch(part) is not None and not pair
@@ -77,15 +77,15 @@ _REGIONS = {"pt-br", "zh-tw"}  # in small letters, where the region's is a langu
 
 
 def lower(text: str, language: str | None) -> str:
-    """A text in small letters, by the rules of its language: Turkish and Azerbaijani have i of İ and ı of I."""
+    """Returns a text in small letters, by the rules of its language: Turkish and Azerbaijani have i of İ and ı of I."""
     if language and base_language(language) in ("tr", "az"):
         text = text.replace("İ", "i").replace("I", "ı")
     return text.lower()
 
 
 def direction_of(folder: str | Path) -> Direction | None:
-    """Source and target of the model in a folder, as its results say them, of a checkpoint its run's recipe, of Marian
-    its tokenizer; None where nothing does, and of a model of several directions."""
+    """Returns source and target of the model in a folder, by its results, its run's recipe (a checkpoint) or its
+    tokenizer (Marian); None where nothing says them, and of a model of several directions."""
     folder = Path(folder)
     content = read_json(folder / RESULTS, {"languages?": (None, dict), "recipe?": (None, {"tokenizer?": (None, dict)})})
     recipe = folder.absolute().parent.parent / "recipe.yaml"
@@ -102,7 +102,7 @@ def direction_of(folder: str | Path) -> Direction | None:
 
 
 def check_same_direction(folders: Sequence[str | Path], remedy: str) -> None:
-    """UserError for a model of another direction than the first of those whose direction is known."""
+    """Raises UserError for a model of another direction than the first of those whose direction is known."""
     known = [(folder, pair) for folder in folders if (pair := direction_of(folder))]
     for folder, pair in known[1:]:
         if not all(map(same_language, pair, known[0][1])):
@@ -112,7 +112,7 @@ def check_same_direction(folders: Sequence[str | Path], remedy: str) -> None:
 
 
 def check_language(path: str | Path, language: str | None, what: str, remedy: str) -> None:
-    """UserError for a file whose name says another language than `what` is in."""
+    """Raises UserError for a file whose name says another language than `what` is in."""
     said = language_in(path)
     if not same_language(said, language):
         raise UserError(f"{path}: its name says {said}, but {what} {language}. {remedy}")

@@ -1,4 +1,4 @@
-"""What a thing was made from: digests of it, and the differences of two.
+"""Digests of what things were made from, and the differences of two.
 
 What is kept so that it need not be made again has beside it what it was made from. When it is wanted again, the two are
 compared: where nothing differs it is used as it is.
@@ -14,8 +14,6 @@ compared: where nothing differs it is used as it is.
 | a converted model (generation/ctranslate2_model.py) | config, weights, vocabularies | the folder's name | made again |
 | vectors of sentences (analysis/probing.py) | config, weights, tokens | the file's name | made again |
 | a grid of scales (analysis/fusion_grid.py) | model, decoding, text | grid.json | refused |
-
-Folders of earlier versions hold these digests: what is hashed, and how, must not change.
 """
 
 from __future__ import annotations
@@ -71,27 +69,27 @@ class Digest:
         return self
 
     def hex(self) -> str:
-        """The digest of all that was added."""
+        """Returns the digest of all that was added."""
         return self._hash.hexdigest()
 
 
 def digest(*values: Any) -> str:
-    """One short text that is equal for equal values."""
+    """Returns a short text that is equal for equal values."""
     return Digest().value(values).hex()
 
 
 def sha256(path: str | Path) -> str:
-    """The hash of a file's bytes, as `sha256sum` prints it."""
+    """Returns the hash of a file's bytes, as `sha256sum` prints it."""
     return Digest("sha256").file(Path(path)).hex()
 
 
 def sha256_of_lines(lines: Iterable[str]) -> str:
-    """The hash of a text's lines."""
+    """Returns the hash of a text's lines."""
     return Digest("sha256").text("\n".join(lines)).hex()
 
 
 def sha256_of_files(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
-    """{name in the folder: SHA-256} of the files that the patterns name, and of those in folders that they name."""
+    """Returns {name in the folder: SHA-256} of files that the patterns name, and of those in such folders."""
     paths = {path for pattern in patterns for path in folder.glob(pattern)}
     files = {inner for path in paths for inner in ([path] if path.is_file() else path.rglob("*")) if inner.is_file()}
     return {str(path.relative_to(folder)): sha256(path) for path in sorted(files)}
@@ -100,7 +98,7 @@ def sha256_of_files(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
 def differences(
     before: Mapping[str, Any], now: Mapping[str, Any], may_differ: Collection[str] = (), whole: Collection[str] = ()
 ) -> Changes:
-    """The keys whose values differ, in their order.
+    """Returns the keys whose values differ, in their order.
 
     Args:
         may_differ: keys that are not looked at, nor what is below them.
@@ -122,12 +120,12 @@ def _differences(
 
 
 def is_below(key: str, names: Collection[str]) -> bool:
-    """Whether a key is one of these or lies below it."""
+    """Returns whether a key is one of these or lies below it."""
     return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
 class MadeFrom:
-    """What each product in a folder was made from: {product: digest}, in a JSON file.
+    """Digests of what each product in a folder was made from: {product: digest}, in a JSON file.
 
     A product whose digest is as it was is taken as it is. Without the file, or with a broken one, nothing is known.
     """
@@ -140,7 +138,7 @@ class MadeFrom:
             self.digests = {}
 
     def same(self, product: str, value: str) -> bool:
-        """Whether a product was made from just this."""
+        """Returns whether a product was made from just this."""
         return self.digests.get(product) == value
 
     def note(self, product: str, value: str) -> None:

@@ -1,4 +1,4 @@
-"""What a model folder is: the names of its files, how it is found, checked, loaded and copied.
+"""The model folder: the names of its files, how it is found, checked, loaded and copied.
 
 | file | what is in it |
 | --- | --- |
@@ -92,7 +92,7 @@ def token_ids(config: Any) -> dict[str, Any]:
 
 
 def check_model_folder(folder: str | Path) -> Path:
-    """The folder. Raises: UserError when it is not there, has no usable config.json or no safetensors."""
+    """Returns the folder. Raises: UserError when it is not there, has no usable config.json or no safetensors."""
     folder = Path(folder)
     if not folder.is_dir():
         kind = "a file, not a model folder" if folder.exists() else "no such folder"
@@ -110,7 +110,8 @@ def check_model_folder(folder: str | Path) -> Path:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files with the weights of a folder, as Transformers looks for them: one, else all that an index names.
+    """Returns the files with the weights of a folder, as Transformers looks for them: one, else all that an index
+    names.
 
     Raises: UserError for an index that is none, or that names what is no file beside it.
     """
@@ -186,7 +187,7 @@ def check_config(config: Path) -> None:
 
 
 def _sizes(content: Any) -> Iterator[tuple[str, int]]:
-    """The sizes that a config says, those of members of a fused model too."""
+    """Yields the sizes that a config says, those of members of a fused model too."""
     if isinstance(content, list):
         for inner in content:
             yield from _sizes(inner)
@@ -214,7 +215,7 @@ def check_tokens(where: str, config: Any, settings: Any) -> None:
 
 
 def shapes_of(path: Path) -> dict[str, list[int]]:
-    """{tensor: shape} of a file of weights, which are not read. UserError when it is broken."""
+    """Returns {tensor: shape} of a file of weights, which are not read. Raises UserError when it is broken."""
     with ExitStack() as stack:
         return {name: file.get_slice(name).get_shape() for name, file in _open(path, stack).items()}
 
@@ -234,7 +235,7 @@ def open_weights(folder: Path, stack: ExitStack) -> dict[str, Any]:
 
 
 def check_weights(path: Path, stack: ExitStack, quantised: bool = False) -> dict[str, Any]:
-    """The same of one file."""
+    """Returns the tensors of one file, all checked: tensor name -> the open file."""
     tensors = _open(path, stack)
     whole, broken = [], []
     for name, file in tensors.items():
@@ -282,7 +283,7 @@ def check_name(name: str | Path) -> None:
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is meant as a path: no name on the Hub, or its first part is a folder here."""
+    """Returns whether a name is meant as a path: no name on the Hub, or its first part is a folder here."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -298,7 +299,7 @@ def is_path(name: str) -> bool:
 
 
 def _suggestion(path: Path) -> str:
-    """The text " (did you mean 'runs/demo/average'?)" with the folder of the most similar path, or nothing."""
+    """Returns the text " (did you mean 'runs/demo/average'?)" with the folder of the most similar path, or nothing."""
     current, changed = Path(path.anchor), False
     for part in path.relative_to(path.anchor).parts:
         if not (current / part).is_dir():
@@ -312,7 +313,7 @@ def _suggestion(path: Path) -> str:
 
 
 def auto_class_of(folder: str | Path) -> str:
-    """The name of the Auto class that loads the model of a folder, by what its config.json says.
+    """Returns the name of the Auto class that loads the model of a folder, by what its config.json says.
 
     Raises: FileNotFoundError without one.
     """
@@ -323,7 +324,7 @@ def auto_class_of(folder: str | Path) -> str:
 
 
 def auto_class_of_config(content: Mapping[str, Any]) -> str:
-    """The same by the content of a config.json."""
+    """Returns the name of the Auto class by the content of a config.json."""
     name = (content.get("architectures") or [""])[0]
     if name.endswith("ForMaskedLM"):
         return "AutoModelForMaskedLM"
@@ -335,12 +336,12 @@ def auto_class_of_config(content: Mapping[str, Any]) -> str:
 
 
 def is_causal_folder(folder: str | Path) -> bool:
-    """Whether a folder holds a causal language model."""
+    """Returns whether a folder holds a causal language model."""
     return auto_class_of(folder) == "AutoModelForCausalLM"
 
 
 def fetch_small_files(name: str | Path, **options: Any) -> Path:
-    """The folder itself, or one with all that a name on the Hub has but the weights.
+    """Returns the folder itself, or one with all that a name on the Hub has but the weights.
 
     Args:
         options: revision, token, cache_dir of the Hub; others are passed over.
@@ -367,7 +368,7 @@ def fetch_small_files(name: str | Path, **options: Any) -> Path:
 
 
 def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", strict: bool = True, **options: Any) -> Any:
-    """A model from a folder or a Hub name, from safetensors only, with the very weights that its config asks for.
+    """Loads a model from a folder or a Hub name, from safetensors only, with the very weights that its config asks for.
 
     Args:
         head: the Auto class to load by; default: AutoModelForSeq2SeqLM.
@@ -417,8 +418,8 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
 
 @contextmanager
 def _one_message(strict: bool, local: bool) -> Iterator[None]:
-    """Without Transformers' table of weights that do not fit, where an error names them (`strict`), and without its bar
-    of weights read from a `local` disk."""
+    """Keeps silent Transformers' table of weights that do not fit, which an error names (`strict`), and its bar for a
+    `local` disk."""
     from transformers.utils import logging
 
     verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -453,7 +454,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, without the full stop, or the error's kind if there is no text."""
+    """Returns the first line of an error's text, without the full stop, or the error's kind if there is no text."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
 
 
@@ -461,7 +462,7 @@ def first_line(error: BaseException) -> str:
 
 
 def needs_code(model_class: type) -> bool:
-    """Whether a class is none of Transformers' own: then its code belongs in the folder."""
+    """Returns whether a class is none of Transformers' own: then its code belongs in the folder."""
     return model_class.__module__.split(".")[0] != "transformers"
 
 

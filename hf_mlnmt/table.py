@@ -49,11 +49,11 @@ class Table:
 
     @property
     def head(self) -> list[str]:
-        """The columns' names; none if all are empty."""
+        """Returns the columns' names; none if all are empty."""
         return self.columns if any(self.columns) else []
 
     def __rich__(self) -> RichTable:
-        """For rich's Console.print(table)."""
+        """Returns the table of rich, for its Console.print."""
         from rich.table import Table as RichTable
         from rich.text import Text
 
@@ -72,7 +72,7 @@ class Table:
         return table
 
     def __str__(self) -> str:
-        """Plain text: the rows alone, columns below one another, for a log."""
+        """Returns plain text for a log: the rows alone, columns below one another."""
         rows = [[cell.replace("\n", " ") for cell in row] for row in self.rows]
         widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
         lines = []
@@ -85,12 +85,12 @@ class Table:
         return "\n".join(lines)
 
     def markdown(self) -> str:
-        """A table of Markdown, without title and caption: the page says where these stand."""
+        """Returns a table of Markdown, without title and caption: the page says where these stand."""
         lines = [self.columns, ["---"] * len(self.columns), *self.rows]
         return "\n".join("| " + " | ".join(map(_markdown_cell, line)) + " |" for line in lines)
 
     def html(self) -> str:
-        """A <table>, title and caption in its <caption>; classes `number` and `strong` for a style sheet."""
+        """Returns a <table>, title and caption in its <caption>; classes `number` and `strong` for a style sheet."""
         caption = "<br>".join(_html_text(text) for text in (self.title, self.caption) if text)
         lines = ["<table>", *([f"<caption>{caption}</caption>"] if caption else [])]
         if self.head:
@@ -106,7 +106,7 @@ class Table:
         return "\n".join([*lines, "</tbody>", "</table>"])
 
     def csv(self) -> str:
-        """Comma-separated values (RFC 4180), the names first."""
+        """Returns comma-separated values (RFC 4180), the names first."""
         text = io.StringIO()
         csv.writer(text).writerows([*([self.head] if self.head else []), *self.rows])
         return text.getvalue()
@@ -118,7 +118,7 @@ def _markdown_cell(text: str) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Text in which no "<" begins an element of HTML; between backticks, in one line, it stays as it is."""
+    """Returns text in which no "<" begins an element; between backticks, in one line, it stays as it is."""
     return re.sub(r"(`[^`\n]*`)|<(?=[A-Za-z/!?])", lambda match: match[1] or "&lt;", text)
 
 

@@ -259,7 +259,7 @@ class Rows:
         model = self.row(setting.turned, "parallel", self.first_seed)
         lines, folder = math.ceil(setting.pairs * max(RATIOS) * SPARE), self.root / "synthetic" / f"{setting}.{method}"
         text = self.data / "monolingual" / f"train.{setting.target}.gz"
-        words = ["back-translate", f"{model.folder}/average", str(text), "-o", str(folder), "-m", method]
+        words = ["back-translate", f"{model.folder}/average", str(text), "-o", str(folder), "--method", method]
         command = [*words, "--limit", str(lines)]
         return Work(f"{setting}.{method}", "translate", folder, lines / LINES, (model,), None, lambda: [command])
 

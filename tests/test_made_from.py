@@ -1,4 +1,4 @@
-"""Digests are what earlier versions wrote into folders, to the letter; and what differs between two is named."""
+"""Digests stay to the letter, so that nothing is made anew for nothing; and what differs between two is named."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from hf_mlnmt.generation.ctranslate2_model import content_hash
 from hf_mlnmt.generation.journal import identity_of_model, identity_of_text
 from hf_mlnmt.made_from import MadeFrom, differences, digest, sha256, sha256_of_lines
 from hf_mlnmt.training.folder import digest_of_model
-
-# The digests here were computed by version 0.1 before there was made_from.py.
 
 
 class Tok:

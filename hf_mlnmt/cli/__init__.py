@@ -26,55 +26,22 @@ from types import ModuleType
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from hf_mlnmt.cli.options import NamedPath
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.model_folder import CONFIG, MODEL_FILES
 
 PANELS = ("First steps", "Train", "Translate", "Score", "Look into a model", "Publish", "Models of other toolkits")
-# What became of verbs of earlier versions; docs/verbs.md has the same table.
-BECAME = {
-    "rounds": "train RECIPE",
-    "add-language": "train RECIPE --set model.add_to=MODEL",
-    "average": "model average",
-    "fuse": "model fuse",
-    "drop-auxiliaries": "model drop-auxiliaries",
-    "perplexity": "evaluate MODEL -r FILE",
-    "matrix": "evaluate RUN --matrix",
-    "compare-runs": "compare",
-    "domains": "compare",
-    "outputs": "compare",
-    "attention": "analyse attention",
-    "coverage": "analyse attention --what coverage",
-    "masking": "analyse masking",
-    "probe": "analyse probe",
-    "embed": "analyse embed",
-    "retrieve": "analyse retrieve",
-    "cost": "analyse cost",
-    "curves": "analyse curves",
-    "fusion-grid": "analyse fusion-grid",
-}
-
-
-class Verbs(TyperGroup):
-    """The verbs; one of an earlier version is answered with what became of it."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As any group does."""
-        if args and args[0] in BECAME and args[0] not in self.commands:
-            ctx.fail(f"'{args[0]}' is now: hf-mlnmt {BECAME[args[0]]} (docs/verbs.md)")
-        return super().resolve_command(ctx, args)
 
 
 def _paragraphs(text: str | None) -> str:
-    """A docstring for any width of the terminal: a paragraph, or an item of a list, is one line; examples stay."""
+    """Fits a docstring to any width of the terminal: a paragraph, or an item of a list, is one line; examples stay."""
     paragraphs = inspect.cleandoc(text or "").split("\n\n")
     return "\n\n".join(each if each.startswith("  ") else re.sub(r"\n(?!- )\s*", " ", each) for each in paragraphs)
 
 
 def _files(folder: ModuleType) -> dict[str, ModuleType]:
-    """{name: module} of what is in a folder, by name."""
+    """Returns {name: module} of what is in a folder, by name."""
     stems = sorted(file.name for file in pkgutil.iter_modules(folder.__path__))
     return {stem: import_module(f"{folder.__name__}.{stem}") for stem in stems}
 
@@ -91,7 +58,7 @@ _OUTPUTS, _NO_INPUTS = ("output", "html", "save_translations"), ("cache", "data"
 
 
 def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb, which refuses outputs that would take the place of an input or of one another."""
+    """Returns the verb, which then refuses outputs that would take the place of an input or of one another."""
 
     @functools.wraps(verb)
     def run(*arguments: Any, **given: Any) -> None:
@@ -108,7 +75,7 @@ def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def _files_of(value: Any) -> Iterator[Path]:
-    """What an argument names on the disk: a file; of a model its folder and the files of model and tokenizers."""
+    """Yields the paths that an argument names: a file; of a model its folder and the files of model and tokenizers."""
     if isinstance(value, list | tuple):
         for each in value:
             yield from _files_of(each)
@@ -121,10 +88,9 @@ def _files_of(value: Any) -> Iterator[Path]:
 
 
 def _all_verbs() -> typer.Typer:
-    """Every verb and group of this folder, by panel and name."""
+    """Returns every verb and group of this folder, by panel and name."""
     verbs = typer.Typer(
         name="hf-mlnmt",
-        cls=Verbs,
         no_args_is_help=True,
         # Not "markdown": it takes <2de> in a help text for HTML and leaves it out.
         rich_markup_mode="rich",
@@ -235,5 +201,5 @@ def _fail(message: str) -> NoReturn:
 
 
 def _drop_output() -> None:
-    """Throw away what is still to be written to standard output: Python would try again as it ends, and complain."""
+    """Drops what is still to be written to standard output: Python would try again as it ends, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import decoding_options
+from hf_mlnmt.cli.options import argument, decoding_options, option
 from hf_mlnmt.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,72 +15,48 @@ if TYPE_CHECKING:
     from hf_mlnmt.table import Table
 
 PANEL = "Translate"
-_of_method = partial(typer.Option, rich_help_panel="Method")
-_of_pairs = partial(typer.Option, rich_help_panel="Text and pairs")
+_of_method = partial(option, rich_help_panel="Method")
+_of_pairs = partial(option, rich_help_panel="Text and pairs")
 _DECODING = ("num_beams", "length_penalty", "temperature", "top_k", "top_p", "seed")
 
 
 @decoding_options("source_language", "target_language", *_DECODING, "max_new_tokens", "batch_tokens")
 def back_translate(
-    model: Annotated[
-        str,
-        typer.Argument(help="Model folder or Hub name. With --method copied there is none: this is a text file too."),
-    ],
-    files: Annotated[
-        list[Path] | None, typer.Argument(help="Text files, one sentence a line, plain or packed, one after the other.")
-    ] = None,
-    output: Annotated[
-        Path | None, options.output("Folder for source.txt, target.txt and manifest.json.", show_default=False)
-    ] = None,
-    method: Annotated[
-        str,
-        _of_method(
-            "--method",
-            "-m",
-            help="beam (5 beams unless --beams), greedy, sampling, top-k (of 10 unless --top-k), noised (beam, then "
-            "noise) or copied. Draws follow from --seed (1) and the line.",
-            autocompletion=lambda: ["beam", "greedy", "sampling", "top-k", "noised", "copied"],
-        ),
-    ] = "beam",
-    forward: Annotated[
-        bool, _of_method("--forward", help="The text is the source, the model's output the target.")
-    ] = False,
-    drop_words: Annotated[float | None, _of_method(help="noised: probability that a word goes, 0.1.")] = None,
-    replace_words: Annotated[
-        float | None, _of_method(help="noised: probability that a word becomes the filler, 0.1.")
-    ] = None,
-    swap_words: Annotated[int | None, _of_method(min=0, help="noised: places that a word may move, 3.")] = None,
-    filler: Annotated[str | None, _of_method(help="noised: '_'.")] = None,
+    model: str = argument(
+        ..., "Model folder or Hub name. With --method copied there is none: this is a text file too."
+    ),
+    files: list[Path] | None = argument(None, "Text files, one sentence a line, plain or packed, one after the other."),
+    output: Path | None = options.output(None, "Folder for source.txt, target.txt and manifest.json."),
+    method: str = _of_method(
+        "beam",
+        "beam (5 beams unless --beams), greedy, sampling, top-k (of 10 unless --top-k), noised (beam, then "
+        "noise) or copied. Draws follow from --seed (1) and the line.",
+        "--method",
+        autocompletion=lambda: ["beam", "greedy", "sampling", "top-k", "noised", "copied"],
+    ),
+    forward: bool = _of_method(False, "The text is the source, the model's output the target.", "--forward"),
+    drop_words: float | None = _of_method(None, "noised: probability that a word goes, 0.1."),
+    replace_words: float | None = _of_method(None, "noised: probability that a word becomes the filler, 0.1."),
+    swap_words: int | None = _of_method(None, "noised: places that a word may move, 3.", min=0),
+    filler: str | None = _of_method(None, "noised: '_'."),
     *,
     decoding: dict[str, Any],
-    tag: Annotated[
-        str | None,
-        _of_pairs(
-            help="A token, such as <bt>: a training on these pairs puts it before every source. The text stays as it "
-            "is; the manifest says so.",
-        ),
-    ] = None,
-    limit: Annotated[int | None, _of_pairs(min=1, help="Take so many lines of the text.")] = None,
-    drop: Annotated[
-        str | None,
-        _of_pairs(
-            help="What goes, by commas: empty, long, repeated, copied, duplicate; or none. Default: the first four, of "
-            "-m copied three. All are counted, but duplicates only if they go.",
-        ),
-    ] = None,
-    max_ratio: Annotated[
-        float, _of_pairs(help="An output with more than so many times the text's words is long.")
-    ] = 3.0,
-    bad_lines: Annotated[
-        str, _of_pairs(help="At lines that cannot be read: error, or drop, which counts them.")
-    ] = "error",
-    window: Annotated[
-        int,
-        options.machine(
-            min=1,
-            help="Lines that are sorted by length together, and kept together: what an interruption costs at most.",
-        ),
-    ] = 2048,
+    tag: str | None = _of_pairs(
+        None,
+        "A token, such as <bt>: a training on these pairs puts it before every source. The text stays as it "
+        "is; the manifest says so.",
+    ),
+    limit: int | None = _of_pairs(None, "Take so many lines of the text.", min=1),
+    drop: str | None = _of_pairs(
+        None,
+        "What goes, by commas: empty, long, repeated, copied, duplicate; or none. Default: the first four, of "
+        "copied three. All are counted, but duplicates only if they go.",
+    ),
+    max_ratio: float = _of_pairs(3.0, "An output with more than so many times the text's words is long."),
+    bad_lines: str = _of_pairs("error", "At lines that cannot be read: error, or drop, which counts them."),
+    window: int = options.machine(
+        2048, "Lines that are sorted by length together, and kept together: what an interruption costs at most.", min=1
+    ),
     shard: options.Shard = None,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
@@ -146,7 +120,7 @@ def back_translate(
 
 
 def _table(manifest: Manifest) -> Table:
-    """What was read, kept and dropped."""
+    """Makes the table of what was read, kept and dropped."""
     from hf_mlnmt.table import Number, Table
 
     counts = manifest.content["counts"]

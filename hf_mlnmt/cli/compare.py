@@ -4,58 +4,45 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.evaluate import Language, Metrics, Protocols, Resamples, Seed, Tokenize, Trials
-from hf_mlnmt.cli.options import TRANSLATION, NamedPath, decoding_options, named_argument, named_option
+from hf_mlnmt.cli.options import TRANSLATION, NamedPath, decoding_options, named_argument, named_option, option
 from hf_mlnmt.cli.processes import cores
 from hf_mlnmt.cli.terminal import finish, print_rows, progress_bars, tell
 from hf_mlnmt.errors import UserError
 
 PANEL = "Score"
-_of_runs = partial(typer.Option, rich_help_panel="Runs of training")
-_of_look = partial(typer.Option, rich_help_panel="What is said of translations")
+_of_runs = partial(option, rich_help_panel="Runs of training")
+_of_look = partial(option, rich_help_panel="What is said of translations")
 
 
 @decoding_options(*TRANSLATION)
 def compare(
-    systems: Annotated[
-        list[NamedPath],
-        named_argument(
-            help="Files of translations, models, folders of runs (hf-mlnmt train), results files, folders of "
-            "comparisons; NAME=PATH gives a name, the same NAME several times is runs of several seeds, {test} in a "
-            "path is the test set's name. The first is the baseline, if OUTPUT has none."
-        ),
-    ],
-    reference: Annotated[
-        list[NamedPath] | None,
-        named_option(
-            "--reference",
-            "-r",
-            metavar="[NAME=]FILE",
-            help="References of files and models (plain or packed); give it again for more. NAME=FILE names the test "
-            "set, of several test sets each.",
-        ),
-    ] = None,
-    source: Annotated[
-        list[NamedPath] | None,
-        named_option(
-            "--source",
-            "-s",
-            metavar="[NAME=]FILE",
-            help="Sources: what models translate, and what lengths and faults are told from; NAME=FILE of several "
-            "test sets.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder of the comparison, new or to be added to.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write one page here: tables, plots, every sentence with differences marked.")
-    ] = None,
+    systems: list[NamedPath] = named_argument(
+        ...,
+        "Files of translations, models, folders of runs (hf-mlnmt train), results files, folders of "
+        "comparisons; NAME=PATH gives a name, the same NAME several times is runs of several seeds, {test} in a "
+        "path is the test set's name. The first is the baseline, if OUTPUT has none.",
+    ),
+    reference: list[NamedPath] | None = named_option(
+        None,
+        "References of files and models (plain or packed); give it again for more. NAME=FILE names the test "
+        "set, of several test sets each.",
+        "--reference",
+        "-r",
+        metavar="[NAME=]FILE",
+    ),
+    source: list[NamedPath] | None = named_option(
+        None,
+        "Sources: what models translate, and what lengths and faults are told from; NAME=FILE of several test sets.",
+        "--source",
+        "-s",
+        metavar="[NAME=]FILE",
+    ),
+    output: Path | None = option(None, "Folder of the comparison, new or to be added to.", "--output", "-o"),
+    html: Path | None = option(None, "Write one page here: tables, plots, every sentence with differences marked."),
     language: Language = None,
     protocol: Protocols = None,
     metric: Metrics = None,
@@ -63,43 +50,32 @@ def compare(
     bootstrap: Resamples = 1000,
     trials: Trials = 10_000,
     seed: Seed = 12345,
-    data: Annotated[
-        Path, _of_runs("--data", "-d", help="Folder of the raw references, the same --data as in training.")
-    ] = Path(),
-    methods: Annotated[
-        bool,
-        _of_runs(
-            "--methods",
-            help="The runs are ways to train, not models: recipe, data and budget may differ; a comparison keeps this.",
-        ),
-    ] = False,
-    groups: Annotated[
-        str, _of_look("--groups", "-g", help="Source lengths: wmt, iwslt, or where groups begin, such as 10,20,30.")
-    ] = "iwslt",
-    tokenizer: Annotated[
-        str | None, _of_look(help="Count lengths in this model's source subwords. Unless given: in words.")
-    ] = None,
-    language_text: Annotated[
-        list[NamedPath] | None,
-        _of_look(
-            parser=NamedPath.parse,
-            metavar="XX=FILE",
-            help="XX=FILE, text of a further language that outputs may be in by mistake.",
-        ),
-    ] = None,
-    differences: Annotated[int, _of_look(min=0, help="Sentences to show each way, of each system.")] = 20,
-    maps: Annotated[
-        Path | None,
-        _of_look(help="For the page: a folder of `hf-mlnmt analyse attention -w maps`, drawn side by side."),
-    ] = None,
-    lm: Annotated[
-        list[NamedPath] | None,
-        _of_look(
-            parser=NamedPath.parse,
-            metavar="NAME=PATH",
-            help="Also the perplexity of the first references: a language model.",
-        ),
-    ] = None,
+    data: Path = _of_runs(Path(), "Folder of the raw references, the same --data as in training.", "--data", "-d"),
+    methods: bool = _of_runs(
+        False,
+        "The runs are ways to train, not models: recipe, data and budget may differ; a comparison keeps this.",
+        "--methods",
+    ),
+    groups: str = _of_look(
+        "iwslt", "Source lengths: wmt, iwslt, or where groups begin, such as 10,20,30.", "--groups", "-g"
+    ),
+    tokenizer: str | None = _of_look(None, "Count lengths in this model's source subwords. Unless given: in words."),
+    language_text: list[NamedPath] | None = _of_look(
+        None,
+        "XX=FILE, text of a further language that outputs may be in by mistake.",
+        parser=NamedPath.parse,
+        metavar="XX=FILE",
+    ),
+    differences: int = _of_look(20, "Sentences to show each way, of each system.", min=0),
+    maps: Path | None = _of_look(
+        None, "For the page: a folder of `hf-mlnmt analyse attention -w maps`, drawn side by side."
+    ),
+    lm: list[NamedPath] | None = _of_look(
+        None,
+        "Also the perplexity of the first references: a language model.",
+        parser=NamedPath.parse,
+        metavar="NAME=PATH",
+    ),
     *,
     decoding: dict[str, Any],
     device: options.Device = None,
@@ -139,15 +115,17 @@ def compare(
     from hf_mlnmt.reports.comparison import PAGE, add_runs, analyses_of
     from hf_mlnmt.reports.comparison_page import curves_of, html_page, read_maps
 
-    files = text_files([(one.name, one.path) for one in reference or ()], [(s.name, s.path) for s in source or ()])
-    paths = [reference for one in files.values() for reference in one.references]
+    files = text_files(
+        [(file.name, file.path) for file in reference or ()], [(file.name, file.path) for file in source or ()]
+    )
+    paths = [path for texts in files.values() for path in texts.references]
     resampling: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed}
     scoring = dict(resampling)
     if paths:
         scoring |= scoring_options(
             protocol, metric, language, decoding.get("target_language"), Path(paths[0]), tokenize
         )
-    further = {one.name: one.path for one in language_text or ()}
+    further = {file.name: file.path for file in language_text or ()}
     if "" in further:
         raise UserError(f"--language-text {further['']}: expected XX=FILE, a language and a file of its sentences.")
     language_texts = {name: read_texts(path) for name, path in further.items()}
@@ -158,7 +136,7 @@ def compare(
         check_folder_name(output)
     if html:
         check_file(html)
-    given = [(one.name, one.label, one.path) for one in systems]
+    given = [(system.name, system.label, system.path) for system in systems]
     with progress_bars() as progress:
         scoring |= {"processes": cores(), "progress": progress}
         runs = read_systems(given, files, output, scoring, {"device": device, **decoding})
@@ -176,8 +154,8 @@ def compare(
     about = {"starts": starts, "tokenizer": tokenizer, "languages": language_texts, **resampling}
     analyses = analyses_of(comparison, runs, texts, **about) if look else {}
     if output:
-        settings = {"systems": [str(one) for one in systems], "groups": starts, **resampling}
-        settings |= {"source": [str(one) for one in source or ()], "references": paths}
+        settings = {"systems": list(map(str, systems)), "groups": starts, **resampling}
+        settings |= {"source": list(map(str, source or ())), "references": paths}
         settings |= {"unit": f"subwords of {tokenizer}" if tokenizer else "words", "language_texts": further}
         for test, analysis in analyses.items() if source else ():
             for study in analysis.studies(differences):
@@ -190,16 +168,16 @@ def compare(
     if html:
         names = list(comparison.runs)
         title = f"{', '.join(names[:4])}{' …' if len(names) > 4 else ''} on {', '.join(comparison.first['scores'])}"
-        curves = curves_of({one.label: one.path for one in reversed(systems)})
+        curves = curves_of({system.label: system.path for system in reversed(systems)})
         page = html_page(comparison, analyses, title=title, curves=curves, maps=drawn)
         print(f"Written to {write_text(html, page)}")
 
 
 def _perplexities(models: dict[str, str], texts: dict[Path, Any], device: str | None) -> dict[str, dict[str, Any]]:
-    """{test set: {language model: Perplexity}} of the first references."""
+    """Returns {test set: {language model: Perplexity}} of the first references."""
     from hf_mlnmt.evaluation.perplexity import load_scored, perplexity
 
-    references = {test: one.references[0] for tests in texts.values() for test, one in tests.items()}
+    references = {test: outputs.references[0] for tests in texts.values() for test, outputs in tests.items()}
     by_test: dict[str, dict[str, Any]] = {test: {} for test in references}
     for name, path in models.items():
         network, tokenizers = load_scored(path, device)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import option
 
 PANEL = "First steps"
 
 
 def demo(
-    output: Annotated[Path, options.output("Folder for corpus, run and model.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the corpus and of the training.")] = 1,
-    small: Annotated[
-        bool, typer.Option("--small", help="Train for seconds: whether everything works, not how well it translates.")
-    ] = False,
+    output: Path = options.output(Path("demo"), "Folder for corpus, run and model."),
+    seed: int = option(1, "Seed of the corpus and of the training.", min=0),
+    small: bool = option(False, "Train for seconds: whether everything works, not how well it translates.", "--small"),
 ) -> None:
     """Train, score, try, publish and reload a small English-German model: minutes on two cores, no network.
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
-import typer
-
+from hf_mlnmt.cli.options import argument, option
 from hf_mlnmt.cli.terminal import silence
 from hf_mlnmt.errors import UserError
 
@@ -14,16 +12,13 @@ PANEL = "Look into a model"
 
 
 def describe(
-    model: Annotated[
-        str | None,
-        typer.Argument(help="Model folder, Hub name, config.json, or a model trained here: multi30k-ende-short/m-10."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    whole: Annotated[
-        bool, typer.Option("--all", help="Of many test sets also the signatures, of many training corpora each.")
-    ] = False,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub name.")] = None,
-    machine: Annotated[bool, typer.Option("--machine", help="The processor, and which library multiplies.")] = False,
+    model: str | None = argument(
+        None, "Model folder, Hub name, config.json, or a model trained here: multi30k-ende-short/m-10."
+    ),
+    as_json: bool = option(False, "Print JSON instead of tables.", "--json"),
+    whole: bool = option(False, "Of many test sets also the signatures, of many training corpora each.", "--all"),
+    revision: str | None = option(None, "Branch, tag or commit of a Hub name."),
+    machine: bool = option(False, "The processor, and which library multiplies.", "--machine"),
 ) -> None:
     """Show a model's architecture, parameters by part, config, tokenizer, generation settings and scores.
 

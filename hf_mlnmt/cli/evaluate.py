@@ -9,10 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import TRANSLATION, decoding_options
+from hf_mlnmt.cli.options import TRANSLATION, argument, decoding_options, option
 from hf_mlnmt.cli.processes import cores
 from hf_mlnmt.cli.terminal import progress_bars, silence, tell
 from hf_mlnmt.errors import UserError
@@ -22,114 +20,89 @@ PANEL = "Score"
 # Other commands that score take these too.
 Language = Annotated[
     str | None,
-    typer.Option(
+    option(
+        ...,
+        "Code of the language that is scored, for its tokenizers; the classic protocol needs one of two letters. "
+        "Unless given: --to, or the reference's name, as in test.de.gz or zho_Hans.devtest.",
         "--language",
         "-l",
-        help="Code of the language that is scored, for its tokenizers; the classic protocol needs one of two letters. "
-        "Unless given: --to, or the reference's name, as in test.de.gz or zho_Hans.devtest.",
     ),
 ]
 Protocols = Annotated[
     list[str] | None,
-    typer.Option(
-        "--protocol",
-        "-p",
-        help="cased or classic; give it again for both. Unless given: both, or cased alone without a language of two "
+    option(
+        ...,
+        "cased or classic; give it again for both. Unless given: both, or cased alone without a language of two "
         "letters.",
     ),
 ]
 Metrics = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        ...,
+        "BLEU, chrF or TER; give it again for more. Unless given: all; of more than 20,000 lines not TER.",
         "--metric",
         "-m",
-        help="BLEU, chrF or TER; give it again for more. Unless given: all; of more than 20,000 lines not TER.",
     ),
 ]
 Tokenize = Annotated[
     str | None,
-    typer.Option(
-        help="A tokenizer of sacreBLEU's for BLEU, such as flores200; cased alone. Unless given: the language's."
-    ),
+    option(..., "A tokenizer of sacreBLEU's for BLEU, such as flores200; cased alone. Unless given: the language's."),
 ]
-Bootstrap = Annotated[int, typer.Option(min=0, help="Resamples for the 95 % confidence intervals; 0: no intervals.")]
-Resamples = Annotated[int, typer.Option(min=1, help="Resamples of the paired bootstrap and the intervals.")]
-Trials = Annotated[int, typer.Option(min=1, help="Shufflings of approximate randomisation.")]
-Seed = Annotated[int, typer.Option(min=1, help="Seed of the resampling.")]
-_of_files = partial(typer.Option, rich_help_panel="What is written")
+Bootstrap = Annotated[int, option(..., "Resamples for the 95 % confidence intervals; 0: no intervals.", min=0)]
+Resamples = Annotated[int, option(..., "Resamples of the paired bootstrap and the intervals.", min=1)]
+Trials = Annotated[int, option(..., "Shufflings of approximate randomisation.", min=1)]
+Seed = Annotated[int, option(..., "Seed of the resampling.", min=1)]
+_of_files = partial(option, rich_help_panel="What is written")
 
 
 @decoding_options(*TRANSLATION)
 def evaluate(
-    model: Annotated[
-        str | None, typer.Argument(help="Model folder, or a model's name on the Hub; with --matrix a run's folder.")
-    ] = None,
-    reference: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--reference",
-            "-r",
-            help="References (plain or packed); give it again for more. Of a perplexity: the text, several of them.",
-        ),
-    ] = None,
-    hypothesis: Annotated[
-        Path | None, typer.Option("--hypothesis", "-i", help="Translations to score (plain or packed).")
-    ] = None,
-    source: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--source",
-            "-s",
-            help="Sentences to translate (plain or packed). Of a perplexity: one for each reference.",
-        ),
-    ] = None,
-    perplexity: Annotated[
-        bool,
-        typer.Option(
-            "--perplexity",
-            help="Not scores, but how well the model predicts the references, given the sources; of a language model "
-            "always.",
-        ),
-    ] = False,
-    matrix: Annotated[
-        bool, typer.Option("--matrix", help="The scores of a run of many languages, from each into each, as a table.")
-    ] = False,
+    model: str | None = argument(None, "Model folder, or a model's name on the Hub; with --matrix a run's folder."),
+    reference: list[Path] | None = option(
+        None,
+        "References (plain or packed); give it again for more. Of a perplexity: the text, several of them.",
+        "--reference",
+        "-r",
+    ),
+    hypothesis: Path | None = option(None, "Translations to score (plain or packed).", "--hypothesis", "-i"),
+    source: list[Path] | None = option(
+        None, "Sentences to translate (plain or packed). Of a perplexity: one for each reference.", "--source", "-s"
+    ),
+    perplexity: bool = option(
+        False,
+        "Not scores, but how well the model predicts the references, given the sources; of a language model always.",
+        "--perplexity",
+    ),
+    matrix: bool = option(False, "The scores of a run of many languages, from each into each, as a table.", "--matrix"),
     language: Language = None,
     protocol: Protocols = None,
     metric: Metrics = None,
     tokenize: Tokenize = None,
     bootstrap: Bootstrap = 1000,
     seed: Seed = 12345,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data",
-            "-d",
-            help="With --matrix, the recipe's data folder: also measure how many translations are in a wrong language.",
-        ),
-    ] = None,
-    save_translations: Annotated[
-        Path | None, _of_files(help="Write the model's translations to this file too, one a line.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        _of_files(
-            "--output",
-            "-o",
-            help="Results file (JSON) to write, or to add this test set to. Of a perplexity: JSON. Of a matrix: a "
-            "folder; unless given, the run's.",
-        ),
-    ] = None,
-    name: Annotated[
-        str | None, _of_files(help="Name of the system in the results file. Unless given: the model's or the file's.")
-    ] = None,
-    test_set: Annotated[
-        str | None,
-        _of_files(
-            help="Name of the test set in the results file. Unless given: the reference's file name. With --matrix: "
-            "the test sets' common name; unless given, the first.",
-        ),
-    ] = None,
+    data: Path | None = option(
+        None,
+        "With --matrix, the recipe's data folder: also measure how many translations are in a wrong language.",
+        "--data",
+        "-d",
+    ),
+    save_translations: Path | None = _of_files(None, "Write the model's translations to this file too, one a line."),
+    output: Path | None = _of_files(
+        None,
+        "Results file (JSON) to write, or to add this test set to. Of a perplexity: JSON. Of a matrix: a "
+        "folder; unless given, the run's.",
+        "--output",
+        "-o",
+    ),
+    name: str | None = _of_files(
+        None, "Name of the system in the results file. Unless given: the model's or the file's."
+    ),
+    test_set: str | None = _of_files(
+        None,
+        "Name of the test set in the results file. Unless given: the reference's file name. With --matrix: "
+        "the test sets' common name; unless given, the first.",
+    ),
     *,
     decoding: dict[str, Any],
     device: options.Device = None,
@@ -221,7 +194,7 @@ def evaluate(
 
 
 def _refuse(what: str, given: Mapping[str, Any]) -> None:
-    """UserError for the first option that was given and that `what` does not read."""
+    """Raises UserError for the first option that was given and that `what` does not read."""
     if name := next((name for name, value in given.items() if value), None):
         raise UserError(f"{name}: {what} does not read this. Leave it out.")
 
@@ -241,7 +214,7 @@ def _perplexity(
         of_files = file_perplexities(model, files, sources, decoding, device, progress)
     Console().print(table_of(of_files))
     if output is not None:
-        write_json(output, {"model": model, "perplexity": {name: one.to_dict() for name, one in of_files.items()}})
+        write_json(output, {"model": model, "perplexity": {name: found.to_dict() for name, found in of_files.items()}})
 
 
 def _matrix(

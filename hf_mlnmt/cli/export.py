@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import option
 
 PANEL = "Publish"
 
 
 def export(
     model: options.Model,
-    format: Annotated[
-        str,
-        typer.Option(
-            help="ctranslate2 or marian (for the plain Transformer), or onnx (for nearly every system).",
-            autocompletion=lambda: ["ctranslate2", "marian", "onnx"],
-        ),
-    ],
-    output: Annotated[Path, options.output("Folder to make. An earlier export there is replaced, nothing else.")],
-    dtype: Annotated[
-        str, typer.Option(help="Type of the weights: float32; for CTranslate2 also float16 or int8.")
-    ] = "float32",
+    format: str = option(
+        ...,
+        "ctranslate2 or marian (for the plain Transformer), or onnx (for nearly every system).",
+        autocompletion=lambda: ["ctranslate2", "marian", "onnx"],
+    ),
+    output: Path = options.output(..., "Folder to make. An earlier export there is replaced, nothing else."),
+    dtype: str = option("float32", "Type of the weights: float32; for CTranslate2 also float16 or int8."),
 ) -> None:
     """Write a model for another engine, and check that it computes what generate() does.
 

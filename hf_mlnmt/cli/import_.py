@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import argument
 
 PANEL = "Models of other toolkits"
 
 
 def import_(
-    model: Annotated[str, typer.Argument(help="Folder or file of the other format, or a Hub name.", metavar="MODEL")],
-    output: Annotated[Path, options.output("Folder to make. An earlier import there is replaced, nothing else.")],
+    model: str = argument(..., "Folder or file of the other format, or a Hub name.", metavar="MODEL"),
+    output: Path = options.output(..., "Folder to make. An earlier import there is replaced, nothing else."),
     revision: options.Revision = None,
 ) -> None:
     """Make a model folder from OPUS-MT, NLLB, M2M100, BART, mBART or another toolkit's checkpoint.

@@ -1,7 +1,7 @@
-"""What verbs are told: each option once (name, help, completion), and the decoding options from `DecodingOptions`.
+"""The options of verbs, each once (name, help, completion), and the decoding options from `DecodingOptions`.
 
-One letter means one thing in all verbs: -o the output, -b beams, -s and -r files of sources and references. Languages
-are --from and --to. Systems are NAME=PATH.
+One letter is one option in all verbs: -o the output, -b beams, -s and -r files of sources and references. Languages are
+--from and --to. Systems are NAME=PATH.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NamedPath:
 
     @classmethod
     def parse(cls, text: str) -> NamedPath:
-        """From the command line."""
+        """Parses an argument of the command line."""
         name, equal, path = text.partition("=")
         return cls(path, name) if equal and not Path(text).exists() else cls(text)
 
@@ -39,14 +39,14 @@ class NamedPath:
 
     @property
     def label(self) -> str:
-        """The name, or else the run's: `ms-1` of runs/ms-1/average; what of it is not UTF-8 is written as in JSON."""
+        """Returns the name, or else the run's, `ms-1` of runs/ms-1/average; no UTF-8 becomes \\udc.., as in JSON."""
         folder = Path(self.path).resolve()
         label = self.name or (folder.parent.name if folder.name in ("average", "best", "hub") else folder.name)
         return label.encode(errors="backslashreplace").decode()
 
 
 def by_name(given: Iterable[NamedPath]) -> dict[str, str]:
-    """{label: path}. Raises: UserError for one name twice."""
+    """Returns {label: path}. Raises: UserError for a name given twice."""
     paths: dict[str, str] = {}
     for each in given:
         if each.label in paths:
@@ -55,63 +55,87 @@ def by_name(given: Iterable[NamedPath]) -> dict[str, str]:
     return paths
 
 
-def output(help: str, **more: Any) -> Any:
-    """The option --output, -o."""
-    return typer.Option("--output", "-o", help=help, **more)
+def option(default: Any, help: str, *names: str, **more: Any) -> Any:
+    """Makes an option of a verb: its default (... for none), its help, its names if not the parameter's."""
+    return typer.Option(default, *names, help=help, **more)
 
 
-named_argument = partial(typer.Argument, parser=NamedPath.parse, metavar="NAME=PATH")
-named_option = partial(typer.Option, parser=NamedPath.parse)
+def argument(default: Any, help: str, **more: Any) -> Any:
+    """Makes an argument of a verb, as `option`."""
+    return typer.Argument(default, help=help, **more)
 
-# Models and files
 
-Model = Annotated[str, typer.Argument(help="Model folder (a run's best/ or average/) or Hub name.")]
+def output(default: Any, help: str) -> Any:
+    """Makes the option --output, -o."""
+    return option(default, help, "--output", "-o")
+
+
+named_argument = partial(argument, parser=NamedPath.parse, metavar="NAME=PATH")
+named_option = partial(option, parser=NamedPath.parse)
+machine = partial(option, rich_help_panel=SPEED)
+
+# Options of several verbs. In Annotated, ... stands for the default that the verb's parameter has.
+
+Model = Annotated[str, argument(..., "Model folder (a run's best/ or average/) or Hub name.")]
 Models = Annotated[
-    list[NamedPath], named_argument(help="Model folders or Hub names; NAME=PATH gives a name for the figures.")
+    list[NamedPath], named_argument(..., "Model folders or Hub names; NAME=PATH gives a name for the figures.")
 ]
-Source = Annotated[Path, typer.Option("--source", "-s", help="Sentences, one a line (plain or packed).")]
+Source = Annotated[Path, option(..., "Sentences, one a line (plain or packed).", "--source", "-s")]
 Reference = Annotated[
-    list[Path],
-    typer.Option("--reference", "-r", help="Raw references (plain or packed); give it again for more."),
+    list[Path], option(..., "Raw references (plain or packed); give it again for more.", "--reference", "-r")
 ]
-OutputFolder = Annotated[Path, output("Folder for JSON, csv and figures.")]
-ModelToWrite = Annotated[Path, output("The model folder to write.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the output folder if it is a model's.")]
-
+OutputFolder = Annotated[Path, output(..., "Folder for JSON, csv and figures.")]
+ModelToWrite = Annotated[Path, output(..., "The model folder to write.")]
+Force = Annotated[bool, option(..., "Replace the output folder if it is a model's.", "--force")]
 
 # Languages, where a verb does not decode (else: `decoding_options`)
 
-From = Annotated[str | None, typer.Option("--from", help="Code of the source language.", rich_help_panel=LANGUAGES)]
-To = Annotated[str | None, typer.Option("--to", help="Code of the target language.", rich_help_panel=LANGUAGES)]
+From = Annotated[str | None, option(..., "Code of the source language.", "--from", rich_help_panel=LANGUAGES)]
+To = Annotated[str | None, option(..., "Code of the target language.", "--to", rich_help_panel=LANGUAGES)]
 
 # The machine, and where a model comes from
 
-machine = partial(typer.Option, rich_help_panel=SPEED)
-Device = Annotated[str | None, machine(help="cpu, cuda, cuda:1...; default: a GPU where there is one.")]
+Device = Annotated[str | None, machine(..., "cpu, cuda, cuda:1...; default: a GPU where there is one.")]
+DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 Dtype = Annotated[
     str,
-    machine(
-        help="auto (as saved), float32, bfloat16, float16; int8 on a CPU.",
-        autocompletion=lambda: ["auto", "float32", "bfloat16", "float16", "int8"],
-    ),
+    machine(..., "auto (as saved), float32, bfloat16, float16; int8 on a CPU.", autocompletion=lambda: list(DTYPES)),
 ]
 Engine = Annotated[
     str,
     machine(
-        help="torch: generate(). ctranslate2: CTranslate2, by its own rules of ending a search.",
+        ...,
+        "torch: generate(). ctranslate2: CTranslate2, by its own rules of ending a search.",
         autocompletion=lambda: ["torch", "ctranslate2"],
     ),
 ]
-Threads = Annotated[int | None, machine(min=1, help="CPU threads, no more than there are cores.")]
+Threads = Annotated[int | None, machine(..., "CPU threads, no more than there are cores.", min=1)]
 Shard = Annotated[
     str | None,
     machine(
+        ...,
+        "Do part I of N, from 1/N to N/N, in a job of its own. Parts are whole windows, and joined they are to the "
+        "byte what one job makes.",
         metavar="I/N",
-        help="Do part I of N, from 1/N to N/N, in a job of its own. Parts are whole windows, and joined they are "
-        "to the byte what one job makes.",
     ),
 ]
-Revision = Annotated[str | None, machine(help="Branch, tag or commit on the Hub.")]
+Revision = Annotated[str | None, machine(..., "Branch, tag or commit on the Hub.")]
+
+# Training and analyses
+
+DataFolder = Annotated[Path, option(..., "Folder that the file names of recipes are relative to.", "--data", "-d")]
+Settings = Annotated[
+    list[str] | None,
+    option(..., "Replace a key of the recipe. Give it again for more.", "--set", metavar="KEY.SUB=VALUE"),
+]
+Pooling = Annotated[
+    str | None,
+    option(
+        ...,
+        "flat (the bridge's rows side by side), mean, or a row's number from 0. Default: flat with a bridge, else "
+        "mean.",
+    ),
+]
 
 
 def use_threads(threads: int | None) -> None:
@@ -121,26 +145,6 @@ def use_threads(threads: int | None) -> None:
 
         torch.set_num_threads(min(threads, os.cpu_count() or threads))
 
-
-# Training
-
-DataFolder = Annotated[
-    Path, typer.Option("--data", "-d", help="Folder that the file names of recipes are relative to.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY.SUB=VALUE", help="Replace a key of the recipe. Give it again for more."),
-]
-
-# Analyses
-
-Pooling = Annotated[
-    str | None,
-    typer.Option(
-        help="flat (the bridge's rows side by side), mean, or a row's number from 0. Default: flat with a bridge, "
-        "else mean."
-    ),
-]
 
 # Decoding
 
@@ -172,42 +176,65 @@ def decoding_options(
     """
     known, types = {field.name: field for field in fields(DecodingOptions)}, get_type_hints(DecodingOptions)
     chosen = {name: known[name] for name in (*names, *defaults) if name not in without}
+    added = [
+        _parameter(
+            name,
+            str | None if "parser" in field.metadata else types[name],
+            defaults.get(name, field.default),
+            _shown(field),
+        )
+        for name, field in chosen.items()
+    ]
 
-    def add(verb: Callable[..., Any]) -> Callable[..., Any]:
-        hints = get_type_hints(verb, include_extras=True)
-        parameters: list[inspect.Parameter] = []
-        for parameter in inspect.signature(verb).parameters.values():
-            if parameter.name != "decoding":
-                parameters.append(parameter.replace(annotation=hints[parameter.name]))
-                continue
-            for name, field in chosen.items():
-                kind, default = inspect.Parameter.KEYWORD_ONLY, defaults.get(name, field.default)
-                value_type: Any = str | None if "parser" in field.metadata else types[name]
-                annotation: Any = Annotated[value_type, _shown(field)]
-                parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
+    def gather(given: dict[str, Any]) -> dict[str, Any]:
+        decoding = {}
+        for name, value in given.items():
+            field = chosen[name]
+            if value is not None and "parser" in field.metadata:
+                value = field.metadata["parser"](value)
+            if value is not None and value != field.default:
+                decoding[name] = value
+        draws = {} if "do_sample" in chosen else {"do_sample": True}  # the verb says itself when it samples
+        DecodingOptions(**{**draws, **decoding})  # a mistake is found before a model is loaded
+        return decoding
 
-        @functools.wraps(verb)
-        def run(*arguments: Any, **keywords: Any) -> Any:
-            decoding = {}
-            for name, field in chosen.items():
-                value = keywords.pop(name, None)
-                if value is not None and "parser" in field.metadata:
-                    value = field.metadata["parser"](value)
-                if value is not None and value != field.default:
-                    decoding[name] = value
-            draws = {} if "do_sample" in chosen else {"do_sample": True}  # the verb says itself when it samples
-            DecodingOptions(**{**draws, **decoding})  # a mistake is found before a model is loaded
-            return verb(*arguments, **keywords, decoding=decoding)
+    return lambda verb: _with_options(verb, "decoding", added, gather)
 
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return run
 
-    return add
+def limits_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a verb the fields of the server's Limits as options; it gets them as `limits`."""
+    from hf_mlnmt.serving.limits import Limits
+
+    added = [_parameter(field.name, int, field.default, _shown(field)) for field in fields(Limits)]
+    return _with_options(verb, "limits", added, lambda given: Limits(**given))
+
+
+def _parameter(name: str, kind: Any, default: Any, shown: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, shown])
+
+
+def _with_options(
+    verb: Callable[..., Any], name: str, added: list[inspect.Parameter], gather: Callable[[dict[str, Any]], Any]
+) -> Callable[..., Any]:
+    """Returns the verb with options in the place of its argument `name`, which `gather` makes of their values."""
+    hints = get_type_hints(verb, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(verb).parameters.values():
+        own = parameter.name != name
+        parameters += [parameter.replace(annotation=hints[parameter.name])] if own else added
+
+    @functools.wraps(verb)
+    def run(*arguments: Any, **given: Any) -> Any:
+        gathered = gather({option.name: given.pop(option.name) for option in added if option.name in given})
+        return verb(*arguments, **given, **{name: gathered})
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 def _shown(field: Field[Any]) -> Any:
-    """The option of a field of DecodingOptions."""
+    """Makes the option of a field of DecodingOptions or Limits."""
     about = {key: value for key, value in field.metadata.items() if key not in ("parser", "names", "panel", "choices")}
     if choices := field.metadata.get("choices"):
         about["autocompletion"] = lambda: list(choices)

@@ -5,64 +5,48 @@ from __future__ import annotations
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal
 
 from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import argument, option
 from hf_mlnmt.errors import UserError
 
 PANEL = "Publish"
-_of_card = partial(typer.Option, rich_help_panel="Model card")
-_of_upload = partial(typer.Option, rich_help_panel="Upload")
+_of_card = partial(option, rich_help_panel="Model card")
+_of_upload = partial(option, rich_help_panel="Upload")
 
 
 def publish(
-    model: Annotated[Path, typer.Argument(help="Model folder: a run's average/ or best/.")],
-    output: Annotated[
-        Path | None,
-        options.output("Folder to make. An earlier publication there is replaced; anything else is refused."),
-    ] = None,
-    push: Annotated[str | None, _of_upload(metavar="OWNER/NAME", help="Upload to this Hub repository.")] = None,
-    space: Annotated[
-        str | None,
-        _of_upload(
-            metavar="OWNER/NAME",
-            help="Show the model in this Space of the Hub: with --output its folder is made too, FOLDER-space; with "
-            "--push it is uploaded.",
-        ),
-    ] = None,
-    private: Annotated[
-        bool | None,
-        _of_upload("--private/--public", help="Who may see a new repository. Default: as its owner has set for all."),
-    ] = None,
-    create_pr: Annotated[bool, _of_upload("--create-pr", help="Upload into a pull request.")] = False,
-    revision: Annotated[str | None, _of_upload(help="Upload to this branch; made if it is not there.")] = None,
-    licence: Annotated[
-        str | None,
-        _of_card(
-            "--licence",
-            "--license",
-            help="Of the weights, as the Hub spells it: apache-2.0, cc-by-nc-sa-4.0, other:NAME.",
-        ),
-    ] = None,
-    confirm_licence: Annotated[
-        bool,
-        _of_card(
-            "--confirm-licence",
-            help="Publish under --licence though it gives more than that of the data or base model.",
-        ),
-    ] = False,
+    model: Path = argument(..., "Model folder: a run's average/ or best/."),
+    output: Path | None = options.output(
+        None, "Folder to make. An earlier publication there is replaced; anything else is refused."
+    ),
+    push: str | None = _of_upload(None, "Upload to this Hub repository.", metavar="OWNER/NAME"),
+    space: str | None = _of_upload(
+        None,
+        "Show the model in this Space of the Hub: with --output its folder is made too, FOLDER-space; with "
+        "--push it is uploaded.",
+        metavar="OWNER/NAME",
+    ),
+    private: bool | None = _of_upload(
+        None, "Who may see a new repository. Default: as its owner has set for all.", "--private/--public"
+    ),
+    create_pr: bool = _of_upload(False, "Upload into a pull request.", "--create-pr"),
+    revision: str | None = _of_upload(None, "Upload to this branch; made if it is not there."),
+    licence: str | None = _of_card(
+        None, "Of the weights, as the Hub spells it: apache-2.0, cc-by-nc-sa-4.0, other:NAME.", "--licence", "--license"
+    ),
+    confirm_licence: bool = _of_card(
+        False, "Publish under --licence though it gives more than that of the data or base model.", "--confirm-licence"
+    ),
     source_language: options.From = None,
     target_language: options.To = None,
-    results: Annotated[
-        Path | None,
-        _of_card(help="Results file, whose scores the card shows. Default: results.json in the model folder."),
-    ] = None,
-    dtype: Annotated[
-        Literal["bfloat16", "float16"] | None,
-        typer.Option(help="Round the weights to this type and store them in it: half the size. Default: as they are."),
-    ] = None,
+    results: Path | None = _of_card(
+        None, "Results file, whose scores the card shows. Default: results.json in the model folder."
+    ),
+    dtype: Literal["bfloat16", "float16"] | None = option(
+        None, "Round the weights to this type and store them in it: half the size. Default: as they are."
+    ),
 ) -> None:
     """Make everything a Hub repository of the model needs, check it, and upload it.
 

@@ -2,81 +2,39 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
-
-import typer
 
 from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import argument, limits_options, option
 from hf_mlnmt.serving.limits import LARGEST, Limits
 
 PANEL = "Translate"
 
 
-def _with_limits(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb the fields of Limits as options; it gets them as `limits`."""
-    hints, own = get_type_hints(verb, include_extras=True), inspect.signature(verb).parameters
-    parameters = [each.replace(annotation=hints[name]) for name, each in own.items() if name != "limits"]
-    for field in fields(Limits):
-        about = field.metadata
-        shown = typer.Option(
-            *about["names"], help=about["help"], min=about["min"], max=about["max"], rich_help_panel=about["panel"]
-        )
-        parameters.append(
-            inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=Annotated[int, shown]
-            )
-        )
-
-    @functools.wraps(verb)
-    def run(*arguments: Any, **given: Any) -> Any:
-        limits = Limits(**{field.name: given.pop(field.name) for field in fields(Limits) if field.name in given})
-        return verb(*arguments, **given, limits=limits)
-
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
-
-
-@_with_limits
+@limits_options
 def serve(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[FROM-TO=]MODEL...",
-            help="Model folders or Hub names; en-de=MODEL says the pair of languages of one that does not say it.",
-        ),
-    ],
+    models: list[str] = argument(
+        ...,
+        "Model folders or Hub names; en-de=MODEL says the pair of languages of one that does not say it.",
+        metavar="[FROM-TO=]MODEL...",
+    ),
     *,
-    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0: all of this machine.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any that is free.")] = 5000,
-    api_key_file: Annotated[
-        Path | None, typer.Option(help="API keys, one a line: a request must name one. There is no page then.")
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A name that requests may give for the server, also *.example.org; may be repeated. Default: those of "
-            "this machine; any where --host lets others in.",
-        ),
-    ] = None,
-    no_page: Annotated[bool, typer.Option("--no-page", help="Without the page at /.")] = False,
-    cors: Annotated[bool, typer.Option("--cors", help="Let pages of any origin ask, in a browser.")] = False,
-    log_addresses: Annotated[
-        bool, typer.Option("--log-addresses", help="Log the addresses of clients, which are hashed otherwise.")
-    ] = False,
-    batch_tokens: Annotated[
-        int, options.machine(min=1, max=LARGEST, help="Source tokens in a batch, padding included.")
-    ] = 4096,
-    max_wait: Annotated[
-        float,
-        options.machine(min=0, max=60_000, help="Milliseconds that an idle core waits at most for a fuller batch."),
-    ] = 5.0,
+    host: str = option("127.0.0.1", "Address to listen at; 0.0.0.0: all of this machine."),
+    port: int = option(5000, "Port; 0: any that is free.", min=0, max=65535),
+    api_key_file: Path | None = option(None, "API keys, one a line: a request must name one. There is no page then."),
+    allow_host: list[str] | None = option(
+        None,
+        "A name that requests may give for the server, also *.example.org; may be repeated. Default: those of "
+        "this machine; any where --host lets others in.",
+        metavar="NAME",
+    ),
+    no_page: bool = option(False, "Without the page at /.", "--no-page"),
+    cors: bool = option(False, "Let pages of any origin ask, in a browser.", "--cors"),
+    log_addresses: bool = option(False, "Log the addresses of clients, which are hashed otherwise.", "--log-addresses"),
+    batch_tokens: int = options.machine(4096, "Source tokens in a batch, padding included.", min=1, max=LARGEST),
+    max_wait: float = options.machine(
+        5.0, "Milliseconds that an idle core waits at most for a fuller batch.", min=0, max=60_000
+    ),
     device: options.Device = None,
     dtype: options.Dtype = "auto",
     engine: options.Engine = "torch",

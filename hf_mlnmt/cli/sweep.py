@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import argument, option
 from hf_mlnmt.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,39 +21,28 @@ PANEL = "Train"
 
 
 def sweep(
-    recipes: Annotated[list[str], typer.Argument(help="Setups of this project, folders like them, or YAML files.")],
-    system: Annotated[
-        str | None,
-        typer.Option(help="What is trained in each, m-10,enc-dc: systems of the zoo, recipes of the setup."),
-    ] = None,
-    over: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--over",
-            metavar="KEY=VALUES",
-            help="A key of the recipe and its values: 2..8, 0.1..0.5..0.1, a,b or [1],[1,2]. Several: all with all.",
-        ),
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Seeds of each point, 1,2,3 or 1..5. Unless given: the recipe's own.")
-    ] = None,
+    recipes: list[str] = argument(..., "Setups of this project, folders like them, or YAML files."),
+    system: str | None = option(
+        None, "What is trained in each, m-10,enc-dc: systems of the zoo, recipes of the setup."
+    ),
+    over: list[str] | None = option(
+        None,
+        "A key of the recipe and its values: 2..8, 0.1..0.5..0.1, a,b or [1],[1,2]. Several: all with all.",
+        "--over",
+        metavar="KEY=VALUES",
+    ),
+    seeds: str | None = option(None, "Seeds of each point, 1,2,3 or 1..5. Unless given: the recipe's own."),
     data: options.DataFolder = Path(),
-    output: Annotated[
-        Path | None, options.output("Folder of the sweep. Unless given: sweeps/<recipe>, sweeps/zoo for many.")
-    ] = None,
+    output: Path | None = options.output(
+        None, "Folder of the sweep. Unless given: sweeps/<recipe>, sweeps/zoo for many."
+    ),
     set_: options.Settings = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Trainings side by side.")] = 1,
-    processes: Annotated[int, typer.Option("--processes", "-p", min=1, help="Processes of each training.")] = 1,
-    order: Annotated[
-        str, typer.Option(help="values: all seeds of a point, then the next; seeds: all with the first seed first.")
-    ] = "values",
-    retry: Annotated[bool, typer.Option(help="Start runs again that failed before.")] = True,
-    low_priority: Annotated[
-        bool, typer.Option("--low-priority", help="Leave the processor to other programs that want it.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check all recipes and data, list the runs, start nothing.")
-    ] = False,
+    jobs: int = option(1, "Trainings side by side.", "--jobs", "-j", min=1),
+    processes: int = option(1, "Processes of each training.", "--processes", "-p", min=1),
+    order: str = option("values", "values: all seeds of a point, then the next; seeds: all with the first seed first."),
+    retry: bool = option(True, "Start runs again that failed before."),
+    low_priority: bool = option(False, "Leave the processor to other programs that want it.", "--low-priority"),
+    dry_run: bool = option(False, "Check all recipes and data, list the runs, start nothing.", "--dry-run"),
 ) -> None:
     """Train many models: recipes, values of their keys, seeds; at the end one table and one figure.
 

@@ -1,4 +1,4 @@
-"""What verbs show: lines and tables on the terminal, the bar of a translation; and the files that a study writes."""
+"""Lines, tables and bars that verbs show on the terminal, and the files that a study writes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def tell(text: str) -> None:
 
 
 def plain_console() -> Console:
-    """Standard error for lines that are printed as they are."""
+    """Returns a console on standard error for lines that are printed as they are."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
 def silence() -> None:
-    """From now on Transformers is silent but for errors, and shows no bars."""
+    """Makes Transformers silent but for errors, without bars."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -44,7 +44,7 @@ def silence() -> None:
 
 
 def load_systems(models: Iterable[NamedPath], device: str | None) -> dict[str, Parts]:
-    """Every model with its tokenizers, by name."""
+    """Loads every model with its tokenizers, by name."""
     from hf_mlnmt.generation.loading import load
 
     silence()
@@ -59,7 +59,7 @@ def finish(study: Study, output: Path, settings: dict[str, Any]) -> None:
 
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
-    """Rows as a table on the terminal; numbers with up to four digits behind the point."""
+    """Prints rows as a table; numbers with up to four digits behind the point."""
     from rich.console import Console
 
     from hf_mlnmt.table import Number, Table
@@ -75,7 +75,7 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
 
 @contextmanager
 def progress_bars() -> Iterator[Callable[[str, int], Callable[[int], None]]]:
-    """Bars on stderr that are gone afterwards: (name, total) -> what moves the bar by a number."""
+    """Shows bars on stderr that are gone afterwards: (name, total) -> what moves the bar by a number."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -121,7 +121,7 @@ class LinesProgress(AbstractContextManager):
         self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def watcher(self) -> Watcher:
-        """What back-translation tells, shown here: lines, warnings in yellow, the bar."""
+        """Returns what shows the lines, warnings (in yellow) and progress that back-translation tells."""
         from hf_mlnmt.generation.back_translation import Watcher
 
         return Watcher(self.say, lambda text: self.say(f"warning: {text}", "yellow"), self.show)
@@ -134,7 +134,7 @@ class LinesProgress(AbstractContextManager):
             self._task = None
 
     def show(self, done: int, total: int | None, counts: Any = None) -> None:
-        """So many lines are done; `total` is None where nobody knows."""
+        """Shows that so many lines are done; `total` is None where nobody knows."""
         now = time.monotonic()
         if self._task is None:
             self.bar.start()

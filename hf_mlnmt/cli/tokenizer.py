@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal
 
 from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import argument, option
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_folder_name
 
@@ -15,66 +14,41 @@ PANEL = "Train"
 
 
 def tokenizer(
-    output: Annotated[Path, options.output("Folder to write; AutoTokenizer loads it.")],
-    files: Annotated[
-        list[Path] | None, typer.Argument(help="Text files (plain or packed), one sentence a line, of any languages.")
-    ] = None,
-    source: Annotated[
-        list[Path] | None,
-        typer.Option("--source", "-s", help="File of the source side, instead of FILES; give it again for more."),
-    ] = None,
-    target: Annotated[
-        list[Path] | None,
-        typer.Option("--target", "-t", help="File of the target side, instead of FILES; give it again for more."),
-    ] = None,
-    separate: Annotated[
-        bool, typer.Option("--separate/--joint", help="A vocabulary for each side, or one for both.")
-    ] = False,
-    kind: Annotated[Literal["bpe", "unigram"], typer.Option("--kind", "-k", help="How subwords are learnt.")] = "bpe",
-    vocab_size: Annotated[
-        int, typer.Option("--vocab-size", "-v", min=1, help="Entries in all, special tokens and bytes included.")
-    ] = 8000,
-    languages: Annotated[
-        str, typer.Option(help="Target languages of a multilingual model, as de,fr: gives the codes <2de> and <2fr>.")
-    ] = "",
-    tag: Annotated[
-        list[str] | None,
-        typer.Option(help="A further token, as <bt>, that corpora may put before their sources; again for more."),
-    ] = None,
-    byte_fallback: Annotated[
-        bool, typer.Option(help="Spell unknown characters in bytes; without it they become <unk>.")
-    ] = True,
-    alphabet_limit: Annotated[
-        int | None, typer.Option(min=1, help="Keep so many characters, the most frequent ones.")
-    ] = None,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(help="A placeholder that is never cut, as {name}, or digits, each on its own; again for more."),
-    ] = None,
-    max_length: Annotated[
-        int, typer.Option(min=2, help="Longest text in subwords that the tokenizer promises (model_max_length).")
-    ] = 512,
-    moses: Annotated[
-        bool,
-        typer.Option(
-            help="First cut the text into Moses tokens; recorded with the tokenizer, and undone after decoding."
-        ),
-    ] = False,
-    normalize: Annotated[
-        bool, typer.Option(help="First make punctuation uniform, as Moses does; recorded with the tokenizer.")
-    ] = False,
-    lowercase: Annotated[bool, typer.Option(help="First lower-case the text; recorded with the tokenizer.")] = False,
+    output: Path = options.output(..., "Folder to write; AutoTokenizer loads it."),
+    files: list[Path] | None = argument(None, "Text files (plain or packed), one sentence a line, of any languages."),
+    source: list[Path] | None = option(
+        None, "File of the source side, instead of FILES; give it again for more.", "--source", "-s"
+    ),
+    target: list[Path] | None = option(
+        None, "File of the target side, instead of FILES; give it again for more.", "--target", "-t"
+    ),
+    separate: bool = option(False, "A vocabulary for each side, or one for both.", "--separate/--joint"),
+    kind: Literal["bpe", "unigram"] = option("bpe", "How subwords are learnt.", "--kind", "-k"),
+    vocab_size: int = option(8000, "Entries in all, special tokens and bytes included.", "--vocab-size", "-v", min=1),
+    languages: str = option("", "Target languages of a multilingual model, as de,fr: gives the codes <2de> and <2fr>."),
+    tag: list[str] | None = option(
+        None, "A further token, as <bt>, that corpora may put before their sources; again for more."
+    ),
+    byte_fallback: bool = option(True, "Spell unknown characters in bytes; without it they become <unk>."),
+    alphabet_limit: int | None = option(None, "Keep so many characters, the most frequent ones.", min=1),
+    keep: list[str] | None = option(
+        None, "A placeholder that is never cut, as {name}, or digits, each on its own; again for more."
+    ),
+    max_length: int = option(512, "Longest text in subwords that the tokenizer promises (model_max_length).", min=2),
+    moses: bool = option(
+        False, "First cut the text into Moses tokens; recorded with the tokenizer, and undone after decoding."
+    ),
+    normalize: bool = option(False, "First make punctuation uniform, as Moses does; recorded with the tokenizer."),
+    lowercase: bool = option(False, "First lower-case the text; recorded with the tokenizer."),
     source_language: options.From = None,
     target_language: options.To = None,
-    check: Annotated[
-        list[Path] | None,
-        typer.Option(help="Report on this file too, as of text not seen in training; give it again for more."),
-    ] = None,
-    bad_lines: Annotated[
-        Literal["error", "drop"],
-        typer.Option(help="Invalid UTF-8, control characters, overlong lines: stop, or leave them out."),
-    ] = "error",
-    overwrite: Annotated[bool, typer.Option(help="Replace a tokenizer that is there.")] = False,
+    check: list[Path] | None = option(
+        None, "Report on this file too, as of text not seen in training; give it again for more."
+    ),
+    bad_lines: Literal["error", "drop"] = option(
+        "error", "Invalid UTF-8, control characters, overlong lines: stop, or leave them out."
+    ),
+    overwrite: bool = option(False, "Replace a tokenizer that is there."),
 ) -> None:
     """Train a tokenizer on text files: BPE or unigram, one vocabulary or one for each side.
 

@@ -4,91 +4,60 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import argument, option
 from hf_mlnmt.errors import UserError
 
 PANEL = "Train"
-TWO_FILES = "From two files, without a recipe"
+_of_pair = partial(option, rich_help_panel="From two files, without a recipe")
 
 
 def train(
-    recipe: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="A setup of this project such as multi30k-ende, a folder like it, or a YAML file.",
-            metavar="RECIPE",
-            show_default=False,
-        ),
-    ] = None,
-    pair: Annotated[
-        tuple[str, str] | None,
-        typer.Option(
-            help="Instead of a recipe: the sources' file and the targets', line by line; a recipe is chosen for them.",
-            metavar="SOURCE TARGET",
-            rich_help_panel=TWO_FILES,
-        ),
-    ] = None,
-    from_: Annotated[
-        str | None,
-        typer.Option(
-            "--from", help="Code of the source language; unless told, train.en says en.", rich_help_panel=TWO_FILES
-        ),
-    ] = None,
-    to: Annotated[
-        str | None, typer.Option(help="Code of the target language; the same.", rich_help_panel=TWO_FILES)
-    ] = None,
-    dev: Annotated[
-        tuple[str, str] | None,
-        typer.Option(
-            help="The development set; unless told, up to 1,000 of the pairs.",
-            metavar="SOURCE TARGET",
-            rich_help_panel=TWO_FILES,
-        ),
-    ] = None,
-    test: Annotated[
-        list[str] | None,
-        typer.Option(help="A test set. Give it again for more.", metavar="SOURCE TARGET", rich_help_panel=TWO_FILES),
-    ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option(
-            help="Text of the target language, one sentence a line: it is translated back and trained on too.",
-            rich_help_panel=TWO_FILES,
-        ),
-    ] = None,
-    system: Annotated[
-        str | None,
-        typer.Option(
-            help="What is trained: a system of the zoo, m-10, or a recipe of the setup. Default: the recipe's."
-        ),
-    ] = None,
+    recipe: list[str] | None = argument(
+        None,
+        "A setup of this project such as multi30k-ende, a folder like it, or a YAML file.",
+        metavar="RECIPE",
+        show_default=False,
+    ),
+    pair: tuple[str, str] | None = _of_pair(
+        None,
+        "Instead of a recipe: the sources' file and the targets', line by line; a recipe is chosen for them.",
+        metavar="SOURCE TARGET",
+    ),
+    from_: str | None = _of_pair(None, "Code of the source language; unless told, train.en says en.", "--from"),
+    to: str | None = _of_pair(None, "Code of the target language; the same."),
+    dev: tuple[str, str] | None = _of_pair(
+        None,
+        "The development set; unless told, up to 1,000 of the pairs.",
+        metavar="SOURCE TARGET",
+    ),
+    test: list[str] | None = _of_pair(None, "A test set. Give it again for more.", metavar="SOURCE TARGET"),
+    text: str | None = _of_pair(
+        None,
+        "Text of the target language, one sentence a line: it is translated back and trained on too.",
+    ),
+    system: str | None = option(
+        None, "What is trained: a system of the zoo, m-10, or a recipe of the setup. Default: the recipe's."
+    ),
     data: options.DataFolder = Path(),
-    output: Annotated[
-        Path | None,
-        options.output(
-            "Folder of this run, or of all rounds. Unless given: runs/<recipe>, with the seed if --seed is."
-        ),
-    ] = None,
+    output: Path | None = options.output(
+        None, "Folder of this run, or of all rounds. Unless given: runs/<recipe>, with the seed if --seed is."
+    ),
     set_: options.Settings = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Replace the recipe's seed.")] = None,
-    processes: Annotated[
-        int,
-        typer.Option(
-            "--processes", "-p", min=1, help="Processes on this machine: GPUs, or cores. Each has batch.tokens a step."
-        ),
-    ] = 1,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Check everything; print sizes, batches, steps and an estimate of time and memory; leave nothing.",
-        ),
-    ] = False,
+    seed: int | None = option(None, "Replace the recipe's seed.", min=0),
+    processes: int = option(
+        1, "Processes on this machine: GPUs, or cores. Each has batch.tokens a step.", "--processes", "-p", min=1
+    ),
+    dry_run: bool = option(
+        False,
+        "Check everything; print sizes, batches, steps and an estimate of time and memory; leave nothing.",
+        "--dry-run",
+    ),
 ) -> None:
     """Train a model: tokenizer, data, training, averaging, scores, a complete model folder.
 

@@ -6,19 +6,17 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, decoding_options
+from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, argument, decoding_options, option
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_file
 from hf_mlnmt.generation.lines import Shard
 from hf_mlnmt.generation.options import OUTPUT, SEARCH, DecodingOptions
 
 PANEL = "Translate"
-_of_output = partial(typer.Option, rich_help_panel=OUTPUT)
+_of_output = partial(option, rich_help_panel=OUTPUT)
 
 
 @decoding_options(
@@ -35,55 +33,42 @@ _of_output = partial(typer.Option, rich_help_panel=OUTPUT)
 )
 def translate(
     model: options.Model,
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Text files, one text a line, or one .html or .srt, plain or packed. Without any, or for -: standard "
-            "input."
-        ),
-    ] = None,
+    files: list[str] | None = argument(
+        None,
+        "Text files, one text a line, or one .html or .srt, plain or packed. Without any, or for -: standard input.",
+    ),
     *,
     decoding: dict[str, Any],
-    output: Annotated[
-        Path | None,
-        _of_output(
-            "--output",
-            "-o",
-            help="Write here, packed if the name ends in .gz, .bz2, .xz or .zst. Default: standard output.",
-        ),
-    ] = None,
-    jsonl: Annotated[
-        bool,
-        _of_output(
-            "--jsonl",
-            help="A JSON object a line: source, translation, alignment if asked for, with --n-best also n_best.",
-        ),
-    ] = False,
-    scores: Annotated[bool, _of_output("--scores", help="With --jsonl: score, log probability and length.")] = False,
-    prefix_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--prefix-file",
-            help="A line for each text: what its translation begins with, as --target-prefix; an empty one: nothing.",
-            rich_help_panel=SEARCH,
-        ),
-    ] = None,
-    window: Annotated[
-        int,
-        options.machine(
-            min=1,
-            help="Lines of a file that are read and sorted by length together: more is faster and takes more memory.",
-        ),
-    ] = 2048,
+    output: Path | None = _of_output(
+        None,
+        "Write here, packed if the name ends in .gz, .bz2, .xz or .zst. Default: standard output.",
+        "--output",
+        "-o",
+    ),
+    jsonl: bool = _of_output(
+        False,
+        "A JSON object a line: source, translation, alignment if asked for, with --n-best also n_best.",
+        "--jsonl",
+    ),
+    scores: bool = _of_output(False, "With --jsonl: score, log probability and length.", "--scores"),
+    prefix_file: Path | None = option(
+        None,
+        "A line for each text: what its translation begins with, as --target-prefix; an empty one: nothing.",
+        "--prefix-file",
+        rich_help_panel=SEARCH,
+    ),
+    window: int = options.machine(
+        2048,
+        "Lines of a file that are read and sorted by length together: more is faster and takes more memory.",
+        min=1,
+    ),
     shard: options.Shard = None,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
     engine: options.Engine = "torch",
     threads: options.Threads = None,
     revision: options.Revision = None,
-    trust_remote_code: Annotated[
-        bool, options.machine("--trust-remote-code", help="Run code from the model's repository.")
-    ] = False,
+    trust_remote_code: bool = options.machine(False, "Run code from the model's repository.", "--trust-remote-code"),
 ) -> None:
     """Translate text files or standard input, a line at a time; empty lines stay empty, order is kept.
 

@@ -58,7 +58,7 @@ WEIGHT = Range(0, 1000, above=True)
 
 @dataclass
 class CorpusSpec:
-    """Where a corpus is; one of `files`, `path`, `dataset` and `synthetic`. Paths are relative to the data folder."""
+    """The place of a corpus: `files`, `path`, `dataset` or `synthetic`. Paths are relative to the data folder."""
 
     files: dict[str, str] | None = key(
         None, "{source: train.en.gz, target: train.de.gz}: line i of one translates line i of the other."
@@ -137,7 +137,7 @@ class CorpusSpec:
         return " ".join(filter(None, [self.dataset, self.config, self.split]))
 
     def reading(self) -> tuple[Any, ...]:
-        """What decides how the text is read, but for the files themselves."""
+        """Returns all that decides how the text is read, but for the files themselves."""
         usual = (self.dataset, self.config, self.split, self.columns, self.languages, self.bad_lines)
         return usual + tuple(
             (name, value) for name in ("reverse", "limit", "tag", "quoting") if (value := getattr(self, name))
@@ -145,11 +145,11 @@ class CorpusSpec:
 
     @property
     def is_two_files(self) -> bool:
-        """Whether line i of one file goes with line i of another."""
+        """Returns whether line i of one file goes with line i of another."""
         return bool(self.files or self.synthetic)
 
     def local_files(self, root: str | Path = ".") -> list[Path]:
-        """The files that are read; none for a data set."""
+        """Returns the files that are read; none for a data set."""
         if self.synthetic:
             return [find_synthetic(self.synthetic, root) / name for name in SYNTHETIC_FILES.values()]
         names = self.files.values() if self.files else [self.path] if self.path else []
@@ -157,7 +157,7 @@ class CorpusSpec:
 
 
 def _has_sides(value: Any, *types: type) -> bool:
-    """Whether this is a mapping of both sides to text (or another type)."""
+    """Returns whether this is a mapping of both sides to text (or another type)."""
     return (
         isinstance(value, Mapping)
         and set(value) == set(_SIDES)
@@ -223,10 +223,8 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         raise UserError(f"{path}: columns are counted from 1, so {columns} cannot be; 1 is the first.")
     width = 2 if spec.columns is None and spec.bad_lines == "drop" else 0  # 0: that of the first row
     is_csv = (spec.quoting or ("csv" if format_of(path) == ".csv" else "none")) == "csv"
-    says_quoting, began = spec.quoting is not None or is_csv, False
+    doubts, began = _Doubts(spec.quoting is not None or is_csv), False
     titles: list[Pair] = []  # rows of one cell above the first pair, or above a header
-    names: list[str] = []  # where the first pair is and what it says, while no other looks like names of columns
-    compared = 0  # pairs with it
     for number, cells, problem in _rows(spec, path, is_csv):
         where = f"{path}, line {number}"
         if numbers is None:
@@ -241,44 +239,14 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         if not any(cells) and not problem and len(cells) < 2:
             report.drop(_BLANK)
             continue
-        if not width and spec.columns is None and len(cells) > 2:
-            numbers = [number for number, cell in enumerate(cells, 1) if cell]
-            source, target = numbers[-2:] if len(numbers) > 1 else (1, 2)
-            raise UserError(
-                f"{where}: {len(cells)} columns, and which are the pair is not said. Name them, as in columns: "
-                f"{{source: {source}, target: {target}}}. {_OF_ROWS}"
-            )
         if not width and not problem:
-            width = max(len(cells), *(column + 1 for column in numbers))
-        if not problem and len(cells) != width:
-            problem = f"another number of columns ({len(cells)} columns, {width} expected)"
-        pair = (cells[numbers[0]], cells[numbers[1]]) if not problem else ("", "")
-        if not problem and (nothing := [text for text in pair if text in _ERRORS or isinstance(text, _Null)]):
-            problem = f"no text (a field is {nothing[0]})"
+            width = _width(cells, numbers, spec, where)
+        pair, problem = (("", ""), problem) if problem else _cells_of(cells, numbers, width)
         if problem:
             _refuse(problem, where, "\t".join(cells), spec, report, f" {_OF_ROWS}" if "columns" in problem else "")
             continue
-        if not says_quoting and any(map(_looks_quoted, pair)):
-            says_quoting = True
-            log.warning(
-                "%s: a field looks quoted, as spreadsheets write it, and is read as it stands: %.60s. Say quoting: csv "
-                "to read what is between the quotes, or quoting: none where they are text.",
-                where,
-                next(filter(_looks_quoted, pair)),
-            )
-        if is_first and began and spec.columns is None and _like_names(pair):
-            names = [where, *pair]
-        elif names:
-            compared += 1
-            if compared == _COMPARED and not _like_names(pair):
-                log.warning(
-                    "%s: looks like names of columns (%s, %s) and is read as a pair. If it is none, name them, as in "
-                    "columns: {source: %s, target: %s}",
-                    *names,
-                    *names[1:],
-                )
-            if compared == _COMPARED or _like_names(pair):
-                names.clear()
+        doubts.tell_quotes(where, pair)
+        doubts.tell_names(where, pair, is_first and began and spec.columns is None)
         titles.append(pair)
         if began:
             yield from titles
@@ -288,11 +256,69 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
     yield from titles
 
 
+def _width(cells: list[str], numbers: list[int], spec: CorpusSpec, where: str) -> int:
+    """Returns the number of columns that a table's first row says. UserError where the pair among them is not said."""
+    if spec.columns is None and len(cells) > 2:
+        filled = [number for number, cell in enumerate(cells, 1) if cell]
+        source, target = filled[-2:] if len(filled) > 1 else (1, 2)
+        raise UserError(
+            f"{where}: {len(cells)} columns, and which are the pair is not said. Name them, as in columns: "
+            f"{{source: {source}, target: {target}}}. {_OF_ROWS}"
+        )
+    return max(len(cells), *(column + 1 for column in numbers))
+
+
+def _cells_of(cells: list[str], numbers: list[int], width: int) -> tuple[Pair, str | None]:
+    """Returns the pair of a row, and what is wrong with it."""
+    if len(cells) != width:
+        return ("", ""), f"another number of columns ({len(cells)} columns, {width} expected)"
+    pair = cells[numbers[0]], cells[numbers[1]]
+    nothing = [text for text in pair if text in _ERRORS or isinstance(text, _Null)]
+    return pair, f"no text (a field is {nothing[0]})" if nothing else None
+
+
+class _Doubts:
+    """Warnings that a table may mean something else: cells that look quoted, a first pair that looks like names."""
+
+    def __init__(self, says_quoting: bool) -> None:
+        self.says_quoting = says_quoting
+        self.names: list[str] = []  # where the first pair is and what it says, while no other looks like names
+        self.compared = 0  # pairs with it
+
+    def tell_quotes(self, where: str, pair: Pair) -> None:
+        """Warns once of a cell in quotes, where nothing says what they are."""
+        if not self.says_quoting and (quoted := next(filter(_looks_quoted, pair), None)):
+            self.says_quoting = True
+            log.warning(
+                "%s: a field looks quoted, as spreadsheets write it, and is read as it stands: %.60s. Say quoting: csv "
+                "to read what is between the quotes, or quoting: none where they are text.",
+                where,
+                quoted,
+            )
+
+    def tell_names(self, where: str, pair: Pair, is_first: bool) -> None:
+        """Warns of a first pair that looks like names of columns, where the pairs behind it do not."""
+        if is_first and _like_names(pair):
+            self.names = [where, *pair]
+        elif self.names:
+            self.compared += 1
+            if _like_names(pair):
+                self.names = []
+            elif self.compared == _COMPARED:
+                log.warning(
+                    "%s: looks like names of columns (%s, %s) and is read as a pair. If it is none, name them, as in "
+                    "columns: {source: %s, target: %s}",
+                    *self.names,
+                    *self.names[1:],
+                )
+                self.names = []
+
+
 _OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting: csv."
 
 
 def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, list[str], str | None]]:
-    """Of every row the number of its first line, its cells, and what is wrong with its lines."""
+    """Yields of every row the number of its first line, its cells, and what is wrong with its lines, or None."""
     problems: list[str] = []
     lines = read_lines(path, note_in(problems) if spec.bad_lines == "drop" else None, remedy=REMEDY)
     separator, start = "\t", 1
@@ -337,7 +363,8 @@ def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, lis
 
 
 def _separator(path: Path) -> str:
-    """What separates the columns: the first of the usual signs that makes two, or else as many, of each of 20 rows."""
+    """Returns the sign of a csv file's columns: the first of the usual ones that makes two, or else as many, of each of
+    20 rows. (csv.Sniffer takes the comma of "Hello, you;Hallo, du".)"""
     head = list(islice(read_lines(path, lambda *problem: None), 20))
     signs = ",;\t"
     try:
@@ -350,21 +377,21 @@ def _separator(path: Path) -> str:
 
 
 def _looks_quoted(text: str) -> bool:
-    """Whether a cell stands in double quotes with doubled ones inside, or its quotes end in another line."""
+    """Returns whether a cell stands in double quotes with doubled ones inside, or its quotes end in another line."""
     inside = text[1:].removesuffix('"').replace('""', "")
     ends = len(text) > 1 and text.endswith('"')
     return text.startswith('"') and '"' not in inside and (not ends or '""' in text[1:-1])
 
 
 def _refuse(problem: str, where: str, example: str, spec: CorpusSpec, report: FilterReport, more: str = "") -> None:
-    """A row that is no pair: UserError, or with `bad_lines: drop` it is counted."""
+    """Raises UserError for a row that is no pair, or counts it with `bad_lines: drop`."""
     if spec.bad_lines == "error":
         raise UserError(f"{where}: {problem}.{more} {REMEDY}")
     report.drop(reason_of(problem), example)
 
 
 def _header(cells: list[str], spec: CorpusSpec, where: str) -> list[int] | None:
-    """The sides' columns (from 0) where the first row names them; None where it is a pair.
+    """Returns the sides' columns (from 0) where the first row names them; None where it is a pair.
 
     Raises: UserError where that cannot be told.
     """
@@ -388,13 +415,13 @@ _COMPARED = 9  # pairs with the first one
 
 
 def _like_names(cells: Sequence[str]) -> bool:
-    """Whether every cell is a word or two and nothing else, as names of columns are."""
+    """Returns whether every cell is a word or two and nothing else, as names of columns are."""
     signs = {sign for cell in cells for sign in cell if not sign.isalpha()} - {" ", "_"}
     return all(0 < len(cell.split()) < 3 for cell in cells) and all(category(sign)[0] == "M" for sign in signs)
 
 
 def _looks_like_header(words: Sequence[str]) -> bool:
-    """Whether two cells or more are codes or English names of languages ("en", "German"), or names of sides."""
+    """Returns whether two cells or more are codes or English names of languages ("en", "German"), or names of sides."""
     if sum(0 < len(word) <= 12 and _like_names([word]) for word in words) < 2:
         return False
     from sacremoses.corpus import NonbreakingPrefixes
@@ -461,7 +488,7 @@ def _read_parquet(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterato
 
 
 def _dataset(spec: CorpusSpec, root: Path) -> Any:
-    """The records of a data set on the Hub, or in a folder under `root` or anywhere."""
+    """Returns the records of a data set on the Hub, or in a folder under `root` or anywhere."""
     import datasets
 
     assert spec.dataset
@@ -480,7 +507,7 @@ def _dataset(spec: CorpusSpec, root: Path) -> Any:
 
 
 def _records(records: Iterable[Any], spec: CorpusSpec, where: str, report: FilterReport) -> Iterator[Pair]:
-    """The pairs of records; a field is refused or dropped for what `read_lines` refuses in a line."""
+    """Yields the pairs of records; a field is refused or dropped for what `read_lines` refuses in a line."""
     for number, record in enumerate(records, start=1):
         if record == _BLANK and isinstance(record, _Problem):
             report.drop(_BLANK)
@@ -499,7 +526,7 @@ _FIELDS = "fields missing"
 
 
 def _pair(record: Any, spec: CorpusSpec) -> Pair | _Problem:
-    """Source and target of a record, see CorpusSpec.columns; or what is wrong with it."""
+    """Returns source and target of a record (CorpusSpec.columns), or what is wrong with it."""
     if isinstance(record, _Problem):
         return record
     if not isinstance(record, Mapping):

@@ -28,7 +28,7 @@ from hf_mlnmt.made_from import Digest
 
 log = logging.getLogger(__name__)
 _CHUNK = 2000
-_FORMAT = 3  # 2: with checksums; 3: tables and lengths as they are read and counted now
+_FORMAT = 3
 _MUCH = 0.2  # of a corpus
 Sentences = list[np.ndarray]
 T = TypeVar("T")
@@ -115,14 +115,14 @@ class Encoded:
         return cls(folder)
 
     @classmethod
-    def reuse(cls, folder: str | Path, fingerprint: str, earlier: bool = False) -> Self | None:
-        """What is in `folder`, if it is whole and of this fingerprint; with `earlier` also in an earlier format."""
+    def reuse(cls, folder: str | Path, fingerprint: str) -> Self | None:
+        """Returns the data in `folder` if they are whole and of this fingerprint, else None."""
         path = Path(folder) / "meta.json"
         if not path.is_file():
             return None
         try:
             meta = json.loads(path.read_text(encoding="utf-8"))
-            if meta["fingerprint"] != fingerprint or not (meta["format"] == _FORMAT or earlier):
+            if (meta["fingerprint"], meta["format"]) != (fingerprint, _FORMAT):
                 return None
             return cls(folder)
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -192,7 +192,7 @@ class EncodedText(Encoded):
         fingerprint: str | None = None,
         report: FilterReport | None = None,
     ) -> EncodedText:
-        """As `EncodedPairs.build`; `side` says whose vocabulary and text processing it gets."""
+        """Encodes texts into `folder`, as `EncodedPairs.build`; `side` says whose vocabulary they get."""
         to_ids = tokenizers.encode_source if side == "source" else tokenizers.encode_target
 
         def encode(chunk: list[str]) -> list[Sentences]:
@@ -209,7 +209,7 @@ def _chunks(
     max_length: int | None,
     report: FilterReport,
 ) -> Iterator[list[Sentences]]:
-    """Chunks of encoded items, a list of sentences for each side; completes the report."""
+    """Yields chunks of encoded items, a list of sentences for each side; completes the report."""
     iterator, kept = iter(items), 0
     while chunk := list(islice(iterator, _CHUNK)):
         sides = encode(chunk)
@@ -224,7 +224,7 @@ def _chunks(
 
 
 def _write(chunks: Iterable[Sequence[Sentences]], sides: Sequence[str], folder: Path) -> None:
-    """The ids of each side in one file, and where each sentence begins and the last one ends."""
+    """Writes the ids of each side in one file, and where each sentence begins and the last one ends."""
     lengths: dict[str, list[np.ndarray]] = {side: [np.zeros(1, np.int64)] for side in sides}
     with ExitStack() as stack:
         files = [stack.enter_context((folder / f"{side}.bin").open("wb")) for side in sides]
@@ -238,7 +238,7 @@ def _write(chunks: Iterable[Sequence[Sentences]], sides: Sequence[str], folder: 
 
 
 def fingerprint_of(spec: CorpusSpec | TextSpec, root: str | Path, tokenizers: Tokenizers, **settings: Any) -> str:
-    """A hash of what encoded data depends on: the files' content, how they are read, tokenizers, processing, settings.
+    """Returns a hash of what encoded data depends on: files and how they are read, tokenizers, processing, settings.
 
     A data set is known by its name, config and split: delete the encoded folder when it changed under that name.
     """
@@ -255,8 +255,8 @@ def fingerprint_of(spec: CorpusSpec | TextSpec, root: str | Path, tokenizers: To
 
 
 def identity_of(tokenizer: Any, around: bool = True) -> str:
-    """Text that is the same for two tokenizers if they give the same ids; without `around`, if those of words are the
-    same, whatever they put around a text (text.py)."""
+    """Returns text that is the same for two tokenizers if they give the same ids; without `around`, if those of words
+    are the same, whatever they put around a text (text.py)."""
     if isinstance(tokenizer, PreTrainedTokenizerFast):
         text = tokenizer.backend_tokenizer.to_str()
         return text if around else json.dumps({**json.loads(text), "post_processor": None}, sort_keys=True)
@@ -270,12 +270,10 @@ def encode_corpus(
     folder: str | Path,
     pair_filter: PairFilter | None = None,
     max_length: int | None = None,
-    begun: bool = False,
 ) -> EncodedPairs:
     """Read, filter and encode a corpus into `folder`; what is there already of the same files and settings is used.
 
     Training data: give a filter and `max_length` (subwords). Development data: give neither, every pair stays.
-    begun: what is there has been trained on, and is used though an earlier release has read the files otherwise.
     `spec.tag` is put before the source and, if the tokenizer has codes, that of `spec.languages`' target behind the
     tag.
     Raises UserError when nothing is left.
@@ -284,11 +282,10 @@ def encode_corpus(
     tokenizers = tokenizers.between(named.get("source"), named.get("target"))
     language = named.get("target") if languages_of(tokenizers.source) else None
     key = fingerprint_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, language=language)
-    there = EncodedPairs.reuse(folder, key, earlier=True) if begun else None
     report = FilterReport()
     pairs = filtered_pairs(spec, root, pair_filter, report)
     check_tag(tokenizers.source, tag := spec.tag or None)
-    encoded = there or EncodedPairs.build(pairs, tokenizers, folder, max_length, language, key, report, tag)
+    encoded = EncodedPairs.build(pairs, tokenizers, folder, max_length, language, key, report, tag)
     _check_what_is_left(encoded, spec)
     return encoded
 
@@ -296,7 +293,7 @@ def encode_corpus(
 def filtered_pairs(
     spec: CorpusSpec, root: str | Path, pair_filter: PairFilter | None = None, report: FilterReport | None = None
 ) -> Iterator[Pair]:
-    """The raw text pairs of a corpus that pass the filter, as a stream; also what a tokenizer is trained on."""
+    """Yields the raw text pairs of a corpus that pass the filter, as a stream; also what a tokenizer is trained on."""
     pairs = read_pairs(spec, root, report)
     yield from pair_filter(pairs, report) if pair_filter else pairs
 
@@ -308,16 +305,14 @@ def encode_text(
     folder: str | Path,
     text_filter: TextFilter | None = None,
     max_length: int | None = None,
-    begun: bool = False,
 ) -> EncodedText:
-    """As `encode_corpus`, for text of one language; `spec.side` must say whose vocabulary it gets."""
+    """Encodes text of one language, as `encode_corpus`; `spec.side` must say whose vocabulary it gets."""
     assert spec.side is not None
     tokenizers = tokenizers.between(spec.language, spec.language)
     key = fingerprint_of(spec, root, tokenizers, filter=repr(text_filter), max_length=max_length)
-    there = EncodedText.reuse(folder, key, earlier=True) if begun else None
     report = FilterReport()
     texts = filtered_text(spec, root, text_filter, report)
-    encoded = there or EncodedText.build(texts, tokenizers, folder, spec.side, max_length, key, report)
+    encoded = EncodedText.build(texts, tokenizers, folder, spec.side, max_length, key, report)
     _check_what_is_left(encoded, spec)
     return encoded
 
@@ -325,15 +320,15 @@ def encode_text(
 def filtered_text(
     spec: TextSpec, root: str | Path, text_filter: TextFilter | None = None, report: FilterReport | None = None
 ) -> Iterator[str]:
-    """The sentences of one language that pass the filter, as a stream."""
+    """Yields the sentences of one language that pass the filter, as a stream."""
     texts = read_text(spec, root, report)
     yield from text_filter(texts, report) if text_filter else texts
 
 
 def _check_what_is_left(encoded: Encoded, spec: CorpusSpec | TextSpec) -> None:
     if len(encoded) == 0:
-        one = encoded.unit.removesuffix("s")
-        raise UserError(f"{spec}: no {one} is left. Relax the filters.\n{encoded.report.table(encoded.unit)}")
+        unit = encoded.unit.removesuffix("s")
+        raise UserError(f"{spec}: no {unit} is left. Relax the filters.\n{encoded.report.table(encoded.unit)}")
     for reason, count in encoded.report.dropped.items():
         if count > _MUCH * (read := encoded.report.read):
             log.warning(

@@ -21,7 +21,7 @@ _EXAMPLE_WIDTH = 60
 
 @dataclass
 class FilterReport:
-    """How many pairs were read and kept, and why the others were dropped, with the first pair of each reason."""
+    """Counts of pairs: read, kept, and dropped for each reason, with the first pair of each reason."""
 
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -29,7 +29,7 @@ class FilterReport:
 
     @property
     def read(self) -> int:
-        """Pairs kept and dropped."""
+        """Returns pairs kept and dropped."""
         return self.kept + self.dropped.total()
 
     def drop(self, reason: str, example: str = "") -> None:
@@ -39,7 +39,7 @@ class FilterReport:
         self.dropped[reason] += 1
 
     def table(self, unit: str = "pairs") -> Table:
-        """The report: counts, shares, the first example of each reason."""
+        """Returns the report: counts, shares, the first example of each reason."""
         rows = [(f"{unit} read", self.read, ""), (f"{unit} kept", self.kept, "")]
         rows += [(f"dropped: {reason}", count, self.examples[reason]) for reason, count in self.dropped.most_common()]
         return Table(
@@ -48,7 +48,7 @@ class FilterReport:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON records: counts without the examples' text."""
+        """Returns the counts for JSON, without the examples' text."""
         return {"read": self.read, "kept": self.kept, "dropped": dict(self.dropped)}
 
     @classmethod
@@ -60,7 +60,7 @@ class FilterReport:
 
 @dataclass(frozen=True)
 class PairFilter:
-    """What to drop from a training corpus.
+    """Rules for what is dropped from a training corpus.
 
     Call it with pairs: it yields those that stay, one by one, in order. Words are `words.words`: of a side
     without spaces characters.
@@ -89,11 +89,11 @@ class PairFilter:
         return _filtered(pairs, lambda pair: self.reason(*pair), self.drop_duplicates, report)
 
     def of_text(self) -> TextFilter:
-        """What of it holds for sentences of one language."""
+        """Returns the rules that hold for sentences of one language."""
         return TextFilter(self.min_length, self.max_length, self.max_word, self.drop_empty, self.drop_duplicates)
 
     def reason(self, source: str, target: str) -> str | None:
-        """Why this pair goes, or None; duplicates apart."""
+        """Returns why this pair goes, or None; duplicates apart."""
         sides = words(source), words(target)
         lengths = sorted(map(len, sides))
         if self.drop_empty and lengths[0] == 0:
@@ -120,11 +120,11 @@ class TextFilter:
     drop_duplicates: bool = False
 
     def __call__(self, texts: Iterable[str], report: FilterReport | None = None) -> Iterator[str]:
-        """As `PairFilter`'s."""
+        """Yields the sentences that stay, as `PairFilter` does pairs."""
         return _filtered(texts, self.reason, self.drop_duplicates, report)
 
     def reason(self, text: str) -> str | None:
-        """Why this sentence goes, or None; duplicates apart."""
+        """Returns why this sentence goes, or None; duplicates apart."""
         said = words(text)
         if not said:
             return "empty" if self.drop_empty else None
@@ -140,7 +140,7 @@ class TextFilter:
 def _filtered(
     items: Iterable[Item], why: Callable[[Item], str | None], no_duplicates: bool, report: FilterReport | None
 ) -> Iterator[Item]:
-    """The items for which `why` names no reason to go; with `no_duplicates` each of them once."""
+    """Yields the items for which `why` names no reason to go; with `no_duplicates` each of them once."""
     report = report if report is not None else FilterReport()
     seen: set[bytes] = set()
     for item in items:

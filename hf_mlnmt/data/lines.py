@@ -79,13 +79,13 @@ def read_lines(
 
 
 def format_of(path: Path) -> str:
-    """A file's suffix in small letters, behind which it may be packed: .tsv of a.tsv.xz."""
+    """Returns a file's suffix in small letters, behind which it may be packed: .tsv of a.tsv.xz."""
     return next((suffix for suffix in map(str.lower, reversed(path.suffixes)) if suffix not in SUFFIXES), "")
 
 
 @contextmanager
 def open_text(path: Path) -> Iterator[io.BufferedReader]:
-    """The bytes of a text file, unpacked as they are read. Raises: UserError as `read_lines`."""
+    """Opens the bytes of a text file, unpacked as they are read. Raises: UserError as `read_lines`."""
     if path.is_dir():
         raise UserError(f"{path}: this is a folder; a file is expected.")
     try:
@@ -118,7 +118,7 @@ def _kind(kinds: dict[bytes, str], start: bytes) -> str | None:
 
 
 def _utf16(start: bytes) -> str | None:
-    """What to say of UTF-16 without a byte-order mark: for the most part every other byte is NUL, and no more are."""
+    """Returns what to say of UTF-16 without a byte-order mark: nearly every other byte is NUL, and no more are."""
     sides = start[:200:2], start[1:200:2]
     for name, high, low in (("LE", sides[1], sides[0]), ("BE", *sides)):
         if len(high) > 3 and 0 not in low and high.count(0) > 0.7 * len(high):
@@ -127,7 +127,7 @@ def _utf16(start: bytes) -> str | None:
 
 
 def _unpacked(file: IO[bytes], packed: str, path: Path) -> Any:
-    """A stream of what is packed in a file."""
+    """Returns a stream of what is packed in a file."""
     if packed == "zip":
         archive = zipfile.ZipFile(file)
         names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
@@ -173,7 +173,7 @@ class _Zst(io.RawIOBase):
 
 
 def _raw_lines(handle: IO[bytes], limit: int) -> Iterator[tuple[bytes, bool]]:
-    """Each line's bytes, no more than `limit` of them, and whether that is all of it."""
+    """Yields each line's bytes, no more than `limit` of them, and whether that is all of it."""
     while data := handle.readline(limit):
         whole = data.endswith(b"\n") or len(data) < limit
         rest = data
@@ -183,7 +183,7 @@ def _raw_lines(handle: IO[bytes], limit: int) -> Iterator[tuple[bytes, bool]]:
 
 
 def _decode(data: bytes, whole: bool, number: int, max_characters: int, keep_controls: bool) -> tuple[str, str | None]:
-    """The line's text and what is wrong with it."""
+    """Returns the line's text and what is wrong with it."""
     data = data.removesuffix(b"\n").removesuffix(b"\r")
     if number == 1:
         data = data.removeprefix(b"\xef\xbb\xbf")
@@ -199,12 +199,12 @@ def _decode(data: bytes, whole: bool, number: int, max_characters: int, keep_con
 
 
 def note_in(problems: list[str]) -> Report:
-    """A `bad` for `read_lines` that appends the reason to a list."""
+    """Returns a `bad` for `read_lines` that appends the reason to a list."""
     return lambda reason, number, text: problems.append(reason)
 
 
 def problem_in(text: str, max_characters: int = MAX_CHARACTERS) -> str | None:
-    """What is wrong with a sentence: too long, or a control character; None when nothing is."""
+    """Returns what is wrong with a sentence (too long, a control character), or None."""
     if len(text) > max_characters:
         return f"over {max_characters:,} characters"
     if match := _CONTROL.search(text):
@@ -214,5 +214,5 @@ def problem_in(text: str, max_characters: int = MAX_CHARACTERS) -> str | None:
 
 
 def reason_of(problem: str) -> str:
-    """The problem without the particulars, to count it under."""
+    """Returns the problem without the particulars, to count it under."""
     return problem.split(":")[0].split(" (")[0]

@@ -18,7 +18,7 @@ from hf_mlnmt.model_folder import TEXT_PROCESSING
 
 @dataclass(frozen=True)
 class TextProcessing:
-    """What is done to one language's text before the tokenizer, and undone after decoding.
+    """The processing of one language's text before the tokenizer, undone after decoding.
 
     `apply` normalises punctuation (Moses), tokenises (Moses, without XML escapes), lower-cases, in this order; `undo`
     detokenises. Normalisation and lower-casing lose information that `undo` cannot bring back.
@@ -31,11 +31,11 @@ class TextProcessing:
 
     @property
     def identity(self) -> bool:
-        """True when text is left as it is."""
+        """Returns whether text is left as it is."""
         return not (self.moses or self.normalize or self.lowercase)
 
     def apply(self, text: str) -> str:
-        """What the tokenizer reads, from raw text."""
+        """Returns the text that the tokenizer reads."""
         text = text if self.identity else without_invisible(text)
         if self.normalize:
             text = self._normalizer.normalize(text)
@@ -45,7 +45,7 @@ class TextProcessing:
         return lower(text, self.language) if self.lowercase else text
 
     def undo(self, text: str) -> str:
-        """Raw text, from what the tokenizer decoded."""
+        """Returns raw text of what the tokenizer decoded."""
         return self._detokenizer.detokenize(text.split(), unescape=False) if self.moses else text
 
     # sacremoses compiles many expressions: once a process, and not for text that is left alone.
@@ -85,7 +85,7 @@ def load_processing(folder: str | Path) -> dict[str, TextProcessing]:
 
 
 def moses_languages() -> set[str]:
-    """Codes of the languages that Moses has rules of their own for (a list of abbreviations)."""
+    """Returns codes of the languages that Moses has rules of their own for (a list of abbreviations)."""
     from sacremoses.corpus import NonbreakingPrefixes
 
     return set(NonbreakingPrefixes().available_langs.values())

@@ -57,11 +57,11 @@ class BPEDropout:
 
     @staticmethod
     def _kind(token: str) -> bool | None:
-        """True for letters, marks and digits, False for other characters, None for the mark of a word alone."""
+        """Returns True for letters, marks and digits, False for other characters, None for the mark of a word alone."""
         return unicodedata.category(token.lstrip(SPACE)[0])[0] in "LMN" if token.strip(SPACE) else None
 
     def words(self, ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """The words of an encoded sentence in order, each as the ids it has now; one fixed token is a word."""
+        """Yields the words of an encoded sentence in order, each as the ids it has now; one fixed token is a word."""
         word: list[int] = []
         kind: bool | None = None
         for index in ids:
@@ -76,7 +76,7 @@ class BPEDropout:
             yield tuple(word)
 
     def cut(self, word: Sequence[int], rng: random.Random) -> list[int]:
-        """One segmentation of a word of `words`, by chance."""
+        """Draws a segmentation of a word of `words`."""
         if word[0] in self._fixed:
             return list(word)
         pieces = [self._characters[character] for index in word for character in self._tokens[index]]
@@ -93,7 +93,7 @@ class BPEDropout:
 
 
 def _bpe(tokenizer: PreTrainedTokenizerBase) -> dict:
-    """The model part of tokenizer.json; a UserError unless it is a BPE as `train_tokenizer` makes it."""
+    """Returns the model part of tokenizer.json. Raises UserError unless it is a BPE as `train_tokenizer` makes it."""
     if type(tokenizer) is PreTrainedTokenizerFast:
         content = json.loads(tokenizer.backend_tokenizer.to_str())
         cuts = (content.get("pre_tokenizer") or {}).get("pretokenizers") or [{}]
@@ -158,7 +158,7 @@ class Resegmented(TrainingSet):
 
     @property
     def distinct(self) -> int:
-        """Pairs, however they are cut."""
+        """Returns the number of pairs, however they are cut."""
         return len(self.corpora)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
@@ -168,7 +168,7 @@ class Resegmented(TrainingSet):
         return {side: words.sentence(index, variant) for side, words in self._sides.items()}
 
     def choose(self, epoch: int) -> np.ndarray:
-        """Indices that make up an epoch: int64, as many as `corpora` has in it."""
+        """Returns the indices that make up an epoch: int64, as many as `corpora` has in it."""
         drawn = self.corpora.choose(epoch)
         chosen = np.arange(len(self.corpora)) if drawn is None else drawn
         if self.epochs is not None and epoch >= self.epochs:
@@ -180,7 +180,7 @@ class Resegmented(TrainingSet):
         return np.where(longest > self.max_length, chosen, cut)
 
     def describe(self) -> str:
-        """The pairs, and how often merges are left out."""
+        """Describes the pairs, and how often merges are left out."""
         first = "" if self.epochs is None else f" in the first {self.epochs} epoch(s)"
         return f"{self.corpora.describe()}, BPE-dropout {self.rate:g}{first}"
 
@@ -195,7 +195,7 @@ class _Words:
         self.pieces, self.starts = np.zeros(0, np.int32), np.zeros(1, np.int64)
 
     def number(self, word: tuple[int, ...]) -> int:
-        """Which word it is; a new one is cut."""
+        """Returns the number of a word; a new one is cut."""
         if word not in self.numbers:
             self.numbers[word] = len(self.numbers)
             for _ in range(CUTS):
@@ -209,7 +209,7 @@ class _Words:
 
 
 class _Side:
-    """One side of the pairs as numbers of words, and any variant of it."""
+    """A side of the pairs as numbers of words, and any variant of it."""
 
     def __init__(self, corpora: Corpora, side: str, words: _Words, seed: int) -> None:
         numbers, bounds = array("i"), array("q", [0])
@@ -221,18 +221,18 @@ class _Side:
         self.numbers, self.bounds = np.array(numbers, np.int64), np.array(bounds, np.int64)
 
     def _cuts(self, first: int, last: int, variant: int) -> np.ndarray:
-        """Which cut every place from `first` to `last` of the text gets, as rows of `starts`."""
+        """Returns which cut every place from `first` to `last` of the text gets, as rows of `starts`."""
         places = np.arange(first, last, dtype=np.uint64)
         return CUTS * self.numbers[first:last] + (_hash(places, self.seed, variant) % np.uint64(CUTS)).astype(np.int64)
 
     def sentence(self, index: int, variant: int) -> np.ndarray:
-        """Ids of a sentence in a variant: int32 (subwords,)."""
+        """Returns the ids of a sentence in a variant: int32 (subwords,)."""
         starts, pieces = self.words.starts, self.words.pieces
         cuts = self._cuts(int(self.bounds[index]), int(self.bounds[index + 1]), variant)
         return np.concatenate([pieces[starts[cut] : starts[cut + 1]] for cut in cuts])
 
     def lengths(self, variant: int) -> np.ndarray:
-        """Subwords of every sentence in a variant: int32 (pairs,)."""
+        """Returns the subwords of every sentence in a variant: int32 (pairs,)."""
         cuts = self._cuts(0, len(self.numbers), variant)
         ends = np.concatenate([[0], np.cumsum(self.words.starts[cuts + 1] - self.words.starts[cuts])])
         return np.diff(ends[self.bounds]).astype(np.int32)

@@ -59,46 +59,14 @@ def train_tokenizer(
     The same text gives the same BPE each time; unigram differs a little from run to run.
     Raises UserError when there is no text or the vocabulary cannot hold the alphabet.
     """
-    codes = [code_of(language) for language in languages]
-    for tag in tags:
-        if not re.fullmatch(r"<[A-Za-z][\w-]*>", tag) or tag in SPECIAL_TOKENS:
-            raise UserError(f"tags: {tag!r} cannot be one: letters and digits between < and > are expected, as <bt>.")
-    if len(set(codes)) < len(codes):
-        raise UserError(f"languages: {', '.join(languages)} names one twice; name each once.")
-    codes += dict.fromkeys(tags)
+    codes = [*_codes_of(languages), *dict.fromkeys(_checked(tags))]
     if kind not in ("bpe", "unigram"):
         raise UserError(f"kind: '{kind}' is not known; choose 'bpe' or 'unigram'.")
     reserved = [*SPECIAL_TOKENS, *codes, *(BYTES if byte_fallback else [])]
-    if vocab_size <= len(reserved):
-        raise UserError(
-            f"vocab_size: {vocab_size} leaves no room beside {len(reserved)} reserved entries "
-            f"(special tokens, language codes{', 256 bytes' if byte_fallback else ''}); take at least "
-            f"{len(reserved) + 100}{', or switch byte_fallback off' if byte_fallback else ''}."
-        )
-    for name, value in {"vocab_size": vocab_size, "alphabet_limit": alphabet_limit or 0}.items():
-        if value > _MOST:  # the tokenizers library makes room for all of them, or ends the process
-            raise UserError(f"{name}: {value} is more than a million, the most that a tokenizer has here.")
+    _check_sizes(vocab_size, alphabet_limit, len(reserved), byte_fallback)
     _check_kept(keep, [*SPECIAL_TOKENS, *codes])
-    train = _train_bpe if kind == "bpe" else _train_unigram
     asked = _Asked(vocab_size, reserved, byte_fallback, alphabet_limit, keep, progress)
-    once = not callable(texts) and iter(texts) is texts
-    read = texts if callable(texts) else texts.__iter__
-
-    def again() -> Iterator[str]:
-        return map(without_invisible, read())
-
-    most = max(_ORDINARY, vocab_size // 8) if byte_fallback and alphabet_limit is None and not once else None
-    if alphabet_limit is not None and kind == "unigram":
-        read, most = list(read()).__iter__ if once else read, 0
-    counts: Counter[str] = Counter()
-    try:
-        model = train(_some(_counted(again(), counts, most)), asked)
-    except _Crowded:
-        ranks = sorted(counts, key=lambda one: (-counts[one], one))[:alphabet_limit]
-        least = max(_RARE, counts.total() // (32 * vocab_size)) if alphabet_limit is None else 0
-        rare = dict.fromkeys(map(ord, counts.keys() - {one for one in ranks if counts[one] >= least}), " ")
-        model = train(_some(line.translate(rare) for line in again()), asked)
-    backend = _backend(model, [*SPECIAL_TOKENS, *codes], keep)
+    backend = _backend(_learn(kind, texts, asked), [*SPECIAL_TOKENS, *codes], keep)
     size = backend.get_vocab_size()
     if size > vocab_size:
         raise UserError(
@@ -118,8 +86,59 @@ def train_tokenizer(
     )
 
 
+def _codes_of(languages: Sequence[str]) -> list[str]:
+    codes = [code_of(language) for language in languages]
+    if len(set(codes)) < len(codes):
+        raise UserError(f"languages: {', '.join(languages)} names one twice; name each once.")
+    return codes
+
+
+def _checked(tags: Sequence[str]) -> Sequence[str]:
+    for tag in tags:
+        if not re.fullmatch(r"<[A-Za-z][\w-]*>", tag) or tag in SPECIAL_TOKENS:
+            raise UserError(f"tags: {tag!r} cannot be one: letters and digits between < and > are expected, as <bt>.")
+    return tags
+
+
+def _check_sizes(vocab_size: int, alphabet_limit: int | None, reserved: int, byte_fallback: bool) -> None:
+    if vocab_size <= reserved:
+        raise UserError(
+            f"vocab_size: {vocab_size} leaves no room beside {reserved} reserved entries (special tokens, language "
+            f"codes{', 256 bytes' if byte_fallback else ''}); take at least {reserved + 100}"
+            f"{', or switch byte_fallback off' if byte_fallback else ''}."
+        )
+    for name, value in {"vocab_size": vocab_size, "alphabet_limit": alphabet_limit or 0}.items():
+        if value > _MOST:  # the tokenizers library makes room for all of them, or ends the process
+            raise UserError(f"{name}: {value} is more than a million, the most that a tokenizer has here.")
+
+
+def _learn(kind: Kind, texts: Iterable[str] | Callable[[], Iterable[str]], asked: _Asked) -> Any:
+    """Trains a model of subwords; where there are too many characters, again without the rare ones."""
+    train = _train_bpe if kind == "bpe" else _train_unigram
+    once = not callable(texts) and iter(texts) is texts
+    read = texts if callable(texts) else texts.__iter__
+    limit, most = asked.limit, None  # the characters that are not yet too many
+    if limit is not None and kind == "unigram":
+        read, most = list(read()).__iter__ if once else read, 0
+    elif limit is None and asked.byte_fallback and not once:
+        most = max(_ORDINARY, asked.size // 8)
+
+    def again() -> Iterator[str]:
+        return map(without_invisible, read())
+
+    counts: Counter[str] = Counter()
+    try:
+        return train(_some(_counted(again(), counts, most)), asked)
+    except _Crowded:
+        ranks = sorted(counts, key=lambda character: (-counts[character], character))[:limit]
+        least = max(_RARE, counts.total() // (32 * asked.size)) if limit is None else 0
+        frequent = {character for character in ranks if counts[character] >= least}
+        rare = dict.fromkeys(map(ord, counts.keys() - frequent), " ")
+        return train(_some(line.translate(rare) for line in again()), asked)
+
+
 def code_of(language: str) -> str:
-    """The code token of a language: "de" -> "<2de>"."""
+    """Returns the code token of a language: "de" -> "<2de>"."""
     if not re.fullmatch(r"[A-Za-z0-9]+([_-][A-Za-z0-9]+)*", language):
         raise UserError(
             f"language '{language}': a code of letters, digits, '-' and '_' is expected, such as de or pt-BR."
@@ -132,7 +151,7 @@ class _Crowded(Exception):
 
 
 def _counted(texts: Iterable[str], counts: Counter[str], most: int | None) -> Iterator[str]:
-    """The texts; at their end _Crowded when they have more than `most` characters, which are counted."""
+    """Yields the texts; raises _Crowded at their end when they have more than `most` characters, which are counted."""
     for text in texts:
         if most is not None:
             counts.update(text)
@@ -151,13 +170,13 @@ def _check_kept(keep: Sequence[str], others: Sequence[str]) -> None:
 
 
 def _stand_ins(keep: Sequence[str]) -> dict[str, str]:
-    """Placeholder -> the character that stands for it inside: of plane 15, which no text has."""
+    """Returns {placeholder: the character that stands for it inside}, of plane 15, which no text has."""
     names = sorted({name for name in keep if name != DIGITS}, key=lambda name: (-len(name), name))
     return {name: chr(0xF0000 + number) for number, name in enumerate(names)}
 
 
 def _some(texts: Iterable[str]) -> Iterator[str]:
-    """The texts that are not empty; a UserError when there is none."""
+    """Returns the texts that are not empty. Raises UserError when there is none."""
     iterator = (text for text in texts if text.strip())
     first = next(iterator, None)
     if first is None:
@@ -167,7 +186,7 @@ def _some(texts: Iterable[str]) -> Iterator[str]:
 
 def _prepare(model: Any, keep: Sequence[str]) -> Tokenizer:
     backend = Tokenizer(model)
-    kept = [normalizers.Replace(name, one) for name, one in _stand_ins(keep).items()]
+    kept = [normalizers.Replace(name, sign) for name, sign in _stand_ins(keep).items()]
     backend.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(Regex(r"[\s▁]+"), " "), normalizers.Strip(), *kept]
     )
@@ -183,13 +202,13 @@ def _prepare(model: Any, keep: Sequence[str]) -> Tokenizer:
 
 
 def _backend(model: Any, special: list[str], keep: Sequence[str]) -> Tokenizer:
-    """The finished tokenizer: normaliser, pre-tokenizer, model, end of sentence, decoder."""
+    """Returns the finished tokenizer: normaliser, pre-tokenizer, model, end of sentence, decoder."""
     backend = _prepare(model, keep)
     backend.add_special_tokens(special)
     backend.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, SPECIAL_TOKENS.index(EOS))]
     )
-    kept = [decoders.Replace(one, name) for name, one in _stand_ins(keep).items()]
+    kept = [decoders.Replace(sign, name) for name, sign in _stand_ins(keep).items()]
     backend.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0), *kept]
     )
@@ -197,8 +216,7 @@ def _backend(model: Any, special: list[str], keep: Sequence[str]) -> Tokenizer:
 
 
 class _Asked(NamedTuple):
-    """What a model of subwords is trained for, as `train_tokenizer` says; `reserved`: entries before all that is
-    learnt."""
+    """All that a model of subwords is trained with; `reserved`: entries before all that is learnt."""
 
     size: int
     reserved: list[str]

@@ -44,16 +44,16 @@ class Manifest:
 
     @property
     def pairs(self) -> int:
-        """How many pairs there are."""
+        """Returns the number of pairs."""
         return self.content["pairs"]["lines"]
 
     @property
     def tag(self) -> str | None:
-        """The token that is to stand before every source of these pairs."""
+        """Returns the token that is to stand before every source of these pairs."""
         return self.content["tag"]
 
     def summary(self) -> dict[str, Any]:
-        """What a results file says of it."""
+        """Returns what a results file says of it."""
         model = self.content["model"]
         return {
             "direction": self.content["direction"],
@@ -64,7 +64,7 @@ class Manifest:
 
 
 def find_synthetic(name: str | Path, root: str | Path = ".") -> Path:
-    """The folder of a synthetic corpus, relative to `root` or to here.
+    """Returns the folder of a synthetic corpus, relative to `root` or to here.
 
     Raises: UserError when there is none, or it is not finished.
     """

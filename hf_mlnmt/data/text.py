@@ -31,7 +31,7 @@ TextSide = Literal["source", "target"]
 
 @dataclass
 class TextSpec:
-    """Where text of one language is; one of `path` and `dataset`. Paths are relative to the data folder."""
+    """The place of text of one language; one of `path` and `dataset`. Paths are relative to the data folder."""
 
     path: str | None = key(
         None,
@@ -68,19 +68,19 @@ class TextSpec:
 
     @property
     def is_table(self) -> bool:
-        """Whether the text is one column of several, and not a file of lines."""
+        """Returns whether the text is one column of several, and not a file of lines."""
         return self.dataset is not None or format_of(Path(self.path or "")) in FORMATS
 
     def __str__(self) -> str:
         return self.path or " ".join(filter(None, [self.dataset, self.config, self.split]))
 
     def reading(self) -> tuple[Any, ...]:
-        """What decides how the text is read, but for the files themselves."""
+        """Returns all that decides how the text is read, but for the files themselves."""
         usual = (self.dataset, self.config, self.split, self.column, self.language, self.side, self.bad_lines)
         return usual + tuple(value for value in (self.limit, self.quoting) if value is not None)
 
     def local_files(self, root: str | Path = ".") -> list[Path]:
-        """The files that are read; none for a data set."""
+        """Returns the files that are read; none for a data set."""
         return [Path(root) / self.path] if self.path else []
 
 
@@ -127,7 +127,7 @@ def begin_texts(folder: str | Path) -> None:
 
 
 def ending(tokenizers: Tokenizers) -> Tokenizers:
-    """The tokenizers, with </s> behind every text again where `begin_texts` took it away."""
+    """Puts </s> behind every text again where `begin_texts` took it away; returns the tokenizers."""
     for tokenizer in tokenizers.distinct():
         if _is_ours(tokenizer) and begins_texts(tokenizer):
             _surround(tokenizer, f"$A {tokenizer.eos_token}", tokenizer.eos_token, tokenizer.eos_token_id)
@@ -135,7 +135,7 @@ def ending(tokenizers: Tokenizers) -> Tokenizers:
 
 
 def with_end(tokenizers: Tokenizers, name: str, tell: Callable[[str], None]) -> Tokenizers:
-    """The tokenizers, with </s> behind every text where nothing is put around one; `tell` is told.
+    """Puts </s> behind every text where nothing is put around one, and tells so; returns the tokenizers.
 
     Raises: UserError for one that has no </s>, or puts other tokens around a text and no </s>.
     """
@@ -156,7 +156,7 @@ def with_end(tokenizers: Tokenizers, name: str, tell: Callable[[str], None]) -> 
 
 
 def begins_texts(tokenizer: Any) -> bool:
-    """Whether it puts <s> before a text and nothing behind it."""
+    """Returns whether it puts <s> before a text and nothing behind it."""
     return bool(tokenizer("")["input_ids"] == [tokenizer.bos_token_id])
 
 
@@ -183,8 +183,8 @@ class Overlap:
 
 
 def word_overlap(texts: Iterable[str], others: Iterable[str], examples: int = 5) -> Overlap:
-    """Which of the running words of `texts` occur in `others`, without case; words are runs of letters, and of a text
-    without spaces two letters."""
+    """Returns which of the running words of `texts` occur in `others`, without case; words are runs of letters, and of
+    a text without spaces two letters."""
     words = Counter(word for text in texts for word in terms(text.lower(), digits=False))
     known = {word for text in others for word in terms(text.lower(), digits=False)}
     shared = {word: count for word, count in words.items() if word in known}

@@ -41,7 +41,7 @@ _ROUNDED = 128
 
 @dataclass
 class Tokenizers:
-    """What turns text into ids and back: `target` is `source` when the vocabulary is joint.
+    """The tokenizers of both sides: `target` is `source` when the vocabulary is joint.
 
     `processing` has the keys "source" and "target": what is done to text before `encode` and undone after decoding.
     `each`: language -> its own, where every language has one (`of_languages`); `between` then gives those of two.
@@ -54,12 +54,13 @@ class Tokenizers:
 
     @classmethod
     def of_languages(cls, each: dict[str, PreTrainedTokenizerBase]) -> Tokenizers:
-        """One for each language; what is asked of both sides (special tokens) the first one answers."""
+        """Makes tokenizers of one for each language; what is asked of both sides (special tokens) the first one
+        answers."""
         first = next(iter(each.values()))
         return cls(first, first, each=dict(each))
 
     def between(self, source: str | None, target: str | None) -> Tokenizers:
-        """Those of two languages; the same tokenizers for all, unless every language has its own.
+        """Returns the tokenizers of two languages; the same for all, unless every language has its own.
 
         Raises: UserError for a language without one, listing those there are.
         """
@@ -75,26 +76,28 @@ class Tokenizers:
 
     @property
     def joint(self) -> bool:
-        """True when both sides share one vocabulary."""
+        """Returns whether both sides share one vocabulary."""
         return self.source is self.target and not self.each
 
     def distinct(self) -> list[PreTrainedTokenizerBase]:
-        """Every tokenizer, once."""
-        return list({id(one): one for one in (self.source, self.target, *self.each.values())}.values())
+        """Returns every tokenizer, once."""
+        return list(
+            {id(tokenizer): tokenizer for tokenizer in (self.source, self.target, *self.each.values())}.values()
+        )
 
     def by_name(self) -> dict[str, PreTrainedTokenizerBase]:
-        """Every tokenizer by its language or side; a joint one is the source's."""
+        """Returns every tokenizer by its language or side; a joint one is the source's."""
         sides = {"source": self.source} if self.joint else {"source": self.source, "target": self.target}
         return self.each or sides
 
     def language_ids(self) -> dict[str, int]:
-        """The languages that the source's tokenizer has codes for, and the codes' ids."""
+        """Returns the languages that the source's tokenizer has codes for, and the codes' ids."""
         languages = [] if self.each else languages_of(self.source)
         ids: Any = self.source.convert_tokens_to_ids([code_of(language) for language in languages])
         return dict(zip(languages, ids, strict=True))
 
     def sizes(self) -> dict[str, int]:
-        """Entries of each language's vocabulary; empty where there is one for all, or one for each side."""
+        """Returns the entries of each language's vocabulary; empty where there is one for all, or one for each side."""
         return {language: len(tokenizer) for language, tokenizer in self.each.items()}
 
     def save(self, folder: str | Path) -> None:
@@ -109,7 +112,8 @@ class Tokenizers:
     def encode_source(
         self, texts: Sequence[str], language: str | None = None, tag: str | None = None
     ) -> list[np.ndarray]:
-        """Raw source texts to int32 ids with </s>; a tag and the code of `language` (the target's) are put in front."""
+        """Encodes raw source texts to int32 ids with </s>; a tag and the code of `language` (the target's) are put in
+        front."""
         ids = encode(self.source, [self.processing["source"].apply(text) for text in texts])
         front = [tag] if tag is not None else []
         front += [language_code(language, self.source)] if language is not None else []
@@ -120,11 +124,11 @@ class Tokenizers:
         return [np.concatenate([codes, sentence]) for sentence in ids]
 
     def encode_target(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Raw target texts to int32 ids with </s>, as labels."""
+        """Encodes raw target texts to int32 ids with </s>, as labels."""
         return encode(self.target, [self.processing["target"].apply(text) for text in texts], target=True)
 
     def decode_target(self, ids: Any) -> list[str]:
-        """A batch of generated ids to raw text, the processing undone."""
+        """Decodes a batch of generated ids to raw text, the processing undone."""
         undo = self.processing["target"].undo
         return [undo(text) for text in self.target.batch_decode(ids, skip_special_tokens=True)]
 
@@ -150,7 +154,7 @@ def digest_of(tokenizer: PreTrainedTokenizerBase, size: int | None = None) -> st
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], target: bool = False) -> list[np.ndarray]:
-    """Texts to int32 ids, with whatever the tokenizer adds (</s>), never truncated; invisible characters are left out.
+    """Encodes texts to int32 ids, with what the tokenizer adds (</s>), never truncated, without invisible characters.
 
     With a tokenizer of ours, a "</s>" or "<2de>" that stands in the text is text, not the token.
     Another model's tokenizer is called as it is, with `text_target` for targets. Nothing is set on the tokenizer, and
@@ -166,7 +170,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], target: boo
 
 
 def own_copy(tokenizer: Any, kind: type | None = None) -> Any:
-    """The same tokenizer without padding and truncation; what is set on it (src_lang) is not set on the other.
+    """Copies a tokenizer without padding and truncation; what is set on it (src_lang) is not set on the other.
 
     The vocabulary, which is large, is shared. `kind`: its class; default: the other's.
     """
@@ -192,7 +196,7 @@ def _backend_of_its_own(backend: Any) -> Any:
 
 
 def language_code(language: str, tokenizer: PreTrainedTokenizerBase | None = None) -> str:
-    """The code token of a language: "de" -> "<2de>". UserError when the tokenizer, if given, lacks it."""
+    """Returns the code token of a language: "de" -> "<2de>". UserError where the tokenizer lacks it."""
     code = code_of(language)
     if tokenizer is not None and code not in tokenizer.get_added_vocab():
         known = languages_of(tokenizer)
@@ -211,7 +215,7 @@ def check_tag(tokenizer: PreTrainedTokenizerBase, tag: str | None) -> None:
 
 
 def languages_of(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """The languages that a tokenizer of ours has codes for, in the order of their ids."""
+    """Returns the languages that a tokenizer of ours has codes for, in the order of their ids."""
     added = sorted(tokenizer.get_added_vocab().items(), key=lambda item: item[1])
     return [match[1] for token, _ in added if (match := re.fullmatch(r"<2([\w-]+)>", token))]
 
@@ -355,7 +359,7 @@ def statistics(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Stat
 
 
 def with_mask(tokenizers: Tokenizers) -> Tokenizers:
-    """The same with a <mask> in every tokenizer; one that has it stays as it is."""
+    """Adds <mask> to every tokenizer that has none; returns the tokenizers."""
     for tokenizer in tokenizers.distinct():
         if tokenizer.mask_token_id is None:
             tokenizer.add_special_tokens({"mask_token": MASK})

@@ -26,7 +26,7 @@ class LineReader:
         self.dropped: dict[Path, int] = {}
 
     def __call__(self, path: Path) -> Iterator[str]:
-        """The lines of a file. UserError at a bad one unless they are dropped."""
+        """Yields the lines of a file. Raises UserError at a bad one unless they are dropped."""
         bad: list[int] = []
         note: Report = lambda reason, number, text: bad.append(number)  # noqa: E731
         for number, line in enumerate(read_lines(path, note if self.drop else None, remedy=REMEDY), start=1):
@@ -43,7 +43,7 @@ def sides_of(
     separate: bool,
     processed: bool,
 ) -> dict[str, list[Path]]:
-    """{"source": files, "target": files} from a command's options; files without sides count as source.
+    """Returns {"source": files, "target": files} from a command's options; files without sides count as source.
 
     Raises UserError when there is no text, or `separate` vocabularies or text processing lack the sides.
     """
@@ -63,7 +63,7 @@ def sides_of(
 def processing_of(
     source_language: str | None, target_language: str | None, moses: bool, normalize: bool, lowercase: bool
 ) -> dict[str, TextProcessing]:
-    """The text processing of both sides from a command's options; UserError where it needs the languages."""
+    """Returns both sides' text processing from a command's options. Raises UserError where it needs the languages."""
     named = {"source": source_language, "target": target_language}
     if (moses or normalize) and not all(named.values()):
         raise UserError("--moses and --normalize depend on the language: give --from and --to.")
@@ -81,7 +81,7 @@ def processing_of(
 def train_on_files(
     sides: Sides, read: LineReader, processing: Mapping[str, TextProcessing], separate: bool, **options: Any
 ) -> Tokenizers:
-    """One tokenizer of both sides' processed text, or one for each side. `options`: train_tokenizer's."""
+    """Trains one tokenizer of both sides' processed text, or one for each side. `options`: train_tokenizer's."""
 
     def train(*names: str) -> Any:
         def texts() -> Iterator[str]:
@@ -96,7 +96,7 @@ def train_on_files(
 
 
 def report_table(trained: Tokenizers, sides: Sides, check: Sequence[Path], read: LineReader, title: str) -> Table:
-    """A row for each file: sizes, subwords a word, rates of unknown and byte pieces, the longest line in subwords."""
+    """Makes a row for each file: sizes, subwords a word, rates of unknown and byte pieces, the longest line."""
     numbers = ("vocabulary", "lines", "words", "subwords", "subwords/word", "<unk>", "bytes", "longest")
     rows: list[list[str]] = []
     read_of = [(side, path) for side, paths in sides.items() for path in paths]

@@ -1,4 +1,4 @@
-"""What a task is trained on: examples, their lengths on each side, and which of them make up an epoch.
+"""Training sets of tasks: examples, their lengths on each side, and which of them make up an epoch.
 
 `Corpora` are several encoded corpora as one; which pairs an epoch shows follows from weights or a temperature, as a
 pure function of (seed, epoch). `at_ratios` shows parallel and synthetic pairs at a ratio 1:r.
@@ -66,20 +66,20 @@ class TrainingSet(Protocol):
 
     @property
     def distinct(self) -> int:
-        """How many different examples there are: items i and i + distinct are the same one, shown in another way."""
+        """Returns how many different examples there are: items i and i + distinct are one, shown in another way."""
         return len(self)
 
     def choose(self, epoch: int) -> np.ndarray | None:
-        """The indices that make up an epoch: int64, of nearly equal total length in every epoch. None: all, once."""
+        """Returns the indices of an epoch: int64, of nearly equal total length in every epoch; None: all, once."""
         return None
 
     def describe(self) -> str:
-        """How many examples of what, and what is done to them; for a log."""
+        """Describes for a log how many examples of what there are, and what is done to them."""
         return f"{self.distinct:,} examples"
 
 
 def epoch_counts(sizes: Sequence[int], weights: Sequence[float] | None, temperature: float | None) -> list[int]:
-    """How many pairs of each corpus an epoch shows.
+    """Returns how many pairs of each corpus an epoch shows.
 
     weights: how often each pair is shown an epoch: 1 once, 2 twice, 0.5 every other epoch. All 1 is plain joining.
     temperature: shares proportional to size ** (1 / temperature), as many in all as there are pairs: 1 is plain
@@ -103,7 +103,7 @@ def epoch_counts(sizes: Sequence[int], weights: Sequence[float] | None, temperat
 
 
 def draw(size: int, count: int, seed: int, epoch: int) -> np.ndarray:
-    """The `count` of `size` pairs that an epoch shows, (count,) int64, sorted.
+    """Returns the `count` of `size` pairs that an epoch shows, (count,) int64, sorted.
 
     Epoch e takes places e * count to (e + 1) * count in an endless row of shuffled copies of the corpus, so that every
     pair comes before any comes again, also across epochs.
@@ -147,7 +147,7 @@ class Corpora(TrainingSet):
         return self.parts[part][index - int(self.starts[part])]
 
     def choose(self, epoch: int) -> np.ndarray | None:
-        """As `TrainingSet.choose`."""
+        """Returns the drawn indices of an epoch, as `TrainingSet.choose`."""
         if self.counts == self.sizes:
             return None
         rows = enumerate(zip(self.sizes, self.counts))
@@ -155,7 +155,7 @@ class Corpora(TrainingSet):
         return np.concatenate([start + indices for start, indices in zip(self.starts, drawn)])
 
     def describe(self) -> str:
-        """How many pairs, or sentences, of how many corpora."""
+        """Describes how many pairs, or sentences, of how many corpora there are."""
         several = f" of {len(self.parts)} corpora" if len(self.parts) > 1 else ""
         epoch = "" if self.counts == self.sizes else f", of which an epoch shows {sum(self.counts):,}"
         return f"{len(self):,} {self.parts[0].unit}{several}{epoch}"
@@ -175,7 +175,7 @@ def check_ratios(specs: Sequence[CorpusSpec], temperature: float | None) -> None
 def at_ratios(
     parts: Sequence[Encoded], specs: Sequence[CorpusSpec], seed: int
 ) -> tuple[list[Encoded | Drawn], list[float]]:
-    """The parts to train on, those with a ratio cut down, and how often an epoch shows the pairs of each.
+    """Returns the parts to train on, those with a ratio cut down, and how often an epoch shows the pairs of each.
 
     Several ratios add up: at 1 and 2 the parallel part is seen three times.
 

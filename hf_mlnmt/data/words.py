@@ -1,4 +1,4 @@
-"""What counts as a word, in every script: the length of a side for filters, and runs of letters for statistics.
+"""Words in every script: the length of a side for filters, and runs of letters for statistics.
 
 Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan and some others stand without spaces between words. What a
 text has most of tells which kind it is, so that a name in another script changes nothing.
@@ -32,7 +32,7 @@ _LONGEST = 4  # characters of a word, in the mean: longer runs between spaces ar
 
 
 def is_unspaced(text: str) -> bool:
-    """Whether it is for the most part of a script without spaces between words, and no spaces were put there."""
+    """Returns whether most of a text is of a script without spaces between words, and no spaces were put there."""
     characters = len(_UNSPACED.findall(text))
     if not characters or characters <= len(_OTHERS.findall(text)):
         return False
@@ -41,7 +41,7 @@ def is_unspaced(text: str) -> bool:
 
 
 def is_visible(text: str) -> bool:
-    """Whether a text has more than white space and characters that show nothing (U+200B, U+FEFF)."""
+    """Returns whether a text has more than white space and characters that show nothing (U+200B, U+FEFF)."""
     return any(not character.isspace() and unicodedata.category(character) != "Cf" for character in text)
 
 
@@ -52,7 +52,7 @@ def without_invisible(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, as white space separates them; of a text without spaces its characters. [] if none is seen.
+    """Returns the words of a text between white space; of a text without spaces its characters. [] if none is seen.
 
     There a character keeps its combining marks, two letters of an alphabet (Thai) are one character, and so is a run of
     others (a number, a Latin name). The length of a side is the number of these.
@@ -70,19 +70,19 @@ def between_characters() -> re.Pattern[str]:
 def spoken(text: str, digits: bool = True) -> list[str]:
     """Runs of letters with their marks, and of digits; of a text without spaces each letter."""
     runs = _expressions()["runs" if digits else "letters"].findall(text)
-    return [one for run in runs for one in _expressions()["single"].findall(run)] if is_unspaced(text) else runs
+    return [letter for run in runs for letter in _expressions()["single"].findall(run)] if is_unspaced(text) else runs
 
 
 def terms(text: str, digits: bool = True) -> list[str]:
-    """`spoken`, or of a text without spaces each two neighbours together: a letter says too little of a language."""
+    """Returns `spoken`, or of a text without spaces pairs of neighbours: one letter says too little of a language."""
     runs = spoken(text, digits)
     return list(map("".join, pairwise(runs))) if len(runs) > 1 and is_unspaced(text) else runs
 
 
 @lru_cache
 def _expressions() -> dict[str, re.Pattern[str]]:
-    """Combining marks, and the joiners U+200C and U+200D, go with the letter before them."""
-    marks = "".join(one for one in map(chr, range(0x300, 0xE01F0)) if unicodedata.category(one)[0] == "M")
+    """Joins combining marks, and the joiners U+200C and U+200D, to the letter before them."""
+    marks = "".join(sign for sign in map(chr, range(0x300, 0xE01F0)) if unicodedata.category(sign)[0] == "M")
     mark = f"[\u200c\u200d{marks}]*"
     other = f"[^\\s{_SYLLABLES}{_LETTERS}]+"
     return {

@@ -46,7 +46,7 @@ class Sampler:
         return self.random.random() < probability
 
     def phrase(self, kinds: str, avoid: Argument | None = None, adjective: float = 0.35) -> NounPhrase:
-        """A noun phrase of one of the kinds, not with the noun of `avoid`."""
+        """Draws a noun phrase of one of the kinds, not with the noun of `avoid`."""
         taken = avoid.names if isinstance(avoid, NounPhrase) else []
         noun = self.random.choice([n for n in lex.NOUNS if set(n.kind) & set(kinds) and n.en not in taken])
         plural = self.chance(0.33)
@@ -70,7 +70,7 @@ class Sampler:
         return self.random.choice(free) if self.chance(0.12) else self.phrase(kinds, avoid=subject)
 
     def clause(self, subject: Argument | None = None, plain: bool = False) -> Clause:
-        """A clause with a verb that suits its subject; `plain` leaves out adverbials (inside longer sentences)."""
+        """Draws a clause with a verb that suits its subject; `plain` leaves out most adverbials (longer sentences)."""
         verbs = lex.VERBS
         if isinstance(subject, NounPhrase):
             verbs = [v for v in verbs if set(subject.noun.kind) & set(v.subjects)]
@@ -89,7 +89,7 @@ class Sampler:
         return self.random.choices(["present", "perfect", "can", "must", "want"], [50, 20, 10, 8, 8])[0]
 
     def adverbials(self, clause: Clause, share: float) -> Clause:
-        """Negation, "often", a place or a time; no two of them, so that their German order is never in doubt."""
+        """Adds negation, "often", a place or a time; no two of them, so that their German order is never in doubt."""
         draw = self.random.random() / share
         if draw < 0.14 and clause.tense in ("present", "perfect", "can") and _definite(clause.object):
             clause.negated = True
@@ -128,7 +128,7 @@ class Sampler:
         return _end(english_clause(clause), "."), _end(german_clause(clause), ".")
 
     def subordinate(self) -> Pair:
-        """ "... because ...", or the subordinate clause first, and then the main clause's verb before its subject."""
+        """Draws "... because ...", or the subordinate clause first, then the main clause's verb before its subject."""
         en, de = self.random.choice(lex.CONJUNCTIONS)
         first = self.clause(plain=True)
         second = self.copula() if self.chance(0.3) else self.clause(plain=True)
@@ -141,7 +141,7 @@ class Sampler:
         return _end(english, "."), _end(german, ".")
 
     def report(self) -> Pair:
-        """ "The man knows that ..." """
+        """Draws a sentence like "The man knows that ..."."""
         subject, inner = self.subject("p"), self.copula() if self.chance(0.25) else self.clause(plain=True)
         en_singular, en_plural, de_singular, de_plural = self.random.choice(lex.THAT_VERBS)
         english_verb, german_verb = (en_plural, de_plural) if is_plural(subject) else (en_singular, de_singular)
@@ -150,7 +150,7 @@ class Sampler:
         return _end(english, "."), _end(german, ".")
 
     def relative(self) -> Pair:
-        """A relative clause on the subject or, after the closing verb, on the object."""
+        """Draws a relative clause on the subject or, after the closing verb, on the object."""
         clause = self.clause(plain=True)
         on_object = isinstance(clause.object, NounPhrase) and self.chance(0.6)
         if on_object:
@@ -164,7 +164,7 @@ class Sampler:
         return _end(english_clause(clause), "."), _end(german_clause(clause), ".")
 
     def inside(self, head: NounPhrase) -> Clause:
-        """The relative clause: its head is the subject, or the object of another subject's verb."""
+        """Draws the relative clause: its head is the subject, or the object of another subject's verb."""
         if set(head.noun.kind) & set("pa") and self.chance(0.5):
             return self.clause(subject=head, plain=True)
         frames = [v for v in lex.VERBS if v.frame in ("acc", "dat") and set(v.objects) & set(head.noun.kind)]
@@ -175,7 +175,7 @@ class Sampler:
         return inner
 
     def sentence(self) -> tuple[Pair, set[str]]:
-        """One sentence pair and the parts of the corpus that its combinations belong to."""
+        """Draws one sentence pair and the parts of the corpus that its combinations belong to."""
         kinds = [self.main, self.question, self.statement, self.subordinate, self.report, self.relative]
         while True:
             self.clauses = []
@@ -192,7 +192,7 @@ class _Unsaid(Exception):
 
 
 def _definite(phrase: Argument | None) -> bool:
-    """Whether negation is "nicht" after it (with an indefinite object German says "kein", which is left out)."""
+    """Returns whether negation is "nicht" after it (German says "kein" before what is indefinite: left out)."""
     return not isinstance(phrase, NounPhrase) or phrase.determiner in ("the", "this", "my")
 
 
@@ -207,12 +207,12 @@ def _name(phrase: Argument | None) -> list[str]:
 
 
 def combinations(clause: Clause) -> list[str]:
-    """The (subject, verb, object) combinations of a clause as text, by lemma: number and determiner do not matter."""
+    """Returns the (subject, verb, object) combinations of a clause as text, by lemma."""
     return [f"{s} {clause.verb.en} {o}" for s in _name(clause.subject) for o in _name(clause.object)]
 
 
 def _part(combination: str) -> str:
-    """The part of the corpus that a combination is kept for; a fixed hash, so that it is the same for every seed."""
+    """Returns the part of the corpus that a combination is kept for: the same for every seed, by a fixed hash."""
     percent, limit = zlib.crc32(combination.encode()) % 100, 0
     for part, share in _HELD_OUT_PERCENT.items():
         limit += share
@@ -222,7 +222,7 @@ def _part(combination: str) -> str:
 
 
 def sample_demo_corpus(seed: int = 1, sizes: dict[str, int] | None = None) -> dict[str, list[Pair]]:
-    """Distinct pairs for "train", "val" and "test".
+    """Samples distinct pairs for "train", "val" and "test".
 
     A sentence belongs to test when at least one of its combinations is kept for test and none for val, and the other
     way round; training holds the sentences without any such combination. Every word form of val and test, on both

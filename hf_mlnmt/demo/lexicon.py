@@ -22,7 +22,7 @@ class Noun:
     weak: bool = False
 
     def german(self, case: Case, plural: bool) -> str:
-        """The form in a case; the dative plural ends in -n, except after -n and -s."""
+        """Returns the form in a case; the dative plural ends in -n, except after -n and -s."""
         if plural:
             return self.de_plural + ("n" if case == "dat" and self.de_plural[-1] not in "ns" else "")
         return self.de + ("n" if self.weak and case != "nom" else "")

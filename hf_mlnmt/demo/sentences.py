@@ -1,4 +1,4 @@
-"""How the demo corpus says a clause: phrases and clauses as small objects, spoken in English and in German."""
+"""Clauses of the demo corpus: phrases and clauses as small objects, spoken in English and in German."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NounPhrase:
 
     @property
     def many(self) -> bool:
-        """Whether the verb is plural."""
+        """Returns whether the verb is plural."""
         return self.plural or self.second is not None
 
     @property
@@ -70,7 +70,7 @@ def english_phrase(phrase: Argument, case: Case) -> str:
 
 
 def english_verb(clause: Clause) -> tuple[str, str]:
-    """The finite part and the rest: ("has", "seen"), ("does", "not see"), ("", "sees")."""
+    """Returns the finite part and the rest: ("has", "seen"), ("does", "not see"), ("", "sees")."""
     plural = is_plural(clause.subject)
     often = "often " if clause.often else ""
     negation = "not " if clause.negated else ""
@@ -85,7 +85,7 @@ def english_verb(clause: Clause) -> tuple[str, str]:
 
 
 def english_tail(clause: Clause, without_object: bool = False) -> list[str]:
-    """What follows the verb: objects, place, time."""
+    """Returns what follows the verb: objects, place, time."""
     parts = []
     if clause.object is not None and not without_object:
         parts.append(english_phrase(clause.object, "acc"))
@@ -113,7 +113,7 @@ def english_question(clause: Clause) -> str:
 
 
 def english_relative(head: NounPhrase, clause: Clause) -> str:
-    """ "who sees the dog", "that barks", or with the head as object "that the man sees"."""
+    """Says "who sees the dog", "that barks", or with the head as object "that the man sees"."""
     finite, rest = english_verb(clause)
     if clause.object is head:
         words = ["that", english_phrase(clause.subject, "nom"), finite, rest, *english_tail(clause, True)]
@@ -134,7 +134,7 @@ def _column(phrase: NounPhrase) -> int:
 
 
 def german_determiner(phrase: NounPhrase, case: Case) -> tuple[str, str]:
-    """The determiner and the adjective ending that it asks for."""
+    """Returns the determiner and the adjective ending that it asks for."""
     column = _column(phrase)
 
     def pick(table: dict[str, str]) -> str:
@@ -163,7 +163,7 @@ def german_phrase(phrase: Argument, case: Case) -> str:
 
 
 def german_verb(clause: Clause) -> tuple[str, str]:
-    """The finite verb and what closes the clause: ("ruft", "an"), ("hat", "angerufen"), ("kann", "anrufen")."""
+    """Returns the finite verb and what closes the clause: ("ruft", "an"), ("hat", "angerufen"), ("kann", "anrufen")."""
     plural = is_plural(clause.subject)
     if isinstance(clause.verb, Adjective):
         return ("sind" if plural else "ist"), clause.verb.de
@@ -182,7 +182,7 @@ def german_verb_last(clause: Clause) -> str:
 
 
 def german_field(clause: Clause, without_object: bool = False) -> list[str]:
-    """The middle field: pronouns, time, receiver, object, negation, place, prepositional object."""
+    """Returns the middle field: pronouns, time, receiver, object, negation, place, prepositional object."""
     pronouns: list[str] = []
     nouns: list[str] = []
     after: list[str] = []
@@ -201,7 +201,7 @@ def german_field(clause: Clause, without_object: bool = False) -> list[str]:
 
 
 def german_clause(clause: Clause, order: str = "second") -> str:
-    """One clause with the verb `second`, `first` (questions, and after a fronted clause) or `last` (subordinate)."""
+    """Says a clause with the verb `second`, `first` (questions, after a fronted clause) or `last` (subordinate)."""
     finite, closing = german_verb(clause)
     middle = german_field(clause)
     subject = german_phrase(clause.subject, "nom")
@@ -225,7 +225,7 @@ def german_relative_of(phrase: Argument | None) -> str:
 
 
 def german_relative(head: NounPhrase, clause: Clause) -> str:
-    """ "die den Hund sieht", or with the head as object "den die Frau sieht"."""
+    """Says "die den Hund sieht", or with the head as object "den die Frau sieht"."""
     assert isinstance(clause.verb, Verb)
     case: Case = "nom"
     if clause.object is head:

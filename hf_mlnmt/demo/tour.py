@@ -1,4 +1,4 @@
-"""What `hf-mlnmt demo` does: everything from nothing to a published, reloaded model, on the corpus of the grammar."""
+"""The tour of `hf-mlnmt demo`: everything from nothing to a published, reloaded model, on the corpus of the grammar."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tour(
     run_in_processes: Callable[[int, list[str]], int],
     console: Console,
 ) -> int:
-    """Corpus, training, translation, publication, reloading, with a heading for each; the training's exit code.
+    """Runs corpus, training, translation, publication, reloading, under headings; returns the training's exit code.
 
     output: folder of it all; what is there of an earlier call is used. run_in_processes: starts the command `hf-mlnmt`
     with arguments in so many processes. small: a training of seconds.
@@ -93,7 +93,7 @@ def _first_lines(path: Path) -> list[str]:
 
 
 def _reload(folder: Path, text: str) -> str:
-    """A translation with nothing but Transformers' own classes, from the published folder."""
+    """Translates with nothing but Transformers' own classes, from the published folder."""
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -262,7 +262,7 @@ def test_a_bridge_is_looked_at_between_the_two_languages_that_are_named(folders,
     model.pair("de", "fr").save_pretrained(files / "pair")
     for name in ("bridge", "pair"):
         copy_text_files(folders("bridge-transformer"), files / name)
-    arguments = ["-s", files / "src", "--what", "entropy", "--what", "maps", "-n", "2", "-o"]
+    arguments = ["-s", files / "src", "--what", "entropy", "--what", "maps", "--sample", "2", "-o"]
     with pytest.raises(UserError, match=r"source_language: needed by this model. bridge knows: de, en"):
         run("analyse", "attention", files / "bridge", *arguments, files / "none")
     named = ["--from", "de", "--to", "fr"]

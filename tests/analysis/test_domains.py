@@ -76,7 +76,7 @@ def test_the_command(folders, tmp_path):
     compared(tmp_path)
     tests = [word for name in REFERENCES for word in ("-s", f"{name}={tmp_path}/{name}.en")]
     tests += [word for name in REFERENCES for word in ("-r", f"{name}={tmp_path}/{name}.de")]
-    tests += ["--language-text", f"xx={tmp_path}/news.base", "-p", "cased"]
+    tests += ["--language-text", f"xx={tmp_path}/news.base", "--protocol", "cased"]
     files = [f"{system}={tmp_path}/{{test}}.{system}" for system in ("base", "new")]
     few = ["--bootstrap", 20, "--trials", 20, "-o", tmp_path / "out"]
     run(*files, f"model={folders('transformer')}", *tests, *few, "-b", 1, "-m", "bleu", "--lm", tmp_path / "lm")

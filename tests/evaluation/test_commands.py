@@ -79,8 +79,8 @@ def test_evaluate_a_file(files: Path, systems, references, monkeypatch) -> None:
 
 
 def test_several_references_one_protocol_one_metric(files: Path, systems, references) -> None:
-    arguments = ("-r", files / "test.de", "-r", files / "second.de", "-p", "cased", "-m", "bleu", "--bootstrap", 0)
-    text = run("evaluate", "-i", files / "b.txt", *arguments)
+    arguments = ["-r", files / "test.de", "-r", files / "second.de", "--protocol", "cased", "-m", "bleu"]
+    text = run("evaluate", "-i", files / "b.txt", *arguments, "--bootstrap", 0)
     second = read_texts(files / "second.de")
     assert f"{score(systems['b'], [references, second])['BLEU']:.2f}" in text
     assert "nrefs:2|" in text
@@ -235,9 +235,9 @@ def test_bad_calls_are_explained(files: Path, model: Path, pipeline) -> None:
             ("evaluate", "-i", files / "a.txt", *reference, "-o", bad(files, "o.json", b"{}")),
             "o.json: expected a results",
         ),
-        (("evaluate", model, "-s", files / "source.en", *reference, "-p", "clasic"), "did you mean 'classic'"),
+        (("evaluate", model, "-s", files / "source.en", *reference, "--protocol", "clasic"), "did you mean 'classic'"),
         (("evaluate", model, "-s", files / "source.en", *reference, "-l", "Deutsch"), "expected a code, such as de"),
-        (("evaluate", model, *reference, "-l", "deu", "-p", "classic"), "two-letter code"),
+        (("evaluate", model, *reference, "-l", "deu", "--protocol", "classic"), "two-letter code"),
         (("evaluate", model, "-s", files / "source.en", *reference, "-m", "comet"), "BLEU, chrF, TER"),
         (("compare", files / "a.txt", *reference), "at least one other"),
         (("compare", files / "a.txt", files / "b.txt"), "give --reference"),

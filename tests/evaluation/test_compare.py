@@ -130,7 +130,7 @@ def test_the_command_with_seeds(files, tmp_path, references):
             (tmp_path / f"{name}{seed}").write_text("".join(f"{line}\n" for line in lines))
     systems = [f"{name}={tmp_path / f'{name}{seed}'}" for name in "ab" for seed in (1, 2)]
     out = tmp_path / "out"
-    quick = ["-p", "cased", "-m", "BLEU", "--trials", "50", "--bootstrap", "50"]
+    quick = ["--protocol", "cased", "-m", "BLEU", "--trials", "50", "--bootstrap", "50"]
     arguments = ["compare", *systems, "-r", files / "test.de", "-s", files / "second.de", "-o", out, *quick]
     result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
     assert result.exit_code == 0

@@ -132,7 +132,7 @@ def evaluated(folder: Path, reference: str, lines: list[str], *options: str) -> 
 
 
 @pytest.mark.parametrize("code", ["zh_CN", "zho_Hans", "tha_Thai", "ceb", "hsb", "yue"])
-@pytest.mark.parametrize("asked", [(), ("-p", "cased")])
+@pytest.mark.parametrize("asked", [(), ("--protocol", "cased")])
 def test_languages_with_a_script_a_region_or_three_letters_are_scored_as_cased(tmp_path, code, asked, caplog) -> None:
     found, _ = evaluated(tmp_path, "reference", TEXTS["zh" if code[0] in "zy" else "th"], "-l", code, *asked)
     assert list(found) == ["cased"]

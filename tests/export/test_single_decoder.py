@@ -93,7 +93,7 @@ def test_mistakes_are_named(supervised, tmp_path):
     for arguments, message in [
         ((fused, "-o", out), r"information_fusion.*cannot be dropped.*--auxiliary"),
         ((plain, "-o", out), "TransformerForConditionalGeneration has no auxiliary decoders"),
-        ((supervised, "-a", 3, "-o", out), r"layer=3: there are auxiliary decoders on \[1, 2\]"),
+        ((supervised, "--auxiliary", 3, "-o", out), r"layer=3: there are auxiliary decoders on \[1, 2\]"),
         ((tmp_path / "nothing", "-o", out), "nothing: no such folder"),
         ((supervised, "-o", supervised), "is there already"),
         ((supervised, "-o", supervised, "--force"), "is or holds an input"),

@@ -16,14 +16,14 @@ def invoke(*arguments):
 
 
 def test_it_writes_pairs_and_says_what_was_dropped(folder, texts, tmp_path):
-    result = invoke(folder, *texts, "-o", tmp_path / "out", "-m", "top-k", "--top-k", 3, "--seed", 2, "--tag", "<bt>",
+    result = invoke(folder, *texts, "-o", tmp_path / "out", "--method", "top-k", "--top-k", 3, "--seed", 2, "--tag", "<bt>",
                     "--limit", 30, "--max-new-tokens", 12, "--drop", "empty,long")  # fmt: skip
     assert result.exit_code == 0, result.output
     content = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert content["method"] == {"name": "top-k", "temperature": 1.0, "top_k": 3, "seed": 2}
     assert (content["tag"], content["settings"]["drop"], content["counts"]["read"]) == ("<bt>", ["empty", "long"], 30)
     assert "pairs kept" in result.output
-    again = invoke(folder, *texts, "-o", tmp_path / "out", "-m", "top-k", "--top-k", 3, "--seed", 3)
+    again = invoke(folder, *texts, "-o", tmp_path / "out", "--method", "top-k", "--top-k", 3, "--seed", 3)
     assert "method, seed: 2 -> 3" in str(again.exception)
 
 
@@ -32,7 +32,7 @@ def test_copied_takes_texts_alone_and_mistakes_come_before_the_model(texts, tmp_
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["pairs"]["lines"] == manifest["counts"]["read"] - 1  # one line is empty
     assert manifest["settings"]["drop"] == ["empty", "long", "repeated"]
-    refused = invoke(*texts, "-o", tmp_path / "b", "-m", "copied", "--drop", "empty,copied")
+    refused = invoke(*texts, "-o", tmp_path / "b", "--method", "copied", "--drop", "empty,copied")
     assert "the method copied makes copies alone" in str(refused.exception)
     assert "no option of the method beam" in str(invoke("nowhere", *texts, "-o", tmp_path / "a", "--seed", 1).exception)
     assert "--output DIR is missing" in str(invoke("nowhere", *texts).exception)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import typer
+from typing import Any, Literal
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import decoding_options
+from hf_mlnmt.cli.options import decoding_options, option
 from hf_mlnmt.cli.terminal import finish, load_systems, tell
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_folder_name
@@ -22,39 +20,25 @@ def attention(
     models: options.Models,
     source: options.Source,
     output: options.OutputFolder,
-    what: Annotated[list[What], typer.Option("--what", "-w", help="The question; give it again for more.")],
-    target: Annotated[
-        Path | None,
-        typer.Option("--target", "-t", help="Translations to look at; unless given, the model's own greedy ones."),
-    ] = None,
-    side: Annotated[
-        Literal["encoder", "decoder", "source"] | None,
-        typer.Option(help="Self-attention of encoder or decoder; for maps also the attention over the source."),
-    ] = None,
-    sample: Annotated[
-        int, typer.Option("--sample", "-n", min=0, help="Sentences to draw from the file; 0: all.")
-    ] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the sample.")] = 1,
-    renormalize: Annotated[
-        bool, typer.Option("--renormalize", help="distance, entropy: weights of a position sum to 1 over the range.")
-    ] = False,
-    over_heads: Annotated[
-        bool, typer.Option("--over-heads", help="divergence: mean of the heads' own, not of their maximum.")
-    ] = False,
-    summed: Annotated[
-        bool, typer.Option("--summed", help="dependency: sum over target positions, not their mean.")
-    ] = False,
-    layer: Annotated[
-        int | None, typer.Option(min=1, help="alignments, maps, coverage: one decoder layer, from 1.")
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option(min=1, help="alignments, maps, coverage: one head, from 1; else the mean.")
-    ] = None,
-    gold: Annotated[Path | None, typer.Option(help="alignments: those made by people, i-j sure, i?j possible.")] = None,
-    one_based: Annotated[bool, typer.Option("--one-based", help="The gold alignments count words from 1.")] = False,
-    sentence: Annotated[
-        int | None, typer.Option(min=1, help="maps, coverage, dependency: the line of the sentence to draw.")
-    ] = None,
+    what: list[What] = option(..., "The question; give it again for more.", "--what", "-w"),
+    target: Path | None = option(
+        None, "Translations to look at; unless given, the model's own greedy ones.", "--target", "-t"
+    ),
+    side: Literal["encoder", "decoder", "source"] | None = option(
+        None, "Self-attention of encoder or decoder; for maps also the attention over the source."
+    ),
+    sample: int = option(1000, "Sentences to draw from the file; 0: all.", min=0),
+    seed: int = option(1, "Seed of the sample.", min=0),
+    renormalize: bool = option(
+        False, "distance, entropy: weights of a position sum to 1 over the range.", "--renormalize"
+    ),
+    over_heads: bool = option(False, "divergence: mean of the heads' own, not of their maximum.", "--over-heads"),
+    summed: bool = option(False, "dependency: sum over target positions, not their mean.", "--summed"),
+    layer: int | None = option(None, "alignments, maps, coverage: one decoder layer, from 1.", min=1),
+    head: int | None = option(None, "alignments, maps, coverage: one head, from 1; else the mean.", min=1),
+    gold: Path | None = option(None, "alignments: those made by people, i-j sure, i?j possible."),
+    one_based: bool = option(False, "The gold alignments count words from 1.", "--one-based"),
+    sentence: int | None = option(None, "maps, coverage, dependency: the line of the sentence to draw.", min=1),
     source_language: options.From = None,
     target_language: options.To = None,
     *,
@@ -114,8 +98,8 @@ def attention(
             line = sentence or drawn.lines[0]
             if line > len(sources):
                 raise UserError(f"--sentence {line}: {source} has {len(sources)} lines.")
-            one = [sources[line - 1]], [targets[line - 1]] if targets else None
-            used = draw_sample(systems, *one, None, seed, languages)
+            pair = [sources[line - 1]], [targets[line - 1]] if targets else None
+            used = draw_sample(systems, *pair, None, seed, languages)
             if question == "maps":
                 study = source_attention.map_study(systems, used, side or "source", layer, head)
             else:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import NamedPath, OutputFolder, by_name, decoding_options, named_argument, use_threads
+from hf_mlnmt.cli.options import NamedPath, OutputFolder, by_name, decoding_options, named_argument, option, use_threads
 from hf_mlnmt.cli.terminal import finish, tell
 from hf_mlnmt.errors import UserError
 
@@ -17,18 +15,18 @@ from hf_mlnmt.errors import UserError
 def cost(
     systems: Annotated[
         list[NamedPath],
-        named_argument(help="Systems of the zoo, model folders or Hub names; NAME=... names one. First: the baseline."),
+        named_argument(..., "Systems of the zoo, model folders or Hub names; NAME=... names one. First: the baseline."),
     ],
     output: OutputFolder,
-    shape: Annotated[str, typer.Option(help="Of systems: tiny, small or base; a folder has its own.")] = "small",
-    vocabulary: Annotated[int, typer.Option(min=10, help="Of systems; a folder has its own.")] = 8000,
-    tokens: Annotated[int, typer.Option(min=1, help="Target tokens of a training step.")] = 1024,
-    length: Annotated[int, typer.Option(min=2, help="Subwords of a sentence.")] = 20,
-    batch: Annotated[int, typer.Option(min=1, help="Sentences that are decoded at once.")] = 32,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps of a turn.")] = 2,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns that count; medians are shown.")] = 5,
+    shape: str = option("small", "Of systems: tiny, small or base; a folder has its own."),
+    vocabulary: int = option(8000, "Of systems; a folder has its own.", min=10),
+    tokens: int = option(1024, "Target tokens of a training step.", min=1),
+    length: int = option(20, "Subwords of a sentence.", min=2),
+    batch: int = option(32, "Sentences that are decoded at once.", min=1),
+    steps: int = option(2, "Training steps of a turn.", min=1),
+    rounds: int = option(5, "Turns that count; medians are shown.", min=1),
     threads: options.Threads = 1,
-    device: Annotated[str, options.machine(help="cpu or cuda.")] = "cpu",
+    device: str = options.machine("cpu", "cpu or cuda."),
     *,
     decoding: dict[str, Any],
 ) -> None:
@@ -69,7 +67,7 @@ def cost(
     if device == "cpu":
         keep_memory()  # as our trainer does
     study = cost_study(configs, work, tell)
-    finish(study, output, {"shape": shape, "threads": threads, "systems": [str(one) for one in systems]})
+    finish(study, output, {"shape": shape, "threads": threads, "systems": list(map(str, systems))})
     tell(f"measured on: {study.rows[0]['machine']}")
 
 

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import NamedPath, by_name, named_argument
+from hf_mlnmt.cli.options import NamedPath, by_name, named_argument, option
 from hf_mlnmt.cli.terminal import finish
 from hf_mlnmt.files import check_folder_name
 
 
 def curves(
-    runs: Annotated[
-        list[NamedPath],
-        named_argument(help="Folders that `hf-mlnmt train` made; NAME=PATH gives a name for the figure."),
-    ],
-    output: Annotated[Path, options.output("Folder for curves.png, curves.svg, curves.csv and curves.json.")] = Path(
-        "curves"
+    runs: list[NamedPath] = named_argument(
+        ..., "Folders that `hf-mlnmt train` made; NAME=PATH gives a name for the figure."
     ),
-    over: Annotated[str, typer.Option(help="step or epoch: what the curves are drawn over.")] = "step",
+    output: Path = options.output(Path("curves"), "Folder for curves.png, curves.svg, curves.csv and curves.json."),
+    over: str = option("step", "step or epoch: what the curves are drawn over."),
 ) -> None:
     """Draw losses, dev scores, learning rate and speed of trainings, finished or still going: png, svg, csv, JSON.
 

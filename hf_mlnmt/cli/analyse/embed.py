@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import argument
 from hf_mlnmt.errors import UserError
 
 
 def embed(
     model: options.Model,
-    file: Annotated[Path, typer.Argument(help="Text, a sentence a line; also .gz.")],
-    output: Annotated[Path, options.output("An array of NumPy, .npy: float32 (lines, width).")],
+    file: Path = argument(..., "Text, a sentence a line; also .gz."),
+    output: Path = options.output(..., "An array of NumPy, .npy: float32 (lines, width)."),
     source_language: options.From = None,
     target_language: options.To = None,
     pooling: options.Pooling = None,

@@ -5,27 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
-
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import TRANSLATION, decoding_options
+from hf_mlnmt.cli.options import TRANSLATION, argument, decoding_options, option
 from hf_mlnmt.errors import UserError
 
 
 @decoding_options(*TRANSLATION, without=("alpha", "beta"), progress=True)
 def fusion_grid(
-    model: Annotated[str, typer.Argument(help="Fused model folder (hf-mlnmt model fuse), or a name on the Hub.")],
+    model: Annotated[str, argument(..., "Fused model folder (hf-mlnmt model fuse), or a name on the Hub.")],
     source: options.Source,
     reference: options.Reference,
-    output: Annotated[Path, options.output("Folder for grid.json, .csv, .png and .svg.")],
-    alpha: Annotated[list[float] | None, typer.Option(help="A scale to try; repeat it. Default: the thesis's.")] = None,
-    beta: Annotated[list[float] | None, typer.Option(help="A scale to try; repeat it. Default: the thesis's.")] = None,
-    normalization: Annotated[
-        Literal["symbol", "sequence"] | None, typer.Option(help="In the place of the model's own.")
-    ] = None,
-    sentences: Annotated[
-        int | None, typer.Option(min=1, help="Take only so many first sentences: a rough grid in less time.")
-    ] = None,
+    output: Annotated[Path, options.output(..., "Folder for grid.json, .csv, .png and .svg.")],
+    alpha: list[float] | None = option(None, "A scale to try; repeat it. Default: the thesis's."),
+    beta: list[float] | None = option(None, "A scale to try; repeat it. Default: the thesis's."),
+    normalization: Literal["symbol", "sequence"] | None = option(None, "In the place of the model's own."),
+    sentences: int | None = option(None, "Take only so many first sentences: a rough grid in less time.", min=1),
     device: options.Device = None,
     *,
     decoding: dict[str, Any],

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.evaluate import Language, Resamples, Seed, Trials
-from hf_mlnmt.cli.options import TRANSLATION, decoding_options
+from hf_mlnmt.cli.options import TRANSLATION, decoding_options, option
 from hf_mlnmt.cli.terminal import finish, load_systems, tell
 from hf_mlnmt.files import check_folder_name
 
@@ -22,10 +20,8 @@ def masking(
     source: options.Source,
     reference: options.Reference,
     output: options.OutputFolder,
-    what: Annotated[
-        list[Question] | None, typer.Option("--what", "-w", help="Unless given: all that a model has.")
-    ] = None,
-    protocol: Annotated[str, typer.Option("--protocol", "-p", help="cased or classic.")] = "cased",
+    what: list[Question] | None = option(None, "Unless given: all that a model has.", "--what", "-w"),
+    protocol: str = option("cased", "cased or classic."),
     language: Language = None,
     bootstrap: Resamples = 1000,
     trials: Trials = 10_000,

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import typer
+from typing import Any, Literal
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import NamedPath, named_option
+from hf_mlnmt.cli.options import NamedPath, named_option, option
 from hf_mlnmt.cli.terminal import finish, load_systems, tell
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_folder_name
@@ -21,35 +19,24 @@ Classifier = StrEnum("Classifier", ["mlp", "logistic"])
 def probe(
     models: options.Models,
     output: options.OutputFolder,
-    text: Annotated[
-        list[NamedPath] | None,
-        named_option("--text", "-t", help="Raw sentences to make tasks from; XX=FILE, twice or more, for 'language'."),
-    ] = None,
-    senteval: Annotated[
-        list[Path] | None, typer.Option(help="SentEval's probing files, or the folder they are in.")
-    ] = None,
-    pairs: Annotated[
-        list[Path] | None, typer.Option(help="Scored pairs, two sentences and a score with tabs between: correlations.")
-    ] = None,
-    task: Annotated[
-        list[Task] | None, typer.Option(help="Which to make of --text. Unless given: all that can be.")
-    ] = None,
-    layer: Annotated[
-        list[int] | None, typer.Option(min=0, help="Of the encoder, 0: embeddings. Unless given: the last.")
-    ] = None,
-    pooling: Annotated[
-        str | None,
-        typer.Option(help="Read the model's embeddings, as `embed` writes them, not a layer: flat, mean, or a row."),
-    ] = None,
-    classifier: Annotated[list[Classifier] | None, typer.Option(help="Unless given: both.")] = None,
-    preset: Annotated[
-        Literal["multi-level", "dual-context"],
-        typer.Option(help="Perceptron of thesis, ch. 4 (multi-level), or ch. 5 (dual-context)."),
-    ] = "multi-level",
-    words: Annotated[int, typer.Option(min=2, help="word-content: how many words; the paper has 1,000.")] = 100,
-    sizes: Annotated[str, typer.Option(help="Sentences for train, dev and test, at most.")] = "100000,10000,10000",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the tasks and the perceptron.")] = 1,
-    cache: Annotated[Path | None, typer.Option(help="Folder of vectors. Unless given: vectors/ in --output.")] = None,
+    text: list[NamedPath] | None = named_option(
+        None, "Raw sentences to make tasks from; XX=FILE, twice or more, for 'language'.", "--text"
+    ),
+    senteval: list[Path] | None = option(None, "SentEval's probing files, or the folder they are in."),
+    pairs: list[Path] | None = option(None, "Scored pairs, two sentences and a score with tabs between: correlations."),
+    task: list[Task] | None = option(None, "Which to make of --text. Unless given: all that can be."),
+    layer: list[int] | None = option(None, "Of the encoder, 0: embeddings. Unless given: the last.", min=0),
+    pooling: str | None = option(
+        None, "Read the model's embeddings, as `embed` writes them, not a layer: flat, mean, or a row."
+    ),
+    classifier: list[Classifier] | None = option(None, "Unless given: both."),
+    preset: Literal["multi-level", "dual-context"] = option(
+        "multi-level", "Perceptron of thesis, ch. 4 (multi-level), or ch. 5 (dual-context)."
+    ),
+    words: int = option(100, "word-content: how many words; the paper has 1,000.", min=2),
+    sizes: str = option("100000,10000,10000", "Sentences for train, dev and test, at most."),
+    seed: int = option(1, "Seed of the tasks and the perceptron.", min=0),
+    cache: Path | None = option(None, "Folder of vectors. Unless given: vectors/ in --output."),
     source_language: options.From = None,
     target_language: options.To = None,
     device: options.Device = None,
@@ -78,7 +65,7 @@ def probe(
             "probe needs sentences: --text FILE for tasks made from them, --senteval FILE or FOLDER, or --pairs FILE."
         )
     scored = {str(path): read_pairs(path) for path in pairs or []}
-    texts = {one.name: one.path for one in text or []}
+    texts = {file.name: file.path for file in text or []}
     systems = load_systems(models, device)
     row = int(pooling) if pooling and pooling.isdigit() else None
     if scored:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import NamedPath, by_name, named_argument, named_option
@@ -11,24 +10,19 @@ from hf_mlnmt.errors import UserError
 
 
 def retrieve(
-    model: Annotated[NamedPath, named_argument(help="Model folder or Hub name, or NAME=PATH.")],
-    files: Annotated[
-        list[NamedPath],
-        named_argument(
-            metavar="LANGUAGE=FILE",
-            help="language=FILE for two or more languages; line i says the same in all of them.",
-        ),
-    ],
-    also: Annotated[
-        list[NamedPath] | None,
-        named_option("--also", "-a", help="Another model, PATH or NAME=PATH, to stand beside it; may be repeated."),
-    ] = None,
+    model: NamedPath = named_argument(..., "Model folder or Hub name, or NAME=PATH."),
+    files: list[NamedPath] = named_argument(
+        ..., "language=FILE for two or more languages; line i says the same in all of them.", metavar="LANGUAGE=FILE"
+    ),
+    also: list[NamedPath] | None = named_option(
+        None, "Another model, PATH or NAME=PATH, to stand beside it; may be repeated.", "--also"
+    ),
     pooling: options.Pooling = None,
     target_language: options.To = None,
-    output: Annotated[Path | None, options.output("Also write the numbers here, as JSON.")] = None,
+    output: Path | None = options.output(None, "Also write the numbers here, as JSON."),
     device: options.Device = None,
 ) -> None:
-    """Translation retrieval: for every sentence the nearest one of another language, by cosine; is it its translation?
+    """Find for every sentence the nearest one of another language, by cosine: is it its translation?
 
     --to is for a model that is told the target by a token before the source (tagged): it is put before every text.
 
@@ -44,7 +38,7 @@ def retrieve(
     from hf_mlnmt.files import check_file, write_json
     from hf_mlnmt.generation.loading import load
 
-    languages = {one.name: Path(one.path) for one in files}
+    languages = {file.name: Path(file.path) for file in files}
     if len(languages) < 2 or len(languages) < len(files) or not all(languages):
         raise UserError("give language=FILE for at least two languages, each once, as in de=test.de en=test.en.")
     if output is not None:

@@ -8,16 +8,13 @@ from typing import Annotated
 import typer
 
 from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import argument, option
 
 
 def average(
-    checkpoints: Annotated[
-        list[Path], typer.Argument(help="Model or checkpoint folders; or one run's folder, with --last.")
-    ],
+    checkpoints: Annotated[list[Path], argument(..., "Model or checkpoint folders; or one run's folder, with --last.")],
     output: options.ModelToWrite,
-    last: Annotated[
-        int | None, typer.Option("--last", "-n", min=1, help="Take the last N checkpoints of the run's folder.")
-    ] = None,
+    last: int | None = option(None, "Take the last N checkpoints of the run's folder.", min=1),
     force: options.Force = False,
 ) -> None:
     """Average the weights of checkpoints of one architecture.

@@ -8,21 +8,19 @@ from typing import Annotated
 import typer
 
 from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import argument, option
 
 
 def drop_auxiliaries(
-    model: Annotated[Path, typer.Argument(help="Model folder of a system ms-...: a run's average/ or best/.")],
+    model: Annotated[Path, argument(..., "Model folder of a system ms-...: a run's average/ or best/.")],
     output: options.ModelToWrite,
-    auxiliary: Annotated[
-        int | None,
-        typer.Option(
-            "--auxiliary",
-            "-a",
-            metavar="LAYER",
-            min=1,
-            help="Instead of the main decoder: the auxiliary decoder on this encoder layer, as a model by itself.",
-        ),
-    ] = None,
+    auxiliary: int | None = option(
+        None,
+        "Instead of the main decoder: the auxiliary decoder on this encoder layer, as a model by itself.",
+        "--auxiliary",
+        metavar="LAYER",
+        min=1,
+    ),
     force: options.Force = False,
 ) -> None:
     """Drop the auxiliary decoders of a model with multi-level supervision: smaller, and it translates the same.

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import argument, option
 
 
 def fuse(
-    models: Annotated[
-        list[str], typer.Argument(help="Model folders or Hub names: translation models and language models.")
-    ],
+    models: Annotated[list[str], argument(..., "Model folders or Hub names: translation models and language models.")],
     output: options.ModelToWrite,
-    alpha: Annotated[float, typer.Option(help="Scale of the translation models, 0 or more.")] = 1.0,
-    beta: Annotated[float, typer.Option(help="Scale of the language models, 0 or more.")] = 0.1,
-    normalization: Annotated[
-        str,
-        typer.Option(
-            help="symbol: the product is normalised at every token; sequence: never, which the thesis favours."
-        ),
-    ] = "sequence",
-    weight: Annotated[
-        list[float] | None,
-        typer.Option(
-            "--weight", "-w", help="One for each model, in their order: repeat it. Default: equal within a kind."
-        ),
-    ] = None,
+    alpha: float = option(1.0, "Scale of the translation models, 0 or more."),
+    beta: float = option(0.1, "Scale of the language models, 0 or more."),
+    normalization: str = option(
+        "sequence", "symbol: the product is normalised at every token; sequence: never, which the thesis favours."
+    ),
+    weight: list[float] | None = option(
+        None, "One for each model, in their order: repeat it. Default: equal within a kind."
+    ),
     force: options.Force = False,
 ) -> None:
     """Fuse translation models and language models of one target vocabulary: p_TM^alpha p_LM^beta.
