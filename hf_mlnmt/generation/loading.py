@@ -130,7 +130,7 @@ def parts_in_memory(model: Any, tokenizer: Any) -> Parts:
 
 
 def _without_adapter(model: Any) -> Any:
-    """Takes out the base model, which has adapters in its layers; what puts prompts before the input stays around it."""
+    """Takes out the base model, with adapters in its layers; what puts prompts before the input stays around it."""
     if not hasattr(model, "active_peft_config") or model.active_peft_config.is_prompt_learning:
         return model
     return model.get_base_model()

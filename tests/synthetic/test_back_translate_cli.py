@@ -16,8 +16,8 @@ def invoke(*arguments):
 
 
 def test_it_writes_pairs_and_says_what_was_dropped(folder, texts, tmp_path):
-    result = invoke(folder, *texts, "-o", tmp_path / "out", "--method", "top-k", "--top-k", 3, "--seed", 2, "--tag", "<bt>",
-                    "--limit", 30, "--max-new-tokens", 12, "--drop", "empty,long")  # fmt: skip
+    result = invoke(folder, *texts, "-o", tmp_path / "out", "--method", "top-k", "--top-k", 3, "--seed", 2,
+                    "--tag", "<bt>", "--limit", 30, "--max-new-tokens", 12, "--drop", "empty,long")  # fmt: skip
     assert result.exit_code == 0, result.output
     content = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert content["method"] == {"name": "top-k", "temperature": 1.0, "top_k": 3, "seed": 2}
