@@ -161,7 +161,7 @@ def _paragraph(error: Exception) -> str:
 
 def _untrusted(error: Exception) -> str:
     """Returns what to do where Transformers asks for trust_remote_code, else an empty string."""
-    if "trust_remote_code" not in str(error):
+    if "custom code" not in str(error):
         return ""
     return (
         "neither Transformers nor this package has such a model, and code of its own (auto_map) is not run unless you "

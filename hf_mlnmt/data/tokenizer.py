@@ -297,7 +297,12 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
         tokenizer = own_copy(
             tokenizer, PreTrainedTokenizerFast if isinstance(tokenizer, TranslationTokenizer) else None
         )
+        longest = tokenizer.model_max_length
+        if not isinstance(longest, int | float) or not longest >= 1:
+            raise UserError(f"{folder}/tokenizer_config.json: model_max_length: {longest!r} is no number of at least 1.")
         tokenizer("\uffff")  # fails here where the vocabulary lacks what unknown characters become
+    except UserError:
+        raise
     except Exception as error:  # the Rust side raises bare Exception for a broken file, a missing one is a TypeError
         why = "a file of it is missing" if isinstance(error, TypeError) else first_line(error)
         if "trust_remote_code" in str(error):  # an argument of Transformers, for a Hub name
@@ -307,9 +312,6 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
         raise UserError(
             f"{folder}: the tokenizer cannot be loaded ({why}). Give a model folder or a Hub name."
         ) from error
-    longest = tokenizer.model_max_length
-    if not isinstance(longest, int | float) or not longest >= 1:
-        raise UserError(f"{folder}/tokenizer_config.json: model_max_length: {longest!r} is no number of at least 1.")
     return tokenizer
 
 

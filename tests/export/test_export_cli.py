@@ -116,7 +116,7 @@ def test_configs_that_no_engine_can_have(folder, tmp_path):
         ({"eos_token_id": 4444}, "config.json: eos_token_id: 4444 is no number of a token"),
         ({"eos_token_id": None}, "config.json: eos_token_id: no token ends a sentence"),
         ({"pad_token_id": -1}, "config.json: pad_token_id: -1 is no number of a token"),
-        ({"architectures": 3}, "architectures: expected a list of names"),
+        ({"architectures": 3}, "architectures: expected a list"),
     ):
         (broken / "config.json").write_text(json.dumps({**config, **fields}))
         for to in ("ctranslate2", "marian", "onnx"):
