@@ -96,13 +96,7 @@ def back_translate(
     chosen = Method(method, beams=beams, **of_method, **noise)
     reasons = None if drop is None else () if drop == "none" else tuple(name.strip() for name in drop.split(","))
     settings = back_translation.Settings(
-        limit=limit,
-        drop=reasons,
-        max_ratio=max_ratio,
-        bad_lines=bad_lines,
-        window=window,
-        dtype=dtype,
-        **decoding,
+        limit=limit, drop=reasons, max_ratio=max_ratio, bad_lines=bad_lines, window=window, dtype=dtype, **decoding
     )
     how: dict[str, Any] = {"forward": forward, "tag": tag, "device": device, "revision": revision}
     how["shard"] = Shard.parse(shard) if shard is not None else None

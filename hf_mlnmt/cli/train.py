@@ -32,14 +32,11 @@ def train(
     from_: str | None = _of_pair(None, "Code of the source language; unless told, train.en says en.", "--from"),
     to: str | None = _of_pair(None, "Code of the target language; the same."),
     dev: tuple[str, str] | None = _of_pair(
-        None,
-        "The development set; unless told, up to 1,000 of the pairs.",
-        metavar="SOURCE TARGET",
+        None, "The development set; unless told, up to 1,000 of the pairs.", metavar="SOURCE TARGET"
     ),
     test: list[str] | None = _of_pair(None, "A test set. Give it again for more.", metavar="SOURCE TARGET"),
     text: str | None = _of_pair(
-        None,
-        "Text of the target language, one sentence a line: it is translated back and trained on too.",
+        None, "Text of the target language, one sentence a line: it is translated back and trained on too."
     ),
     system: str | None = option(
         None, "What is trained: a system of the zoo, m-10, or a recipe of the setup. Default: the recipe's."

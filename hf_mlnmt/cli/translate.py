@@ -155,10 +155,7 @@ def translate(
         about = lines.made_from(identity_of_model(model, **how), texts, search, **others)
     shown = search.progress and not (output is None and sys.stdout.isatty())  # where translations are seen themselves
     kept = "kept but for the last --window. The same command goes on." if about else ""
-    with (
-        LinesProgress(Console(stderr=True), kept, shown) as progress,
-        lines.opened(output, about) as (done, write),
-    ):
+    with LinesProgress(Console(stderr=True), kept, shown) as progress, lines.opened(output, about) as (done, write):
         if done:
             progress.say(f"going on at line {done + 1:,} of {total:,}")
 

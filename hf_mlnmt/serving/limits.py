@@ -1,6 +1,6 @@
 """Limits on what a client may ask of a server: sizes, times and numbers, each with its default; requests a minute.
 
-The command line takes its options from the fields of `Limits` (cli/serve.py), and this file imports nothing heavy.
+The command line takes its options from the fields of `Limits` (cli/options.py), and this file imports nothing heavy.
 """
 
 from __future__ import annotations
