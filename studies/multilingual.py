@@ -138,7 +138,8 @@ class Study:
     def recipe(self, row: Row) -> dict[str, Any]:
         """The keys of a row's recipe."""
         steps = self.options.updates * row.trained * row.times
-        content: dict[str, Any] = {"extends": f"multi30k-many/{row.recipe}", "directions": row.directions}
+        content: dict[str, Any] = {"extends": f"multi30k-many/{row.recipe}"}
+        content |= {"directions": row.directions} if row.directions else {}
         if row.system:
             content["model"] = {"system": row.system, "settings": None}
         else:

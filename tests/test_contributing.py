@@ -125,7 +125,7 @@ assert [row["words"] for row in found["rows"]] == [3, 1] and found["settings"] =
 from safetensors.torch import load_file
 from transformers import GenerationConfig
 
-from hf_mlnmt.convert.checkpoint import Account, Move, Source
+from hf_mlnmt.convert.checkpoint import Checkpoint, Move, Placement
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.zoo.systems import config_for
 
@@ -133,10 +133,10 @@ from hf_mlnmt.zoo.systems import config_for
 def read(path):
     """Reads a toy's checkpoint."""
     config = config_for("transformer", "tiny", vocab_size=40)
-    account = Account(str(path), load_file(path))
+    account = Placement(str(path), load_file(path))
     account.move(Move(name.removeprefix("toy."), (name,), False) for name in account.tensors)
     tokenizer = train_tokenizer(["a b c d"], vocab_size=40, byte_fallback=False)
-    return Source("toy", config, account, Tokenizers(tokenizer, tokenizer), GenerationConfig.from_model_config(config))
+    return Checkpoint("toy", config, account, Tokenizers(tokenizer, tokenizer), GenerationConfig.from_model_config(config))
 ''',
             "convert/importing.py": [
                 (
@@ -227,7 +227,7 @@ class ToyForConditionalGeneration(TransformerForConditionalGeneration):
             "zoo/systems.py": [
                 (
                     "_ENTRIES = (",
-                    '_ENTRIES = (\n    System("toy", Architecture("mlnmt-toy", "toy", "Toy"), {"loudness": 3.0}, '
+                    '_ENTRIES = (\n    System("toy", Architecture("mlnmt-toy", "toy", "Toy", encoder_heads=False), {"loudness": 3.0}, '
                     '"Toy", "loud"),',
                 )
             ],

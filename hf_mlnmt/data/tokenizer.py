@@ -299,7 +299,9 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
         )
         longest = tokenizer.model_max_length
         if not isinstance(longest, int | float) or not longest >= 1:
-            raise UserError(f"{folder}/tokenizer_config.json: model_max_length: {longest!r} is no number of at least 1.")
+            raise UserError(
+                f"{folder}/tokenizer_config.json: model_max_length: {longest!r} is no number of at least 1."
+            )
         tokenizer("\uffff")  # fails here where the vocabulary lacks what unknown characters become
     except UserError:
         raise

@@ -56,7 +56,7 @@ def test_no_process_is_left_behind_when_one_refuses(published, monkeypatch, tmp_
         code = "import sys; sys.exit('no')" if way == "first" else "import time; time.sleep(60)"
         process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
         started.append(process)
-        return way, process, scratch / way
+        return process
 
     monkeypatch.setattr("hf_mlnmt.hub.check_reload._start", sleeping)
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(published).eval(), AutoTokenizer.from_pretrained(published)
