@@ -136,7 +136,8 @@ def read(path):
     account = Placement(str(path), load_file(path))
     account.move(Move(name.removeprefix("toy."), (name,), False) for name in account.tensors)
     tokenizer = train_tokenizer(["a b c d"], vocab_size=40, byte_fallback=False)
-    return Checkpoint("toy", config, account, Tokenizers(tokenizer, tokenizer), GenerationConfig.from_model_config(config))
+    search = GenerationConfig.from_model_config(config)
+    return Checkpoint("toy", config, account, Tokenizers(tokenizer, tokenizer), search)
 ''',
             "convert/importing.py": [
                 (
@@ -227,7 +228,8 @@ class ToyForConditionalGeneration(TransformerForConditionalGeneration):
             "zoo/systems.py": [
                 (
                     "_ENTRIES = (",
-                    '_ENTRIES = (\n    System("toy", Architecture("mlnmt-toy", "toy", "Toy", encoder_heads=False), {"loudness": 3.0}, '
+                    '_ENTRIES = (\n    System("toy", Architecture("mlnmt-toy", "toy", "Toy", encoder_heads=False), '
+                    '{"loudness": 3.0}, '
                     '"Toy", "loud"),',
                 )
             ],
