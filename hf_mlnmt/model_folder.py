@@ -56,7 +56,7 @@ FORMS: dict[str, Form] = {
         **{
             "model_type?": str,
             "architectures?": (None, [str]),
-            "is_encoder_decoder?": _TRUTH,
+            "is_encoder_decoder?": bool,
             "tokenizers?": (None, {...: {"size": int, "digest": str}}),
         },
         **{

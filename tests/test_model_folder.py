@@ -261,6 +261,7 @@ def test_weights_in_one_file_go_before_an_index_that_was_left(folder, tmp_path):
         ({"dtype": "float128"}, "float128"),
         ({"dtype": "int32"}, r"dtype: expected float32, float16 or bfloat16, not torch\.int32"),
         ({"is_encoder_decoder": "no"}, 'is_encoder_decoder: expected true or false, not "no"'),
+        ({"is_encoder_decoder": None}, "is_encoder_decoder: expected true or false, not null"),
         ({"auto_map": 5}, "auto_map: expected a JSON object, not 5"),
         ({"quantization_config": 5}, "quantization_config: expected a JSON object, not 5"),
         ({"architectures": {"a": 1}}, "architectures: expected a list"),

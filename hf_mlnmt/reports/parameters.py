@@ -72,7 +72,7 @@ def model_of_config(config: Any) -> Any:
     try:
         with torch.device("meta"):
             return auto_class.from_config(config)
-    except ValueError as error:
+    except (ValueError, IndexError) as error:  # a fused model of no members has no first one
         raise UserError(f"no model of this config can be made: {first_line(error)}.") from error
 
 
