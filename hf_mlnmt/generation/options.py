@@ -53,7 +53,7 @@ class LengthPenalty:
     exponent: float
     normalization: str = "generate"
     uncounted: int = 0
-    """How many generated positions Z leaves out (1 when the language code is forced)."""
+    """Generated positions that Z leaves out (1 when the language code is forced)."""
 
     def __post_init__(self) -> None:
         if self.normalization not in LENGTH_NORMALIZATIONS:

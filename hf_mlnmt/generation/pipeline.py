@@ -511,9 +511,8 @@ class TranslationCall:
         rows = self.engine([piece.ids for piece in inputs], arguments, self.skipped, options.in_lists)
         for row, asked in zip(rows, terms or [], strict=terms is not None):
             met = [each for each in row if all(have(each.ids, phrases) for phrases in asked.values())]
-            row[:] = met + met[-1:] * (
-                len(row) - len(met)
-            )  # n again, the last one repeated; none if none has all terms
+            # The last one is repeated until there are n again; none is left if none has all terms.
+            row[:] = met + met[-1:] * (len(row) - len(met))
         hypotheses = [[self._decode(generated) for generated in row] for row in rows]
         return self._aligned(inputs, rows, hypotheses, arguments) if options.alignments else hypotheses
 
