@@ -68,11 +68,13 @@ def model_of_config(config: Any) -> Any:
     import torch
     import transformers
 
+    if not getattr(config, "translation_models", True):  # a fused model's config by default
+        raise UserError("no model of this config can be made: translation_models names no member.")
     auto_class = getattr(transformers, auto_class_of_config(config.to_dict()))
     try:
         with torch.device("meta"):
             return auto_class.from_config(config)
-    except (ValueError, IndexError) as error:  # a fused model of no members has no first one
+    except ValueError as error:
         raise UserError(f"no model of this config can be made: {first_line(error)}.") from error
 
 

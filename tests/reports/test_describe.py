@@ -86,6 +86,12 @@ def app() -> typer.Typer:
     return program
 
 
+def test_a_fused_config_of_no_members_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "mlnmt-fusion"}')
+    with pytest.raises(UserError, match="translation_models names no member"):
+        describe(tmp_path / "config.json")
+
+
 def test_untied_and_added_parts():
     from torch import nn
 
