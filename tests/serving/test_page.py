@@ -138,6 +138,7 @@ def shows(tab: Any, expected: str, place: str = OUT) -> None:
 def choose(tab: Any, label: str, option: str) -> None:
     tab.get_by_label(label, exact=True).click()
     tab.get_by_role("option", name=option, exact=True).click()
+    tab.wait_for_selector("[role=option]", state="detached")  # a list fades out, and the next one may name the same
 
 
 def test_typing_translates_once_the_keys_rest_and_the_last_text_wins(tab, batcher, monkeypatch):
