@@ -150,7 +150,7 @@ class Rules:
     def sentences_to_keep(self, done: Tensor, left: int) -> Tensor | None:
         """Returns the indices of the `left` sentences that are not done (sentences,), when so many are done that it is
         worth a copy of the others' state; else None."""
-        return (~done).nonzero()[:, 0] if self.rows_may_leave and left <= 0.75 * len(done) else None
+        return (~done).nonzero()[:, 0] if self.rows_may_leave and left <= 0.875 * len(done) else None
 
     def keep(self, sentences: Tensor, width: int) -> None:
         """Keeps these sentences (indices) alone, each with its `width` rows."""
