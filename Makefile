@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 export HF_HUB_DISABLE_TELEMETRY ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help demo test test-versions try-release newer-releases lint report records install clean
+.PHONY: help demo test test-versions try-release newer-releases lint report records site install clean
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -61,6 +61,10 @@ report: install  ## the tables of README and docs, and the pages of comparisons 
 
 records: install  ## the records in modeling/ and training/ that are made, and all model cards
 	$(BIN)/python studies/records.py
+
+site: install  ## docs/ as a site with search, systems and API: .cache/site/html/index.html
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[site]'
+	$(BIN)/python studies/site/build.py
 
 clean:  ## remove what the targets above made
 	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-try dist $(OUTPUT) .cache .pytest_cache .mypy_cache .ruff_cache
