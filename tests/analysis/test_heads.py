@@ -10,7 +10,7 @@ import torch
 from reference import analysis as reference
 
 from hf_mlnmt.analysis.reading import (
-    eager_attention,
+    attending,
     encode_sources,
     encoder_passes,
     forced_passes,
@@ -78,22 +78,21 @@ def test_a_row_without_weight_in_the_range_has_no_entropy():
 
 @pytest.mark.parametrize("system", ["transformer", "full-dc", "ms-1-aif"])
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
-def test_of_models_in_batches_and_one_by_one(folders, system, side):
+def test_of_models_in_batches_and_one_by_one(folders, monkeypatch, system, side):
     parts = load(str(folders(system)))
     sources = encode_sources(parts, TEXTS)
     targets = [ids[:length] for ids, length in zip(sources, (3, 5, 2))]
-    found = head_table(parts, sources, "distance", side, "all", False, targets, batch_tokens=1000)
-    again = head_table(parts, sources, "distance", side, "all", False, targets, batch_tokens=1)
+    found = head_table(parts, sources, "distance", side, "all", False, targets)
+    monkeypatch.setattr("hf_mlnmt.analysis.reading.BATCH_TOKENS", 1)
+    again = head_table(parts, sources, "distance", side, "all", False, targets)
     assert [row["value"] for row in again.rows()] == pytest.approx([row["value"] for row in found.rows()], rel=1e-5)
     assert parts.model.config._attn_implementation == "sdpa"
     units = ["local", "global"] if system == "full-dc" else [""]
     assert [list(layer) for layer in found.values] == [units] * 2
-    with eager_attention(parts.model) as before:
-        assert before == "sdpa"
-        sentences = []
-        for ids, target in zip(sources, targets):
-            (one,) = forced_passes(parts, [ids], [target], output_attentions=True)
-            sentences.append(getattr(one.output, f"{side}_attentions"))
+    sentences = []
+    for ids, target in zip(sources, targets):
+        (one,) = forced_passes(attending(parts), [ids], [target], output_attentions=True)
+        sentences.append(getattr(one.output, f"{side}_attentions"))
     for number, layer in enumerate(found.values):
         for index, unit in enumerate(units):
             for head in range(2):
