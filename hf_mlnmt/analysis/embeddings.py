@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hf_mlnmt.analysis.reading import source_batches
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.batches import batches_by_tokens, pad
 from hf_mlnmt.generation.languages import Direction, direction, has_modules, language_codes
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.pipeline import progress_bar
@@ -35,7 +35,6 @@ def embed_texts(
     texts: Sequence[str],
     language: str | None = None,
     pooling: str | int = "flat",
-    batch_tokens: int = 4096,
     progress: Any = None,
     target_language: str | None = None,
 ) -> np.ndarray:
@@ -62,22 +61,19 @@ def embed_texts(
     encoder = TextEncoder(parts.source, parts.source_processing, told, None, None)
     ids = encoder(list(texts))
     real = [number for number, sentence in enumerate(ids) if len(sentence) > encoder.overhead]
-    embeddings: np.ndarray | None = None
-    for batch in batches_by_tokens([len(ids[i]) for i in real], batch_tokens):
-        chosen = [real[i] for i in batch]
-        input_ids, mask = pad([ids[i] for i in chosen], parts.source.pad_token_id or 0, model.device)
+    if not real:
+        raise UserError("there is no text to embed: every line is empty.")
+    vectors: dict[int, np.ndarray] = {}
+    for batch, input_ids, mask in source_batches(parts, [ids[i] for i in real]):
         try:
-            vectors = _embed(model, input_ids, mask, options).float().cpu().numpy()
+            embedded = _embed(model, input_ids, mask, options).float().cpu().numpy()
         except ValueError as error:
             raise UserError(str(error)) from error
-        if embeddings is None:
-            embeddings = np.zeros((len(texts), vectors.shape[1]), np.float32)
-        embeddings[chosen] = vectors
+        vectors |= {real[i]: vector for i, vector in zip(batch, embedded, strict=True)}
         if progress:
-            progress(len(chosen))
-    if embeddings is None:
-        raise UserError("there is no text to embed: every line is empty.")
-    return embeddings
+            progress(len(batch))
+    zeros = np.zeros_like(vectors[real[0]])
+    return np.stack([vectors.get(number, zeros) for number in range(len(texts))])
 
 
 def embed_file(

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -51,7 +51,7 @@ from hf_mlnmt.analysis.probing_tasks import (
 from hf_mlnmt.analysis.reading import Systems, encode_sources, encoder_passes, usable_indices
 from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import Form, atomic_path, read_json, write_json
+from hf_mlnmt.files import atomic_path
 from hf_mlnmt.generation.languages import has_modules
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.made_from import Digest
@@ -68,16 +68,13 @@ def check_layer(model: Any, layer: int | None) -> int:
     return last if layer is None else layer
 
 
-def mean_states(
-    parts: Parts, sources: Sequence[Sequence[int]], layers: Sequence[int], batch_tokens: int = 4096
-) -> dict[int, Tensor]:
-    """Returns {layer: means (sentences, width) over real positions} of token ids, float32, on the CPU."""
-    vectors: dict[int, dict[int, Tensor]] = {layer: {} for layer in layers}
-    for read in encoder_passes(parts, sources, batch_tokens, output_hidden_states=True):
-        for layer in layers:
-            means = pooled_states(read.output.hidden_states[layer].float(), read.source_real, "mean").cpu()
-            vectors[layer].update(zip(read.indices, means, strict=True))
-    return {layer: torch.stack([rows[i] for i in range(len(sources))]) for layer, rows in vectors.items()}
+def mean_states(parts: Parts, sources: Sequence[Sequence[int]], layer: int) -> Tensor:
+    """Returns the means of a layer's states over real positions, float32 (sentences, width), on the CPU."""
+    vectors: dict[int, Tensor] = {}
+    for read in encoder_passes(parts, sources, output_hidden_states=True):
+        means = pooled_states(read.output.hidden_states[layer].float(), read.source_real, "mean").cpu()
+        vectors.update(zip(read.indices, means, strict=True))
+    return torch.stack([vectors[i] for i in range(len(sources))])
 
 
 def fingerprint(model: Any) -> str:
@@ -88,40 +85,26 @@ def fingerprint(model: Any) -> str:
 
 
 def cached_states(
-    parts: Parts,
-    texts: Sequence[str],
-    layers: Sequence[int],
-    cache: str | Path | None = None,
-    batch_tokens: int = 4096,
-    source_language: str | None = None,
-    target_language: str | None = None,
-) -> dict[int, Tensor]:
-    """Returns `mean_states` of texts; with a folder `cache`, vectors in it are read, others computed and written.
+    parts: Parts, texts: Sequence[str], layer: int, cache: Path, languages: tuple[str | None, str | None] = (None, None)
+) -> Tensor:
+    """Returns `mean_states` of texts: those in the folder `cache` are read, others computed and written.
 
-    A file holds one layer of some thousand sentences, under a name made from the encoder's weights and the token ids;
-    an interrupted run goes on behind the last one.
+    A file holds some thousand sentences, under a name made from the encoder's weights and the token ids; an interrupted
+    run goes on behind the last one.
     """
-    sources = encode_sources(parts, texts, source_language, target_language)
-    if cache is None:
-        return mean_states(parts, sources, layers, batch_tokens)
-    of_model = fingerprint(parts.model)
-    vectors: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+    sources, of_model, vectors = encode_sources(parts, texts, *languages), fingerprint(parts.model), []
     for start in range(0, len(sources), CHUNK):
         chunk = sources[start : start + CHUNK]
-        names = {layer: Digest("sha256").text(f"{of_model} {layer} {chunk}").hex()[:32] for layer in layers}
-        paths = {layer: Path(cache) / f"{name}.safetensors" for layer, name in names.items()}
-        states: dict[int, Tensor] = {}
-        for layer, path in paths.items():
-            with suppress(FileNotFoundError, SafetensorError, KeyError):  # none, or half a file
-                states[layer] = load_file(path)["states"]
-        if lacking := [layer for layer in layers if layer not in states]:
-            for layer, computed in mean_states(parts, chunk, lacking, batch_tokens).items():
-                states[layer] = computed
-                with atomic_path(paths[layer]) as temporary:
-                    save_file({"states": computed}, temporary)
-        for layer in layers:
-            vectors[layer].append(states[layer])
-    return {layer: torch.cat(chunks) for layer, chunks in vectors.items()}
+        name = Digest("sha256").text(f"{of_model} {layer} {chunk}").hex()[:32]
+        path = cache / f"{name}.safetensors"
+        try:
+            states = load_file(path)["states"]
+        except (FileNotFoundError, SafetensorError, KeyError):  # none, or half a file
+            states = mean_states(parts, chunk, layer)
+            with atomic_path(path) as temporary:
+                save_file({"states": states}, temporary)
+        vectors.append(states)
+    return torch.cat(vectors)
 
 
 @dataclass(frozen=True)
@@ -225,40 +208,23 @@ def wilson_interval(right: int, count: int, z: float = 1.959964) -> tuple[float,
     return (middle - width) / (1 + square), (middle + width) / (1 + square)
 
 
-def probe_key(
-    parts: Parts,
-    task: ProbingTask,
-    layer: int | str,
-    classifier: Classifier,
-    settings: MlpSettings,
-    seed: int,
-    **reading: Any,
-) -> str:
-    """Returns a digest of all that a probe's result depends on, to recognise one that is done; arguments of `probe`."""
-    texts = [(part, task.texts[part], task.labels[part]) for part in PARTS]
-    used = {**asdict(settings), "seed": seed} if classifier == "mlp" else {}
-    languages = [reading.get(name) for name in ("source_language", "target_language")]
-    content = [fingerprint(parts.model), layer, classifier, used, languages, task.classes, texts]
-    return Digest("sha256").value(content).hex()[:16]
-
-
 def probe(
     parts: Parts,
     task: ProbingTask,
     layer: int | str,
     classifier: Classifier,
     settings: MlpSettings,
+    cache: Path,
     seed: int = 1,
-    cache: str | Path | None = None,
-    **reading: Any,
+    languages: tuple[str | None, str | None] = (None, None),
 ) -> dict[str, Any]:
     """Returns a row: accuracy on the test part in percent with its 95 % interval, and that of the most frequent class.
 
     layer: of the encoder, 0 the embeddings; or the pooling of `embed_texts`: "flat", "mean", "row 3".
     `majority`: the most frequent class's accuracy; `epoch`: the perceptron's best, by `dev_accuracy`; `train`,
-    `dev`, `test`: sentences. `reading`: batch_tokens, source_language, target_language of `cached_states`.
+    `dev`, `test`: sentences.
     """
-    vectors = {part: _vectors(parts, task.texts[part], layer, cache, **reading) for part in PARTS}
+    vectors = {part: _vectors(parts, task.texts[part], layer, cache, languages) for part in PARTS}
     labels = {part: torch.tensor(task.labels[part]) for part in PARTS}
     if classifier == "mlp":
         predictions = train_mlp(vectors, labels, len(task.classes), settings, seed)
@@ -280,18 +246,13 @@ def probe(
 
 
 def _vectors(
-    parts: Parts, texts: Sequence[str], layer: int | str, cache: str | Path | None = None, **reading: Any
+    parts: Parts, texts: Sequence[str], layer: int | str, cache: Path, languages: tuple[str | None, str | None]
 ) -> torch.Tensor:
     """Returns (sentences, width): a layer's mean states, or the model's embeddings, which are not cached."""
     if isinstance(layer, int):
-        return cached_states(parts, texts, [layer], cache, **reading)[layer]
+        return cached_states(parts, texts, layer, cache, languages)
     pooling = int(layer.removeprefix("row ")) if layer.startswith("row ") else layer
-    batch_tokens = reading.get("batch_tokens") or 4096
-    return torch.from_numpy(embed_texts(parts, texts, reading.get("source_language"), pooling, batch_tokens))
-
-
-DONE = "probes"  # folder of finished probes, a file each
-_ROW: Form = dict.fromkeys(("accuracy", "low", "high", "majority"), float)
+    return torch.from_numpy(embed_texts(parts, texts, languages[0], pooling))
 
 
 def read_sizes(text: str) -> list[int]:
@@ -338,17 +299,16 @@ def senteval_tasks(paths: Sequence[Path]) -> list[ProbingTask]:
 def probing_study(
     systems: Systems,
     tasks: Sequence[ProbingTask],
-    folder: str | Path,
+    cache: Path,
     layers: Sequence[int] | None = None,
     classifiers: Sequence[Classifier] | None = None,
     preset: str = "multi-level",
     seed: int = 1,
-    cache: str | Path | None = None,
     tell: Callable[[str], None] = lambda text: None,
     pooling: str | None = None,
-    **reading: Any,
+    languages: tuple[str | None, str | None] = (None, None),
 ) -> Study:
-    """Probes every system on every task; each result is written into `folder` at once, and read there the next time.
+    """Probes every system on every task; vectors are kept in the folder `cache`, and read there the next time.
 
     layers: None for the last one of each encoder. pooling: of `embed_texts`, "flat", "mean" or "row 3": the model's
     embeddings (of an attention bridge, where there is one) in place of a layer's states.
@@ -359,23 +319,12 @@ def probing_study(
     chosen: dict[str, list[Any]] = {
         name: _layers(name, parts, layers) if pooling is None else [pooling] for name, parts in systems.items()
     }
-    for task in tasks:
-        for name, parts in systems.items():
-            for layer in chosen[name]:
-                for classifier in classifiers or CLASSIFIERS:
-                    settings = PRESETS[preset]
-                    key = probe_key(parts, task, layer, classifier, settings, seed, **reading)
-                    path = Path(folder) / DONE / f"{key}.json"
-                    if path.is_file():
-                        row = read_json(path, _ROW)
-                        row |= {"task": task.name, "layer": layer, "classifier": classifier}
-                    else:
-                        vectors = cache or Path(folder) / "vectors"
-                        row = probe(parts, task, layer, classifier, settings, seed, vectors, **reading)
-                        write_json(path, row)
-                        place = f"layer {layer}" if isinstance(layer, int) else layer
-                        tell(f"{name}, {task.name}, {place}, {classifier}: {row['accuracy']:.2f}")
-                    study.rows.append({"system": name, **row})
+    every = [(task, name, layer) for task in tasks for name in systems for layer in chosen[name]]
+    for (task, name, layer), classifier in product(every, classifiers or CLASSIFIERS):
+        row = probe(systems[name], task, layer, classifier, PRESETS[preset], cache, seed, languages)
+        place = f"layer {layer}" if isinstance(layer, int) else layer
+        tell(f"{name}, {task.name}, {place}, {classifier}: {row['accuracy']:.2f}")
+        study.rows.append({"system": name, **row})
     study.summary = [
         {
             **{key: row[key] for key in ("system", "task", "layer", "classifier")},
