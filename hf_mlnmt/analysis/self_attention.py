@@ -45,7 +45,6 @@ finite.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple, get_args
@@ -118,28 +117,16 @@ STATISTICS: dict[str, Sums] = {"distance": distance_sums, "entropy": entropy_sum
 UNITS = ("local", "global")
 
 
-@dataclass(frozen=True)
-class HeadTable:
-    """`values[layer][unit]` (heads,): layers from 0; the unit is "" where a layer has one attention."""
+HeadValues = list[dict[str, Tensor]]
+"""Of each layer {unit: (heads,)}; the unit is "" where a layer has one attention."""
 
-    values: list[dict[str, Tensor]]
 
-    def means(self) -> dict[str, dict[int, float]]:
-        """Returns {unit: {layer from 1: the mean over its heads}}, equations 14 and 16."""
-        means: dict[str, dict[int, float]] = {}
-        for number, layer in enumerate(self.values, start=1):
-            for unit, heads in layer.items():
-                means.setdefault(unit, {})[number] = heads.mean().item()
-        return means
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Returns a row for each head: layer and head counted from 1, unit, value."""
-        return [
-            {"layer": number, "unit": unit, "head": head, "value": value}
-            for number, layer in enumerate(self.values, start=1)
-            for unit, heads in layer.items()
-            for head, value in enumerate(heads.tolist(), start=1)
-        ]
+def head_rows(layers: HeadValues) -> list[dict[str, Any]]:
+    """Returns a row for each head, then one for each layer's mean over its heads (14, 16): layer, unit, head, value."""
+    units = [(number, unit, heads) for number, layer in enumerate(layers, start=1) for unit, heads in layer.items()]
+    numbered = [(number, unit, head, x) for number, unit, heads in units for head, x in enumerate(heads.tolist(), 1)]
+    means = [(number, unit, "mean", heads.mean().item()) for number, unit, heads in units]
+    return [dict(zip(("layer", "unit", "head", "value"), row)) for row in (*numbered, *means)]
 
 
 def by_unit(weights: Tensor) -> dict[str, Tensor]:
@@ -155,7 +142,7 @@ def head_table(
     positions: Range = "printed",
     renormalize: bool = False,
     targets: Sequence[Sequence[int]] | None = None,
-) -> HeadTable:
+) -> HeadValues:
     """Measures `statistic` ("distance" or "entropy") of every head of one side.
 
     sources, targets: token ids of each sentence (reading.py); without `targets` the decoder reads its own greedy
@@ -169,7 +156,7 @@ def head_table(
             for unit, weights in by_unit(layer).items():
                 of_batch = torch.stack(STATISTICS[statistic](weights, real, positions, renormalize))
                 sums[unit] = sums.get(unit, 0) + of_batch
-    return HeadTable([{unit: (above / below).cpu() for unit, (above, below) in sums.items()} for sums in totals])
+    return [{unit: (above / below).cpu() for unit, (above, below) in sums.items()} for sums in totals]
 
 
 def _attentions(
@@ -345,45 +332,37 @@ def heads_study(
     """
     study = Study(f"{statistic}.{side}")
     ranges = RANGES if side == "encoder" else RANGES[:1]
-    tables: dict[Range, dict[str, HeadTable]] = {positions: {} for positions in ranges}
-    for name, parts in systems.items():
-        sources, targets = sample.source_ids(parts), sample.target_ids(parts)
-        for positions in ranges:
-            with naming(name):
-                table = head_table(parts, sources, statistic, side, positions, renormalize, targets)
-            tables[positions][name] = table
-            study.rows += [{"system": name, "range": positions, **row} for row in table.rows()]
     lines: dict[str, dict[str, dict[int, float]]] = {}
-    for positions, of_range in tables.items():
-        title = RANGE_TITLES[positions] if len(ranges) > 1 else ""
-        for name, table in of_range.items():
-            for unit, means in table.means().items():
-                lines.setdefault(title, {})[_title(name, unit)] = means
-                for x, y in means.items():
-                    common = {"system": name, "range": positions, "layer": x, "unit": unit}
-                    study.rows.append({**common, "head": "mean", "value": y})
+    for positions in ranges:
+        curves, panels = lines.setdefault(RANGE_TITLES[positions] if len(ranges) > 1 else "", {}), list[Panel]()
+        for name, parts in systems.items():
+            sources, targets = sample.source_ids(parts), sample.target_ids(parts)
+            with naming(name):
+                layers = head_table(parts, sources, statistic, side, positions, renormalize, targets)
+            rows = head_rows(layers)
+            study.rows += [{"system": name, "range": positions, **row} for row in rows]
+            for unit in dict.fromkeys(row["unit"] for row in rows):
+                title = f"{name}, {unit}" if unit else name
+                means = {row["layer"]: row["value"] for row in rows if (row["unit"], row["head"]) == (unit, "mean")}
+                curves[title] = means
                 shown = {f"layer {x}": round(y, 3) for x, y in means.items()}
-                study.summary.append({"system": _title(name, unit), "range": RANGE_TITLES[positions], **shown})
-        panels = [panel for name, table in of_range.items() for panel in _panels(name, table)]
+                study.summary.append({"system": title, "range": RANGE_TITLES[positions], **shown})
+                panels.append(_panel(title, unit, layers))
         stem = f"{study.stem}.heads.{positions}"
         study.figures[stem] = figures.heat_maps(panels, "layer", "head", UNITS_OF[statistic])
     study.figures[f"{study.stem}.layers"] = figures.curves(lines, f"{side} layer", UNITS_OF[statistic])
     return study
 
 
-def _title(name: str, unit: str) -> str:
-    return f"{name}, {unit}" if unit else name
+def _panel(title: str, unit: str, layers: HeadValues) -> Panel:
+    """Returns the heat map of a unit, empty where a layer has not that unit."""
+    count = max(len(heads) for layer in layers for heads in layer.values())
+    values = [layer[unit].tolist() if unit in layer else [None] * count for layer in layers]
+    return Panel(title, values, _numbered(len(values)), _numbered(count))
 
 
-def _panels(name: str, table: HeadTable) -> list[Panel]:
-    """Returns a heat map for each unit, empty where a layer has not that unit."""
-    count = max(len(heads) for layer in table.values for heads in layer.values())
-    panels = []
-    for unit in table.means():
-        values = [layer[unit].tolist() if unit in layer else [None] * count for layer in table.values]
-        rows = [str(number) for number in range(1, len(values) + 1)]
-        panels.append(Panel(_title(name, unit), values, rows, [str(head) for head in range(1, count + 1)]))
-    return panels
+def _numbered(count: int) -> list[str]:
+    return [str(number) for number in range(1, count + 1)]
 
 
 def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder", over_heads: bool = False) -> Study:
