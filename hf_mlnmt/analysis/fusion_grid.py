@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -22,7 +22,6 @@ from hf_mlnmt.files import Form, read_json, size_and_crc
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.pipeline import progress_bar
 from hf_mlnmt.made_from import differences, sha256_of_lines
-from hf_mlnmt.table import Number, Table
 
 # The thesis's; 0 is the translation models alone.
 ALPHAS = (1e-3, 1e-2, 1e-1, 0.5, 1.0, 5.0, 10.0)
@@ -148,38 +147,29 @@ def best(rows: Iterable[Row]) -> Row:
     return max(rows, key=lambda row: (row["BLEU"], row["beta"]))
 
 
-def tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Yields BLEU, alpha by beta, the best row in bold; or with one alpha a row for each beta, TER and lengths too."""
-    alphas, betas = (sorted({row[name] for row in rows}) for name in ("alpha", "beta"))
-    top = best(rows)
-    note = f"best: alpha {_shown(top['alpha'])}, beta {_shown(top['beta'])}, BLEU {top['BLEU']:.2f}"
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Returns BLEU, a row for each alpha, a column for each beta; with one alpha all scores, a row for each beta."""
+    alphas, betas, values = _bleu(rows)
     if len(alphas) == 1:
-        columns = [Number("beta"), *map(Number, METRICS), Number("length ratio")]
-        cells = [
-            [_shown(row["beta"]), *(f"{row[name]:.2f}" for name in METRICS), f"{row['length_ratio']:.3f}"]
-            for row in rows
-        ]
-        yield Table(columns, cells, f"alpha {_shown(alphas[0])}", note, bold=[list(rows).index(top)])
-        return
-    of = {(row["alpha"], row["beta"]): f"{row['BLEU']:.2f}" for row in rows}
-    head = [Number("alpha \\ beta"), *(Number(_shown(beta)) for beta in betas)]
-    cells = [[_shown(alpha), *(of.get((alpha, beta), "") for beta in betas)] for alpha in alphas]
-    yield Table(head, cells, "BLEU", note, bold=[alphas.index(top["alpha"])])
+        return [{name: row[name] for name in ("beta", *METRICS, "length_ratio")} for row in rows]
+    named = [f"beta {beta:g}" for beta in betas]
+    return [{"alpha": alpha, **dict(zip(named, line, strict=True))} for alpha, line in zip(alphas, values, strict=True)]
 
 
 def draw(rows: Sequence[Row], folder: str | Path) -> list[Path]:
     """Draws the heat map of BLEU, grid.png and grid.svg."""
+    alphas, betas, values = _bleu(rows)
+    panel = Panel("", values, [f"{alpha:g}" for alpha in alphas], [f"{beta:g}" for beta in betas])
+    return save(heat_maps([panel], "alpha", "beta", "BLEU"), folder, STEM)
+
+
+def _bleu(rows: Sequence[Row]) -> tuple[list[float], list[float], list[list[float | None]]]:
+    """Returns the alphas, the betas, and BLEU (alphas, betas)."""
     alphas, betas = (sorted({row[name] for row in rows}) for name in ("alpha", "beta"))
     of = {(row["alpha"], row["beta"]): row["BLEU"] for row in rows}
-    values = [[of.get((alpha, beta)) for beta in betas] for alpha in alphas]
-    panel = Panel("", values, [_shown(alpha) for alpha in alphas], [_shown(beta) for beta in betas])
-    return save(heat_maps([panel], "alpha", "beta", "BLEU"), folder, STEM)
+    return alphas, betas, [[of.get((alpha, beta)) for beta in betas] for alpha in alphas]
 
 
 def _gamma(alpha: float, beta: float) -> float | None:
     """Returns beta / alpha to twelve digits: 0.001 / 0.01 is 0.01 / 0.1; None without translation models."""
     return float(f"{beta / alpha:.12g}") if alpha else None
-
-
-def _shown(value: float) -> str:
-    return f"{value:g}"

@@ -1,24 +1,10 @@
 """Translations of one test set by several systems, looked at beyond one score; and scores of several test sets.
 
-Faults of translations that no score names. Words are runs of letters (and digits) without case
-(data/words.py); a translation may be counted under several headings:
+Faults of translations that no score names (`KINDS`); words are runs of letters and digits without case (data/words.py),
+and a translation may have several faults. BLEU and chrF by the length of the source sentence. The sentences that two
+systems translate most differently in quality: the largest differences of sentence chrF.
 
-empty         no character but white space
-copied        the words of the source, in its order, unlike the reference's
-repeated      a phrase of 2 to 4 words twice in a row, or a word three times, and no such run in source or reference
-untranslated  at least half of its words stand in the source and not in the reference
-off target    in another language than the reference's, by `LanguageGuesser` (evaluation/language.py)
-
-BLEU and chrF by the length of the source sentence:
-
-| set | groups of source lengths |
-| --- | --- |
-| wmt | under 10, 10 to 19, 20 to 29, 30 to 39, 40 to 49, 50 and more |
-| iwslt | 1 to 10, 11 to 20, 21 to 30, 31 to 40, over 40 |
-
-Departs: the texts print 10-20, 20-30, so that 20 would be in two groups; here it is in the second.
-
-The sentences that two systems translate most differently in quality: the largest differences of sentence chrF.
+Departs: the texts print groups of lengths as 10-20, 20-30, so that 20 would be in two; here it is in the second.
 
 References: thesis on joint attention, sections 3.5.1, 4.5.1 and 5.6.4; "Every Layer Counts", PBML 115, section 7.1;
 thesis on monolingual data, table 4.37, whose columns are test sets of two domains, and section 4.4.6.
@@ -96,10 +82,8 @@ def output_statistics(
 ) -> dict[str, Any]:
     """Returns length ratio (output to reference, sacreBLEU's tokens), and share and sentences (from 1) of each kind.
 
-    `language` is the target's, as of score().
-
     `is_off_target` says of a translation whether it is in a wrong language; without it that kind is left out. Of
-    several references the first is compared with.
+    several references the first is compared with. language: the target's, as of score().
     """
     sets = reference_lists(references)
     _check("the output", outputs, sets, len(sources))

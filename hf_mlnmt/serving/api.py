@@ -26,6 +26,7 @@ from starlette.exceptions import HTTPException
 from hf_mlnmt import __version__
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.generation.segments import check_characters
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.serving import detection
@@ -104,21 +105,10 @@ class Error(BaseModel):
     error: str
 
 
-class Translated(BaseModel):
-    """A translation; `score` is its log probability divided by the length normalisation."""
-
-    text: str
-    score: float
-    log_probability: float
-    length: int
-    finished: bool
-    alignment: list[tuple[int, int]] | None = None
-
-
 class Answer(BaseModel):
     """Translations of each text, the best first."""
 
-    translations: list[list[Translated]]
+    translations: list[list[Hypothesis]]
     source: str | None
     target: str | None
     detected: list[Detection] | None = None
