@@ -19,6 +19,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from dataclasses import dataclass, field
+from ipaddress import IPv6Network
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -239,12 +240,8 @@ def _too_large(is_file: bool, size: int, limit: int) -> LimitPassed:
 def client_of(scope: Any) -> str:
     """Returns a client's address; of IPv6 the network of 64 bits, which one client has to itself."""
     address = (scope.get("client") or ("",))[0]
-    if ":" not in address:
-        return address
-    from ipaddress import IPv6Address, IPv6Network
-
     try:
-        return str(IPv6Network((int(IPv6Address(address.split("%")[0])) >> 64 << 64, 64)))
+        return str(IPv6Network(f"{address.split('%')[0]}/64", strict=False))
     except ValueError:
         return address
 
