@@ -125,10 +125,7 @@ def read_part(folder: Path, name: str) -> dict[str, Any]:
 
 
 def read_config(path: Path, **options: Any) -> Any:
-    """Returns the config of a model folder or of a JSON file, as Transformers reads it.
-
-    Args:
-        options: AutoConfig.from_pretrained's.
+    """Returns the config of a model folder or of a JSON file, as AutoConfig.from_pretrained reads it.
 
     Raises: UserError when it is missing, or no model's.
     """
@@ -331,10 +328,7 @@ def is_causal_folder(folder: str | Path) -> bool:
 def fetch_small_files(name: str | Path, **options: Any) -> Path:
     """Returns the folder itself, or one with all that a name on the Hub has but the weights.
 
-    Args:
-        options: revision, token, cache_dir of the Hub; others are passed over.
-
-    Raises: UserError when it is neither.
+    options: revision, token, cache_dir of the Hub; others are passed over. Raises: UserError when it is neither.
     """
     if Path(name).is_dir():
         return Path(name)

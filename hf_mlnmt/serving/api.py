@@ -390,9 +390,9 @@ async def download_file(token: str, api: Served) -> Response:
 @_get("/health", responses={503: {"model": Error}})
 @_operation("/healthz")
 async def healthz(api: Served) -> dict[str, str]:
-    """Answer 200 as long as the process runs and its workers work."""
+    """Answer 200 as long as the process runs and its worker works."""
     if not api.batcher.healthy:
-        raise HTTPException(503, "a worker that translates has ended; start the server again")
+        raise HTTPException(503, "the worker that translates has ended; start the server again")
     return {"status": "ok"}
 
 

@@ -62,14 +62,10 @@ def differences(best: str, other: str) -> str:
 def translation(
     name: str | None, ranked: Sequence[Hypothesis], language: str | None, note: str = "", beside: str | None = None
 ) -> str:
-    """Returns a model's translation, and its n-best list where it has several.
+    """Returns a model's translation, and its n-best list where it has several hypotheses.
 
-    Args:
-        name: of the model, where several are shown.
-        ranked: its hypotheses, best first.
-        language: code of the text.
-        note: how it was made, if that is not plain.
-        beside: the translation of another model, to which the differences are marked.
+    name: of the model, where several are shown. note: how it was made, if that is not plain. beside: the translation
+    of another model, to which the differences are marked.
     """
     best = ranked[0].text
     shown = best if beside is None else Markup(differences(beside, best))
@@ -104,7 +100,6 @@ class Attention:
 def attention_of(parts: Parts, text: str, translated: str, source: str | None, target: str | None) -> Attention:
     """Computes the attention of a pass of the model over a text and its translation.
 
-    The pass has a copy of the model, which shares the weights: others may translate at the same time.
     Raises: UserError where the model is not of this package or has no attention over the source, or the text is too
     long to be read at once.
     """
