@@ -262,15 +262,8 @@ def map_study(
                 rows = source if side == "encoder" else ["<s>", *target[:-1]]
                 columns = rows
         panels = [Panel(title, values.tolist(), rows, columns) for title, values in maps.items()]
-        study.rows += [
-            {
-                **{"system": name, "map": panel.title},
-                **{"row": y, "from": rows[y], "column": x, "to": columns[x], "weight": value},
-            }
-            for panel in panels
-            for y, line in enumerate(panel.values)
-            for x, value in enumerate(line)
-        ]
+        for panel in panels:
+            study.rows += _cells(panel, "from", "to", "weight", system=name, map=panel.title)
         stem = f"{study.stem}.{file_name(name)}"
         labels = ("target", "source") if side == "source" else ("from", "to")
         study.figures[stem] = figures.heat_maps(panels, *labels, "attention weight", numbers=False, low=0.0)
@@ -297,23 +290,10 @@ def coverage_study(
                 raise UserError(f"{type(parts.model).__name__} does not attend to source positions: nothing to sum.")
             places = choose_places(weights, layer, head)
         panels = [Panel(str(place), weights[place][0].cumsum(0).tolist(), target, source) for place in places]
-        study.rows += [
-            {
-                **{"system": name, "layer": place.layer},
-                **({"encoder_layer": place.encoder_layer} if place.encoder_layer else {}),
-                **{
-                    "head": head or "mean",
-                    "row": y,
-                    "target": target[y],
-                    "column": x,
-                    "source": source[x],
-                    "coverage": value,
-                },
-            }
-            for place, panel in zip(places, panels, strict=True)
-            for y, line in enumerate(panel.values)
-            for x, value in enumerate(line)
-        ]
+        for place, panel in zip(places, panels, strict=True):
+            over = {"encoder_layer": place.encoder_layer} if place.encoder_layer else {}
+            at = {"system": name, "layer": place.layer, **over, "head": head or "mean"}
+            study.rows += _cells(panel, "target", "source", "coverage", **at)
         stem = file_name(name)
         how: dict[str, Any] = {"numbers": False, "low": 0.0}
         study.figures[f"coverage.{stem}"] = figures.heat_maps(panels, "target", "source", "attention so far", **how)
@@ -324,6 +304,15 @@ def coverage_study(
             study.rows += [{"system": name, "column": x, "source": s, "fertility": value} for x, (s, value) in numbered]
             study.figures[f"fertilities.{stem}"] = figures.token_bars({name: list(zip(source, phi))}, "fertility")
     return study
+
+
+def _cells(panel: Panel, row: str, column: str, value: str, **at: Any) -> list[dict[str, Any]]:
+    """Returns a row of a study for each cell of a heat map: `at`, the cell's place by number and name, its value."""
+    return [
+        {**at, "row": y, row: panel.rows[y], "column": x, column: panel.columns[x], value: number}
+        for y, line in enumerate(panel.values)
+        for x, number in enumerate(line)
+    ]
 
 
 def _read_first(parts: Parts, sample: Sample, num_beams: int = 1) -> tuple[Pass, list[str], list[str]]:

@@ -282,17 +282,25 @@ _post = partial(_router.post, responses=_ERRORS, tags=["LibreTranslate"])
 _operation = partial(_router.get, responses={503: {"model": Error}}, tags=["operation"])
 
 
+async def _asked(request: Request, api: Api, model: type[BaseModel], *needed: str) -> tuple[Any, list[str]]:
+    """Admits a request; returns what it asks for, as the model has it, and its texts, which are within the limits."""
+    given = await given_by(request)
+    api.admit(request, given)
+    _need(given, *needed)
+    asked = _checked(model, {name: value for name, value in given.items() if name != "api_key"})
+    texts = asked.texts if "texts" in model.model_fields else asked.q
+    texts = [texts] if isinstance(texts, str) else texts
+    api.check(texts, request.scope["record"])
+    return asked, texts
+
+
 @_post("/translate", response_model=TranslateResponse, openapi_extra=_body_of(TranslateRequest))
 async def translate(request: Request, api: Served) -> Response:
     """Translate a text or several, plain or HTML."""
-    given, record = await given_by(request), request.scope["record"]
-    api.admit(request, given)
-    _need(given, "q", "source", "target")
-    asked: TranslateRequest = _checked(TranslateRequest, given)
+    asked, texts = await _asked(request, api, TranslateRequest, "q", "source", "target")
     if asked.alternatives >= api.limits.n_best:
         raise HTTPException(400, f"alternatives: the limit (n_best) is {api.limits.n_best - 1}")
-    texts = [asked.q] if isinstance(asked.q, str) else asked.q
-    api.check(texts, record)
+    record = request.scope["record"]
     async with api.within("seconds"):
         sources, detected = await api.languages_of(texts, asked.source, asked.strict)
         options: dict[str, Any] = {"num_return_sequences": asked.alternatives + 1} if asked.alternatives else {}
@@ -312,12 +320,7 @@ async def translate(request: Request, api: Served) -> Response:
 @_post("/detect", response_model=list[Detection], openapi_extra=_body_of(DetectRequest))
 async def detect(request: Request, api: Served) -> Response:
     """Say which of the served languages a text is in, the likeliest first."""
-    given = await given_by(request)
-    api.admit(request, given)
-    _need(given, "q")
-    asked: DetectRequest = _checked(DetectRequest, given)
-    texts = [asked.q] if isinstance(asked.q, str) else asked.q
-    api.check(texts, request.scope["record"])
+    _, texts = await _asked(request, api, DetectRequest, "q")
     ranked = await asyncio.to_thread(detection.rank, " ".join(texts), list(api.batcher.models.languages()))
     return JSONResponse([found._asdict() for found in ranked if found.confidence > 0] or [ranked[0]._asdict()])
 
@@ -414,18 +417,12 @@ async def say_metrics(request: Request, api: Served) -> Response:
 
 async def translate_v1(request: Request, api: Served) -> Response:
     """Translate texts with options of the search; n-best lists with scores."""
-    given, record = await given_by(request), request.scope["record"]
-    api.admit(request, given)
-    asked = _checked(
-        request.app.state.options_model, {name: value for name, value in given.items() if name != "api_key"}
-    )
-    texts = [asked.texts] if isinstance(asked.texts, str) else asked.texts
-    api.check(texts, record)
+    asked, texts = await _asked(request, api, request.app.state.options_model)
     options = {name: value for name in OPTIONS if (value := getattr(asked, name, None)) is not None}
     options = {"split": "sentences", "num_return_sequences": 1, **options, "model": asked.model}
     async with api.within("seconds"):
         sources, detected = await api.languages_of(texts, asked.source, asked.strict)
-        done = await api.translate(record, texts, sources, asked.target, **options)
+        done = await api.translate(request.scope["record"], texts, sources, asked.target, **options)
     answer = {
         "translations": [[asdict(hypothesis) for hypothesis in hypotheses] for hypotheses in done.texts],
         "source": asked.source,
