@@ -12,31 +12,29 @@ import torch
 from hf_mlnmt.analysis import probing as classifiers
 from hf_mlnmt.analysis import probing as features
 from hf_mlnmt.analysis.probing import (
+    FILES,
+    PARTS,
     PRESETS,
     MlpSettings,
+    bigram_shift_task,
+    build,
     cached_states,
     check_layer,
+    find_files,
     fingerprint,
     fit_mlp,
+    language_task,
+    length_task,
     mean_states,
     probe,
+    read_task,
+    split,
     standardized,
+    swap,
+    swappable,
     train_logistic_regression,
     train_mlp,
     wilson_interval,
-)
-from hf_mlnmt.analysis.probing_tasks import (
-    FILES,
-    PARTS,
-    bigram_shift_task,
-    build,
-    find_files,
-    language_task,
-    length_task,
-    read_task,
-    split,
-    swap,
-    swappable,
     word_content_task,
 )
 from hf_mlnmt.analysis.reading import encode_sources
