@@ -283,7 +283,7 @@ _operation = partial(_router.get, responses={503: {"model": Error}}, tags=["oper
 
 
 async def _asked(request: Request, api: Api, model: type[BaseModel], *needed: str) -> tuple[Any, list[str]]:
-    """Admits a request; returns what it asks for, as the model has it, and its texts, which are within the limits."""
+    """Reads a request that may come in: what it asks for, as the model has it, and its texts, within the limits."""
     given = await given_by(request)
     api.admit(request, given)
     _need(given, *needed)
