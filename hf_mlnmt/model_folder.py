@@ -320,11 +320,6 @@ def auto_class_of_config(content: Mapping[str, Any]) -> str:
     return "AutoModelForSeq2SeqLM" if content.get("is_encoder_decoder", ours) else "AutoModelForCausalLM"
 
 
-def is_causal_folder(folder: str | Path) -> bool:
-    """Returns whether a folder holds a causal language model."""
-    return auto_class_of(folder) == "AutoModelForCausalLM"
-
-
 def fetch_small_files(name: str | Path, **options: Any) -> Path:
     """Returns the folder itself, or one with all that a name on the Hub has but the weights.
 

@@ -1,9 +1,7 @@
-"""A table, made once and written for the terminal (rich), as plain text, Markdown, HTML or CSV."""
+"""A table, made once and written for the terminal (rich), as plain text, Markdown or HTML."""
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -104,12 +102,6 @@ class Table:
             )
             lines.append(f'<tr class="strong">{cells}</tr>' if number in self.bold else f"<tr>{cells}</tr>")
         return "\n".join([*lines, "</tbody>", "</table>"])
-
-    def csv(self) -> str:
-        """Returns comma-separated values (RFC 4180), the names first."""
-        text = io.StringIO()
-        csv.writer(text).writerows([*([self.head] if self.head else []), *self.rows])
-        return text.getvalue()
 
 
 def _markdown_cell(text: str) -> str:

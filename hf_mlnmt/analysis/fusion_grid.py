@@ -1,7 +1,7 @@
 """The scales that suit a fused model: its scores on a development set for every alpha and beta of a grid.
 
 Reference: thesis on monolingual data, section 4.4.2: tables 4.8 and 4.9 (alpha by beta), 4.10 (gamma = beta / alpha).
-With sequence-level normalization (4.4) a search knows gamma alone: points of one gamma are translated once.
+With sequence-level normalization (4.4) a search knows gamma alone, so the grid's alpha is 1 unless it is given.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Grid:
         points = self.missing()
         with progress_bar(len(points), progress) as update:
             for alpha, beta in points:
-                self.rows.append(self._like(alpha, beta) or self._score(alpha, beta))
+                self.rows.append(self._score(alpha, beta))
                 self.rows.sort(key=lambda row: (row["alpha"], row["beta"]))
                 write_rows(self.folder, STEM, "scales of a fused model", self.rows, self.settings())
                 update(1)
@@ -121,12 +121,6 @@ class Grid:
         there = {(row["alpha"], row["beta"]) for row in self.rows}
         return [point for point in self.points if point not in there]
 
-    def _like(self, alpha: float, beta: float) -> Row | None:
-        """Returns the row of a point that the same search answers: of one gamma, with sequence-level normalization."""
-        gamma = _gamma(alpha, beta)
-        same = (row for row in self.rows if self.normalization == "sequence" and row["gamma"] == gamma)
-        return next(({**row, "alpha": alpha, "beta": beta, "seconds": 0.0} for row in same), None)
-
     def _score(self, alpha: float, beta: float) -> Row:
         started = time.perf_counter()
         lines = self.pipeline(self.sources, alpha=alpha, beta=beta, **self.options)
@@ -134,7 +128,7 @@ class Grid:
         return {
             "alpha": alpha,
             "beta": beta,
-            "gamma": _gamma(alpha, beta),
+            "gamma": float(f"{beta / alpha:.12g}") if alpha else None,  # 0.001 / 0.01 is 0.01 / 0.1
             **{name: round(metric.score, 4) for name, metric in scores.metrics.items()},
             "length_ratio": round(scores.length_ratio, 4),
             "seconds": round(time.perf_counter() - started, 2),
@@ -168,8 +162,3 @@ def _bleu(rows: Sequence[Row]) -> tuple[list[float], list[float], list[list[floa
     alphas, betas = (sorted({row[name] for row in rows}) for name in ("alpha", "beta"))
     of = {(row["alpha"], row["beta"]): row["BLEU"] for row in rows}
     return alphas, betas, [[of.get((alpha, beta)) for beta in betas] for alpha in alphas]
-
-
-def _gamma(alpha: float, beta: float) -> float | None:
-    """Returns beta / alpha to twelve digits: 0.001 / 0.01 is 0.01 / 0.1; None without translation models."""
-    return float(f"{beta / alpha:.12g}") if alpha else None

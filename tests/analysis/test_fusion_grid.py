@@ -80,16 +80,6 @@ def test_it_goes_on_where_it_was(folder, tmp_path, monkeypatch):
         grid(folder, tmp_path / "part")
 
 
-def test_sequence_level_search_knows_gamma_alone(folder, tmp_path, monkeypatch):
-    made, translated = grid(folder, tmp_path, "sequence", alphas=[0.5, 1.0], betas=[0.0, 0.5, 1.0]), []
-    once = made._score
-    monkeypatch.setattr(made, "_score", lambda *scales: (translated.append(scales), once(*scales))[1])
-    rows = made.run(progress=False)
-    assert translated == [(0.5, 0.0), (0.5, 0.5), (0.5, 1.0), (1.0, 0.5)]
-    of = {(row["alpha"], row["beta"]): row["BLEU"] for row in rows}
-    assert (of[1.0, 0.0], of[1.0, 1.0]) == (of[0.5, 0.0], of[0.5, 0.5])
-
-
 def test_the_theses_grids_are_the_default(folder, tmp_path):
     symbol, sequence = grid(folder, tmp_path / "a"), grid(folder, tmp_path / "b", "sequence")
     assert (symbol.alphas, symbol.betas) == (list(ALPHAS), list(BETAS))

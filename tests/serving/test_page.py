@@ -71,7 +71,7 @@ def address(batcher) -> Iterator[str]:
     """Of a server with the page at /, mounted as any FastAPI application mounts it."""
     gradio = pytest.importorskip("gradio", reason="needs the extra serve")
     fastapi, uvicorn = pytest.importorskip("fastapi"), pytest.importorskip("uvicorn")
-    app = gradio.mount_gradio_app(fastapi.FastAPI(), page(batcher), path="/")
+    app = gradio.mount_gradio_app(fastapi.FastAPI(), page(Api(batcher)), path="/")
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -404,7 +404,7 @@ def answered(api: Api, **given: Any) -> str:
     empty = {"source": "en", "target": "de", "written": "de", "first": -1, "second": -1, "show": [], "count": 5}
     empty |= {"layer": None, "head": None, "beams": 0, "penalty": "", "beginning": "", "terms": "", "best": ""}
     state = {**empty, "asked": (given["text"], 1), "offered": ((), ()), **given}
-    return _Answer(api, {"terms", "target_prefix"}, state, "1.2.3.4").panels()
+    return _Answer(api, state, "1.2.3.4").panels()
 
 
 @pytest.mark.parametrize(
