@@ -118,7 +118,7 @@ UNITS = ("local", "global")
 
 
 HeadValues = list[dict[str, Tensor]]
-"""Of each layer {unit: (heads,)}; the unit is "" where a layer has one attention."""
+"""A value of every head, {unit: (heads,)} a layer; the unit is "" where a layer has one attention."""
 
 
 def head_rows(layers: HeadValues) -> list[dict[str, Any]]:
