@@ -146,7 +146,7 @@ def test_a_config_and_a_card_of_every_trained_model():
         assert "not recorded" not in text.split("## Training\n")[1].split("## Scores")[0]
 
 
-@pytest.mark.parametrize("name", trained(ROOT))
+@pytest.mark.parametrize("name", trained())
 def test_a_config_builds_its_model(name):
     import transformers
     from transformers import AutoConfig
