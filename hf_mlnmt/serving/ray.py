@@ -54,8 +54,9 @@ class Settings:
         given = {name: environment[key] for name in names if (key := _ENVIRONMENT + name.upper()) in environment}
         content: dict[str, Any] = {}
         for name, value in {**given, **arguments}.items():
-            read = (lambda text: text.split(",")) if name == "models" else yaml.safe_load
-            content[name] = read(value) if isinstance(value, str) else value
+            if isinstance(value, str):
+                value = value.split(",") if name == "models" else yaml.safe_load(value)
+            content[name] = value
         settings = build(cls, content, "serve run")
         if not settings.models:
             raise UserError(f"no model: say models=FOLDER, or {_ENVIRONMENT}MODELS=FOLDER in the environment.")
@@ -69,7 +70,7 @@ def app(arguments: dict[str, Any]) -> serve.Application:
     """Returns the application, as `serve run` and `serve deploy` ask for it. Raises: UserError."""
     settings = Settings.of(arguments)
 
-    def build() -> Any:
+    def of_replica() -> Any:
         from hf_mlnmt.serving.api import make_app
         from hf_mlnmt.serving.batcher import Batcher
         from hf_mlnmt.serving.models import ServedModels
@@ -84,7 +85,7 @@ def app(arguments: dict[str, Any]) -> serve.Application:
         max_ongoing_requests=_WAITING,
         ray_actor_options={"num_cpus": settings.cpus, "num_gpus": settings.gpus},
     )
-    return deployment(serve.ingress(build)()).bind()
+    return deployment(serve.ingress(of_replica)()).bind()
 
 
 def _absolute(given: str) -> str:
