@@ -26,7 +26,6 @@ from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.pipeline import progress_bar
 from hf_mlnmt.generation.segments import TextEncoder
 from hf_mlnmt.modeling.sentence_embedding import pooled_states
-from hf_mlnmt.table import Number, Table
 
 
 @torch.inference_mode()
@@ -150,16 +149,8 @@ def normalised(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.where(lengths == 0, 1, lengths)
 
 
-def retrieval_table(accuracies: Mapping[str, Mapping[str, float]], codes: Sequence[str]) -> Table:
-    """Makes a row for each language of the queries of one model; of several {name: accuracy} a row for each model."""
-    means = {name: 100 * sum(accuracy.values()) / len(accuracy) for name, accuracy in accuracies.items()}
-    first = next(iter(accuracies.values()))
-    if len(accuracies) == 1:
-        rows = [[a, *("" if a == b else f"{100 * first[f'{a}-{b}']:.1f}" for b in codes)] for a in codes]
-        mean = next(iter(means.values()))
-        return Table(["from / to", *map(Number, codes)], rows, "accuracy@1 in %", f"mean {mean:.1f}")
-    rows = [
-        [name, f"{means[name]:.1f}", *(f"{100 * accuracy[pair]:.1f}" for pair in first)]
-        for name, accuracy in accuracies.items()
-    ]
-    return Table(["model", *map(Number, ("mean", *first))], rows, "accuracy@1 in %")
+def retrieval_rows(accuracies: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Returns a row for each pair of languages, and their mean, with the percent of each model, {model: accuracies}."""
+    means = {name: {**of, "mean": sum(of.values()) / len(of)} for name, of in accuracies.items()}
+    pairs = next(iter(means.values()))
+    return [{"from-to": pair, **{name: round(100 * of[pair], 1) for name, of in means.items()}} for pair in pairs]
