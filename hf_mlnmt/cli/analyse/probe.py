@@ -55,8 +55,8 @@ def probe(
     """
     check_folder_name(output)
 
+    from hf_mlnmt.analysis.embeddings import read_pairs, similarity_study
     from hf_mlnmt.analysis.probing import make_tasks, probing_study, read_sizes, senteval_tasks
-    from hf_mlnmt.analysis.similarity import read_pairs, similarity_study
     from hf_mlnmt.data.lines import read_lines
 
     if not text and not senteval and not pairs:
