@@ -22,7 +22,6 @@ from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.study import Study
 from hf_mlnmt.data.words import is_unspaced, spoken, terms, words
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import ProtocolName
 from hf_mlnmt.evaluation.comparison import Comparison
 from hf_mlnmt.evaluation.counts import scores_of_sums
 from hf_mlnmt.evaluation.language import LanguageGuesser
@@ -153,20 +152,19 @@ def scores_by_length(
     lengths: Sequence[int],
     starts: Sequence[int],
     *,
-    protocol: ProtocolName = "cased",
-    language: str | None = None,
     metrics: Sequence[str] = METRICS,
     bootstrap: int = 1000,
-    seed: int = 12345,
+    **scoring: Any,
 ) -> list[dict[str, Any]]:
     """Returns a row for each system, group and metric: count of sentences, score, 95 % interval.
 
-    lengths: of each source sentence, in the unit that the groups are meant for. An empty group has no score.
+    lengths: of each source sentence, in the unit that the groups are meant for. An empty group has no score. scoring:
+    as of score().
     """
     sets = reference_lists(references)
     for name, lines in systems.items():
         _check(name, lines, sets, len(lengths))
-    how: Any = {"protocol": protocol, "language": language, "metrics": metrics, "seed": seed}
+    how: Any = {**scoring, "metrics": metrics}
     rows = []
     for group, indices in zip(group_names(starts), group_indices(lengths, starts), strict=True):
         chosen = [[lines[i] for i in indices] for lines in sets]
