@@ -285,7 +285,8 @@ def cached_states(
     A file holds some thousand sentences, under a name made from the encoder's weights and the token ids; an interrupted
     run goes on behind the last one.
     """
-    sources, of_model, vectors = encode_sources(parts, texts, *languages), fingerprint(parts.model), []
+    sources, of_model = encode_sources(parts, texts, *languages), fingerprint(parts.model)
+    vectors: list[Tensor] = []
     for start in range(0, len(sources), CHUNK):
         chunk = sources[start : start + CHUNK]
         name = Digest("sha256").text(f"{of_model} {layer} {chunk}").hex()[:32]
