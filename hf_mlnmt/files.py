@@ -212,8 +212,6 @@ def read_json(path: Path, form: Form = dict) -> dict[str, Any]:
         raise UserError(f"{path}: cannot be read ({error.strerror}). Copy or make the file again.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid JSON ({error}). Copy or make the file again.") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object, found {type(content).__name__}. Copy or make the file again.")
     if problem := misfit(content, form):
         raise UserError(f"{path}: {problem} Copy or make the file again.")
     return content
@@ -247,7 +245,7 @@ def misfit(value: Any, form: Form, place: str = "") -> str | None:
         fits = value is None if kind is None else isinstance(value, kind)
     if not fits or (isinstance(form, list) and len(form) > 1 and len(value) != len(form)):
         expected = f"a list of {len(form)}" if fits else _WORDS.get(kind, "another value")
-        return f"{place}: expected {expected}, not {json.dumps(value)[:60]}."
+        return f"{place}: expected {expected}, not {json.dumps(value)[:60]}.".removeprefix(": ")
     inner: list[tuple[Any, Form]] = []
     if isinstance(form, list):
         inner = [(number, form[min(number, len(form) - 1)]) for number in range(len(value))]

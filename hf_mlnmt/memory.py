@@ -18,13 +18,10 @@ _kept = False  # keep_memory() was called, and the C library took it
 def keep_memory() -> bool:
     """Lets this process keep freed memory, up to 2 GiB, instead of handing it back to the system.
 
-    glibc hands large pieces back as soon as they are free; a step of a training then asks for the same pages again and
-    waits until the system has cleared them: a seventh of the processor time with three auxiliary decoders at the small
-    shape. What was once used stays with the process until it ends, and pieces of changing sizes leave gaps: with
-    batches of twelve lengths the peak was a quarter higher (the same at the tiny shape: 966 instead of 782 MiB).
-
-    Returns: whether it was done: on Linux with glibc, unless the environment has settings of its own (MALLOC_* or
-    GLIBC_TUNABLES), which then hold.
+    glibc hands large pieces back as soon as they are free; the next step of a training then waits until the system has
+    cleared the same pages: a seventh of the processor time with three auxiliary decoders. The price: with batches of
+    twelve lengths the peak was a quarter higher. Returns whether it was done: on Linux with glibc, unless the
+    environment has settings of its own (MALLOC_* or GLIBC_TUNABLES).
     """
     global _kept
     if platform.libc_ver()[0] != "glibc":

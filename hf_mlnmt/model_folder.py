@@ -53,18 +53,12 @@ _SIZES = re.compile(r"(vocab_size|d_model|d_ff|_dim|hidden_size|intermediate_siz
 _TOKEN, _TRUTH = (None, int), (None, bool)
 FORMS: dict[str, Form] = {
     CONFIG: {
-        **{
-            "model_type?": str,
-            "architectures?": (None, [str]),
-            "is_encoder_decoder?": bool,
-            "tokenizers?": (None, {...: {"size": int, "digest": str}}),
-        },
-        **{
-            "dtype?": (None, str),
-            "torch_dtype?": (None, str),
-            "auto_map?": (None, dict),
-            "quantization_config?": (None, dict),
-        },
+        "model_type?": str,
+        "architectures?": (None, [str]),
+        "is_encoder_decoder?": bool,
+        "tokenizers?": (None, {...: {"size": int, "digest": str}}),
+        **dict.fromkeys(("dtype?", "torch_dtype?"), (None, str)),
+        **dict.fromkeys(("auto_map?", "quantization_config?"), (None, dict)),
     },
     GENERATION_CONFIG: {
         **{f"{name}_token_id?": _TOKEN for name in ("bos", "pad", "decoder_start")},
@@ -131,10 +125,7 @@ def read_part(folder: Path, name: str) -> dict[str, Any]:
 
 
 def read_config(path: Path, **options: Any) -> Any:
-    """Returns the config of a model folder or of a JSON file, as Transformers reads it.
-
-    Args:
-        options: AutoConfig.from_pretrained's.
+    """Returns the config of a model folder or of a JSON file, as AutoConfig.from_pretrained reads it.
 
     Raises: UserError when it is missing, or no model's.
     """
@@ -148,15 +139,11 @@ def read_config(path: Path, **options: Any) -> Any:
     try:
         config = AutoConfig.from_pretrained(path, **{"trust_remote_code": False, **options})
     except Exception as error:  # whatever Transformers raises for a value that it cannot use
-        raise UserError(f"{file}: not the config of a model: {_untrusted(error) or _paragraph(error)}") from error
+        said = _untrusted(error) or str(error).strip().split("\n\n")[0]  # without the advice below
+        raise UserError(f"{file}: not the config of a model: {said}") from error
     if config.dtype is not None and not (isinstance(config.dtype, torch.dtype) and config.dtype.is_floating_point):
         raise UserError(f"{file}: dtype: expected float32, float16 or bfloat16, not {config.dtype}. Mend it there.")
     return config
-
-
-def _paragraph(error: Exception) -> str:
-    """Returns an error's text without the advice below it."""
-    return str(error).strip().split("\n\n")[0]
 
 
 def _untrusted(error: Exception) -> str:
@@ -242,7 +229,9 @@ def check_weights(path: Path, stack: ExitStack, quantised: bool = False) -> dict
         tensor = file.get_tensor(name)
         if not tensor.is_floating_point():
             whole += [] if quantised or _NO_WEIGHTS.search(name) else [name]
-        elif tensor.numel() and not all(end.isfinite() for end in _wide(tensor).aminmax()):
+            continue
+        wide = tensor.float() if tensor.itemsize == 1 else tensor
+        if tensor.numel() and not all(end.isfinite() for end in wide.aminmax()):
             broken.append(name)
     if whole:
         raise UserError(
@@ -255,10 +244,6 @@ def check_weights(path: Path, stack: ExitStack, quantised: bool = False) -> dict
             "went wrong, or the file is damaged. Use an earlier checkpoint, or copy the file again."
         )
     return tensors
-
-
-def _wide(tensor: Any) -> Any:
-    return tensor.float() if tensor.itemsize == 1 else tensor
 
 
 def _open(path: Path, stack: ExitStack) -> dict[str, Any]:
@@ -335,18 +320,10 @@ def auto_class_of_config(content: Mapping[str, Any]) -> str:
     return "AutoModelForSeq2SeqLM" if content.get("is_encoder_decoder", ours) else "AutoModelForCausalLM"
 
 
-def is_causal_folder(folder: str | Path) -> bool:
-    """Returns whether a folder holds a causal language model."""
-    return auto_class_of(folder) == "AutoModelForCausalLM"
-
-
 def fetch_small_files(name: str | Path, **options: Any) -> Path:
     """Returns the folder itself, or one with all that a name on the Hub has but the weights.
 
-    Args:
-        options: revision, token, cache_dir of the Hub; others are passed over.
-
-    Raises: UserError when it is neither.
+    options: revision, token, cache_dir of the Hub; others are passed over. Raises: UserError when it is neither.
     """
     if Path(name).is_dir():
         return Path(name)

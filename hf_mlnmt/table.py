@@ -1,9 +1,7 @@
-"""A table, made once and written for the terminal (rich), as plain text, Markdown, HTML or CSV."""
+"""A table, made once and written for the terminal (rich), as plain text, Markdown or HTML."""
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -47,11 +45,6 @@ class Table:
             if len(row) != len(self.columns):
                 raise ValueError(f"{len(self.columns)} columns, but {len(row)} cells in {row}")
 
-    @property
-    def head(self) -> list[str]:
-        """Returns the columns' names; none if all are empty."""
-        return self.columns if any(self.columns) else []
-
     def __rich__(self) -> RichTable:
         """Returns the table of rich, for its Console.print."""
         from rich.table import Table as RichTable
@@ -62,7 +55,7 @@ class Table:
             caption=Text(self.caption) if self.caption else None,
             title_justify="left",
             caption_justify="left",
-            show_header=bool(self.head),
+            show_header=any(self.columns),
             show_lines=self.lines,
         )
         for column in self.columns:
@@ -93,8 +86,8 @@ class Table:
         """Returns a <table>, title and caption in its <caption>; classes `number` and `strong` for a style sheet."""
         caption = "<br>".join(_html_text(text) for text in (self.title, self.caption) if text)
         lines = ["<table>", *([f"<caption>{caption}</caption>"] if caption else [])]
-        if self.head:
-            cells = "".join(f'<th scope="col">{_html_text(name)}</th>' for name in self.head)
+        if any(self.columns):
+            cells = "".join(f'<th scope="col">{_html_text(name)}</th>' for name in self.columns)
             lines.append(f"<thead><tr>{cells}</tr></thead>")
         lines.append("<tbody>")
         for number, row in enumerate(self.rows):
@@ -104,12 +97,6 @@ class Table:
             )
             lines.append(f'<tr class="strong">{cells}</tr>' if number in self.bold else f"<tr>{cells}</tr>")
         return "\n".join([*lines, "</tbody>", "</table>"])
-
-    def csv(self) -> str:
-        """Returns comma-separated values (RFC 4180), the names first."""
-        text = io.StringIO()
-        csv.writer(text).writerows([*([self.head] if self.head else []), *self.rows])
-        return text.getvalue()
 
 
 def _markdown_cell(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import xml.etree.ElementTree as ElementTree
 
@@ -54,11 +53,6 @@ def test_html(table):
     assert [[cell.text for cell in row] for row in parsed.findall("tbody/tr")] == ROWS
     assert [row.get("class") for row in parsed.findall("tbody/tr")] == [None, "strong"]
     assert [cell.get("class") for cell in parsed.find("tbody/tr")] == [None, "number"]
-
-
-def test_csv(table):
-    assert list(csv.reader(io.StringIO(table.csv()))) == [COLUMNS, *ROWS]
-    assert Table(["", ""], [["a", "b"]]).csv() == "a,b\r\n"
 
 
 def test_a_row_of_another_length_is_refused():

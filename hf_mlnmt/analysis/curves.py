@@ -46,8 +46,6 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
             if not line.endswith("\n"):
                 break  # the training is writing this line, or was killed while it wrote
             raise UserError(f"{path}, line {number}: not a JSON object ({error}).") from error
-        if not isinstance(content, dict) or "step" not in content:
-            raise UserError(f'{path}, line {number}: expected a JSON object with a "step".')
         if problem := misfit(content, {"step": float, "samples?": list, ...: (None, float)}):
             raise UserError(f"{path}, line {number}: {problem}")
         metrics.append(content)

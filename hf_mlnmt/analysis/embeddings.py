@@ -1,14 +1,19 @@
-"""Sentence embeddings of a translation model, and translation retrieval with them.
+"""Sentence embeddings of a translation model, and what they are good for: retrieval of translations, similarity.
 
 Reference: the paper on the attention bridge, sections 1 and 2: the k rows of M as a sentence's representation.
 `model.embed` (modeling/sentence_embedding.py) says what an embedding is; this file compares texts and languages.
 
 Retrieval: for every sentence of one language the nearest one of another, by cosine; accuracy@1 is the share for which
 that is its translation, line by line of two aligned files.
+
+Similarity: do the cosines of embeddings rank pairs of sentences as people's scores do? Any file of scored pairs is
+taken; the paper's are "non-trainable similarity tasks". Intervals: Fisher's z, its variance 1 / (n - 3) for Pearson's
+correlation, and (1 + r^2 / 2) / (n - 3) for Spearman's (Bonett and Wright 2000).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
@@ -18,15 +23,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hf_mlnmt.analysis import figures
+from hf_mlnmt.analysis.reading import Systems, source_batches
+from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.batches import batches_by_tokens, pad
 from hf_mlnmt.generation.languages import Direction, direction, has_modules, language_codes
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.pipeline import progress_bar
 from hf_mlnmt.generation.segments import TextEncoder
 from hf_mlnmt.modeling.sentence_embedding import pooled_states
-from hf_mlnmt.table import Number, Table
 
 
 @torch.inference_mode()
@@ -35,7 +41,6 @@ def embed_texts(
     texts: Sequence[str],
     language: str | None = None,
     pooling: str | int = "flat",
-    batch_tokens: int = 4096,
     progress: Any = None,
     target_language: str | None = None,
 ) -> np.ndarray:
@@ -62,22 +67,19 @@ def embed_texts(
     encoder = TextEncoder(parts.source, parts.source_processing, told, None, None)
     ids = encoder(list(texts))
     real = [number for number, sentence in enumerate(ids) if len(sentence) > encoder.overhead]
-    embeddings: np.ndarray | None = None
-    for batch in batches_by_tokens([len(ids[i]) for i in real], batch_tokens):
-        chosen = [real[i] for i in batch]
-        input_ids, mask = pad([ids[i] for i in chosen], parts.source.pad_token_id or 0, model.device)
+    if not real:
+        raise UserError("there is no text to embed: every line is empty.")
+    vectors: dict[int, np.ndarray] = {}
+    for batch, input_ids, mask in source_batches(parts, [ids[i] for i in real]):
         try:
-            vectors = _embed(model, input_ids, mask, options).float().cpu().numpy()
+            embedded = _embed(model, input_ids, mask, options).float().cpu().numpy()
         except ValueError as error:
             raise UserError(str(error)) from error
-        if embeddings is None:
-            embeddings = np.zeros((len(texts), vectors.shape[1]), np.float32)
-        embeddings[chosen] = vectors
+        vectors |= {real[i]: vector for i, vector in zip(batch, embedded, strict=True)}
         if progress:
-            progress(len(chosen))
-    if embeddings is None:
-        raise UserError("there is no text to embed: every line is empty.")
-    return embeddings
+            progress(len(batch))
+    zeros = np.zeros_like(vectors[real[0]])
+    return np.stack([vectors.get(number, zeros) for number in range(len(texts))])
 
 
 def embed_file(
@@ -154,16 +156,96 @@ def normalised(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.where(lengths == 0, 1, lengths)
 
 
-def retrieval_table(accuracies: Mapping[str, Mapping[str, float]], codes: Sequence[str]) -> Table:
-    """Makes a row for each language of the queries of one model; of several {name: accuracy} a row for each model."""
-    means = {name: 100 * sum(accuracy.values()) / len(accuracy) for name, accuracy in accuracies.items()}
-    first = next(iter(accuracies.values()))
-    if len(accuracies) == 1:
-        rows = [[a, *("" if a == b else f"{100 * first[f'{a}-{b}']:.1f}" for b in codes)] for a in codes]
-        mean = next(iter(means.values()))
-        return Table(["from / to", *map(Number, codes)], rows, "accuracy@1 in %", f"mean {mean:.1f}")
-    rows = [
-        [name, f"{means[name]:.1f}", *(f"{100 * accuracy[pair]:.1f}" for pair in first)]
-        for name, accuracy in accuracies.items()
+def retrieval_rows(accuracies: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Returns a row for each pair of languages, and their mean, with the percent of each model, {model: accuracies}."""
+    means = {name: {**of, "mean": sum(of.values()) / len(of)} for name, of in accuracies.items()}
+    pairs = next(iter(means.values()))
+    return [{"from-to": pair, **{name: round(100 * of[pair], 1) for name, of in means.items()}} for pair in pairs]
+
+
+Pair = tuple[str, str, float]
+
+
+def read_pairs(path: str | Path) -> list[Pair]:
+    """Reads (sentence, sentence, score) of each line, with tabs between them.
+
+    Raises: UserError for a line of another form, an empty sentence, fewer than four pairs, or one score only.
+    """
+    pairs = []
+    for number, line in enumerate(read_lines(path), 1):
+        fields = [field.strip() for field in line.split("\t")]
+        try:
+            first, second, score = fields
+            value = float(score)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or not all(fields[:2]):
+            raise UserError(f"{path}, line {number}: expected two sentences and a score, with tabs between them.")
+        pairs.append((first, second, value))
+    if len(pairs) < 4 or len({score for *_, score in pairs}) < 2:
+        raise UserError(f"{path}: a correlation needs four pairs, and scores that differ.")
+    return pairs
+
+
+def pearson(first: np.ndarray, second: np.ndarray) -> float:
+    """Returns the correlation of two (n,); nan where one does not vary."""
+    a, b = first - first.mean(), second - second.mean()
+    norm = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / norm if norm else math.nan
+
+
+def correlations(first: np.ndarray, second: np.ndarray) -> dict[str, tuple[float, float, float]]:
+    """Returns {"Pearson", "Spearman": (correlation, low, high)}, 95 % intervals, from -1 to 1.
+
+    Raises: UserError without SciPy.
+    """
+    try:
+        from scipy.stats import rankdata
+    except ImportError as error:
+        raise UserError("correlations need SciPy: pip install 'hf-mlnmt[analysis]'") from error
+    first, second = np.asarray(first, float), np.asarray(second, float)
+    values = {"Pearson": pearson(first, second), "Spearman": pearson(rankdata(first), rankdata(second))}
+    return {name: (r, *_interval(r, len(first), name == "Spearman")) for name, r in values.items()}
+
+
+def _interval(r: float, count: int, ranked: bool) -> tuple[float, float]:
+    if not abs(r) < 1:  # also nan
+        return r, r
+    width = 1.959964 * math.sqrt((1 + r * r / 2 if ranked else 1) / (count - 3))
+    return math.tanh(math.atanh(r) - width), math.tanh(math.atanh(r) + width)
+
+
+def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Computes (n, width) twice -> (n,); 0 for an embedding of zeros."""
+    return (normalised(first.astype(float)) * normalised(second.astype(float))).sum(1)
+
+
+def similarity_study(
+    systems: Systems,
+    files: Mapping[str, Sequence[Pair]],
+    language: str | None = None,
+    pooling: str | int | None = None,
+) -> Study:
+    """Compares every system's cosines with every file's scores: correlations and intervals, as rows and points."""
+    study = Study("similarity")
+    panels: dict[str, dict[str, list[figures.Interval]]] = {}
+    for file, pairs in files.items():
+        scores = np.array([score for *_, score in pairs])
+        for name, parts in systems.items():
+            how = default_pooling(parts.model) if pooling is None else pooling
+            with naming(name):
+                vectors = embed_texts(parts, [text for a, b, _ in pairs for text in (a, b)], language, how)
+            for kind, (r, low, high) in correlations(cosines(vectors[::2], vectors[1::2]), scores).items():
+                row = {"system": name, "file": file, "pooling": how, "pairs": len(pairs), "correlation": kind}
+                study.rows.append({**row, "value": r, "low": low, "high": high})
+                panels.setdefault(kind, {}).setdefault(name, []).append((r, low, high))
+    study.summary = [
+        {
+            **{key: row[key] for key in ("system", "file", "correlation")},
+            "value": f"{row['value']:.3f}",
+            "95 %": f"{row['low']:.3f} to {row['high']:.3f}",
+        }
+        for row in study.rows
     ]
-    return Table(["model", *map(Number, ("mean", *first))], rows, "accuracy@1 in %")
+    study.figures["similarity"] = figures.points(panels, [Path(file).name for file in files], "", "correlation")
+    return study

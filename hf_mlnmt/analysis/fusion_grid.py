@@ -1,14 +1,14 @@
 """The scales that suit a fused model: its scores on a development set for every alpha and beta of a grid.
 
 Reference: thesis on monolingual data, section 4.4.2: tables 4.8 and 4.9 (alpha by beta), 4.10 (gamma = beta / alpha).
-With sequence-level normalization (4.4) a search knows gamma alone: points of one gamma are translated once.
+With sequence-level normalization (4.4) a search knows gamma alone, so the grid's alpha is 1 unless it is given.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -22,7 +22,6 @@ from hf_mlnmt.files import Form, read_json, size_and_crc
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.pipeline import progress_bar
 from hf_mlnmt.made_from import differences, sha256_of_lines
-from hf_mlnmt.table import Number, Table
 
 # The thesis's; 0 is the translation models alone.
 ALPHAS = (1e-3, 1e-2, 1e-1, 0.5, 1.0, 5.0, 10.0)
@@ -111,7 +110,7 @@ class Grid:
         points = self.missing()
         with progress_bar(len(points), progress) as update:
             for alpha, beta in points:
-                self.rows.append(self._like(alpha, beta) or self._score(alpha, beta))
+                self.rows.append(self._score(alpha, beta))
                 self.rows.sort(key=lambda row: (row["alpha"], row["beta"]))
                 write_rows(self.folder, STEM, "scales of a fused model", self.rows, self.settings())
                 update(1)
@@ -122,12 +121,6 @@ class Grid:
         there = {(row["alpha"], row["beta"]) for row in self.rows}
         return [point for point in self.points if point not in there]
 
-    def _like(self, alpha: float, beta: float) -> Row | None:
-        """Returns the row of a point that the same search answers: of one gamma, with sequence-level normalization."""
-        gamma = _gamma(alpha, beta)
-        same = (row for row in self.rows if self.normalization == "sequence" and row["gamma"] == gamma)
-        return next(({**row, "alpha": alpha, "beta": beta, "seconds": 0.0} for row in same), None)
-
     def _score(self, alpha: float, beta: float) -> Row:
         started = time.perf_counter()
         lines = self.pipeline(self.sources, alpha=alpha, beta=beta, **self.options)
@@ -135,7 +128,7 @@ class Grid:
         return {
             "alpha": alpha,
             "beta": beta,
-            "gamma": _gamma(alpha, beta),
+            "gamma": float(f"{beta / alpha:.12g}") if alpha else None,  # 0.001 / 0.01 is 0.01 / 0.1
             **{name: round(metric.score, 4) for name, metric in scores.metrics.items()},
             "length_ratio": round(scores.length_ratio, 4),
             "seconds": round(time.perf_counter() - started, 2),
@@ -148,38 +141,24 @@ def best(rows: Iterable[Row]) -> Row:
     return max(rows, key=lambda row: (row["BLEU"], row["beta"]))
 
 
-def tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Yields BLEU, alpha by beta, the best row in bold; or with one alpha a row for each beta, TER and lengths too."""
-    alphas, betas = (sorted({row[name] for row in rows}) for name in ("alpha", "beta"))
-    top = best(rows)
-    note = f"best: alpha {_shown(top['alpha'])}, beta {_shown(top['beta'])}, BLEU {top['BLEU']:.2f}"
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Returns BLEU, a row for each alpha, a column for each beta; with one alpha all scores, a row for each beta."""
+    alphas, betas, values = _bleu(rows)
     if len(alphas) == 1:
-        columns = [Number("beta"), *map(Number, METRICS), Number("length ratio")]
-        cells = [
-            [_shown(row["beta"]), *(f"{row[name]:.2f}" for name in METRICS), f"{row['length_ratio']:.3f}"]
-            for row in rows
-        ]
-        yield Table(columns, cells, f"alpha {_shown(alphas[0])}", note, bold=[list(rows).index(top)])
-        return
-    of = {(row["alpha"], row["beta"]): f"{row['BLEU']:.2f}" for row in rows}
-    head = [Number("alpha \\ beta"), *(Number(_shown(beta)) for beta in betas)]
-    cells = [[_shown(alpha), *(of.get((alpha, beta), "") for beta in betas)] for alpha in alphas]
-    yield Table(head, cells, "BLEU", note, bold=[alphas.index(top["alpha"])])
+        return [{name: row[name] for name in ("beta", *METRICS, "length_ratio")} for row in rows]
+    named = [f"beta {beta:g}" for beta in betas]
+    return [{"alpha": alpha, **dict(zip(named, line, strict=True))} for alpha, line in zip(alphas, values, strict=True)]
 
 
 def draw(rows: Sequence[Row], folder: str | Path) -> list[Path]:
     """Draws the heat map of BLEU, grid.png and grid.svg."""
-    alphas, betas = (sorted({row[name] for row in rows}) for name in ("alpha", "beta"))
-    of = {(row["alpha"], row["beta"]): row["BLEU"] for row in rows}
-    values = [[of.get((alpha, beta)) for beta in betas] for alpha in alphas]
-    panel = Panel("", values, [_shown(alpha) for alpha in alphas], [_shown(beta) for beta in betas])
+    alphas, betas, values = _bleu(rows)
+    panel = Panel("", values, [f"{alpha:g}" for alpha in alphas], [f"{beta:g}" for beta in betas])
     return save(heat_maps([panel], "alpha", "beta", "BLEU"), folder, STEM)
 
 
-def _gamma(alpha: float, beta: float) -> float | None:
-    """Returns beta / alpha to twelve digits: 0.001 / 0.01 is 0.01 / 0.1; None without translation models."""
-    return float(f"{beta / alpha:.12g}") if alpha else None
-
-
-def _shown(value: float) -> str:
-    return f"{value:g}"
+def _bleu(rows: Sequence[Row]) -> tuple[list[float], list[float], list[list[float | None]]]:
+    """Returns the alphas, the betas, and BLEU (alphas, betas)."""
+    alphas, betas = (sorted({row[name] for row in rows}) for name in ("alpha", "beta"))
+    of = {(row["alpha"], row["beta"]): row["BLEU"] for row in rows}
+    return alphas, betas, [[of.get((alpha, beta)) for beta in betas] for alpha in alphas]

@@ -23,7 +23,7 @@ from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.reading import Systems
 from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import ProtocolName, score
+from hf_mlnmt.evaluation import score
 from hf_mlnmt.evaluation.significance import marks, significance_tests
 from hf_mlnmt.files import file_name
 from hf_mlnmt.generation import TranslationPipeline
@@ -100,23 +100,18 @@ def translations(
 
 
 def rows(
-    outputs: dict[str, list[str]],
-    chosen: Sequence[Variant],
-    references: Sequence[Any],
-    *,
-    protocol: ProtocolName = "cased",
-    language: str | None = None,
-    bootstrap: int = 1000,
-    trials: int = 10_000,
-    seed: int = 12345,
+    outputs: dict[str, list[str]], chosen: Sequence[Variant], references: Sequence[Any], **testing: Any
 ) -> list[dict[str, Any]]:
-    """Returns a row for the whole model, then one for each variant: BLEU, difference, p-values and their mark."""
-    how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": ["BLEU"], "seed": seed}
-    tests = significance_tests(outputs, references, bootstrap=bootstrap, trials=trials, **how)
+    """Returns a row for the whole model, then one for each variant: BLEU, difference, p-values and their mark.
+
+    testing: protocol, language, bootstrap, trials and seed of `significance_tests`.
+    """
+    tests = significance_tests(outputs, references, metrics=["BLEU"], **testing)
+    how = {name: testing[name] for name in ("protocol", "language") if name in testing}
     signs = marks({name: results["BLEU"].approximate_randomisation for name, results in tests.items()})
     made: list[dict[str, Any]] = []
     for name, question in [(WHOLE, ""), *((variant.name, variant.question) for variant in chosen)]:
-        bleu = score(outputs[name], references, bootstrap=0, **how)["BLEU"]
+        bleu = score(outputs[name], references, metrics=["BLEU"], bootstrap=0, **how)["BLEU"]
         tested = {"difference": 0.0} if name == WHOLE else tests[name]["BLEU"].to_dict()
         made.append({"question": question, "without": name, "BLEU": bleu, **tested, "sign": signs.get(name, "")})
     return made
@@ -129,11 +124,11 @@ def masking_study(
     questions: Sequence[Question] | None,
     decoding: dict[str, Any],
     tell: Callable[[str], None] = lambda text: None,
-    **scoring: Any,
+    **testing: Any,
 ) -> Study:
     """Translates by every variant of every system, scores and tests them.
 
-    questions: None for all that each system has. scoring: protocol, language, bootstrap, trials, seed.
+    questions: None for all that each system has. testing: as of `rows`.
     Raises: UserError if a question makes no sense for a system; all are asked before anything is translated.
     """
     chosen = {}
@@ -147,7 +142,7 @@ def masking_study(
         for what, lines in outputs.items():
             text = "".join(line.replace("\n", " ") + "\n" for line in lines)
             study.texts[f"translations/{file_name(f'{name}.{what}')}.txt"] = text
-        whole, *others = rows(outputs, chosen[name], references, **scoring)
+        whole, *others = rows(outputs, chosen[name], references, **testing)
         for row in (whole, *others):
             study.rows.append({"system": name, **row})
             without = f"only the {row['without']}" if row["question"] == "decoders" else row["without"]

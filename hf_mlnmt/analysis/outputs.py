@@ -1,24 +1,10 @@
 """Translations of one test set by several systems, looked at beyond one score; and scores of several test sets.
 
-Faults of translations that no score names. Words are runs of letters (and digits) without case
-(data/words.py); a translation may be counted under several headings:
+Faults of translations that no score names (`KINDS`); words are runs of letters and digits without case (data/words.py),
+and a translation may have several faults. BLEU and chrF by the length of the source sentence. The sentences that two
+systems translate most differently in quality: the largest differences of sentence chrF.
 
-empty         no character but white space
-copied        the words of the source, in its order, unlike the reference's
-repeated      a phrase of 2 to 4 words twice in a row, or a word three times, and no such run in source or reference
-untranslated  at least half of its words stand in the source and not in the reference
-off target    in another language than the reference's, by `LanguageGuesser` (evaluation/language.py)
-
-BLEU and chrF by the length of the source sentence:
-
-| set | groups of source lengths |
-| --- | --- |
-| wmt | under 10, 10 to 19, 20 to 29, 30 to 39, 40 to 49, 50 and more |
-| iwslt | 1 to 10, 11 to 20, 21 to 30, 31 to 40, over 40 |
-
-Departs: the texts print 10-20, 20-30, so that 20 would be in two groups; here it is in the second.
-
-The sentences that two systems translate most differently in quality: the largest differences of sentence chrF.
+Departs: the texts print groups of lengths as 10-20, 20-30, so that 20 would be in two; here it is in the second.
 
 References: thesis on joint attention, sections 3.5.1, 4.5.1 and 5.6.4; "Every Layer Counts", PBML 115, section 7.1;
 thesis on monolingual data, table 4.37, whose columns are test sets of two domains, and section 4.4.6.
@@ -36,7 +22,6 @@ from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.study import Study
 from hf_mlnmt.data.words import is_unspaced, spoken, terms, words
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import ProtocolName
 from hf_mlnmt.evaluation.comparison import Comparison
 from hf_mlnmt.evaluation.counts import scores_of_sums
 from hf_mlnmt.evaluation.language import LanguageGuesser
@@ -96,10 +81,8 @@ def output_statistics(
 ) -> dict[str, Any]:
     """Returns length ratio (output to reference, sacreBLEU's tokens), and share and sentences (from 1) of each kind.
 
-    `language` is the target's, as of score().
-
     `is_off_target` says of a translation whether it is in a wrong language; without it that kind is left out. Of
-    several references the first is compared with.
+    several references the first is compared with. language: the target's, as of score().
     """
     sets = reference_lists(references)
     _check("the output", outputs, sets, len(sources))
@@ -169,20 +152,19 @@ def scores_by_length(
     lengths: Sequence[int],
     starts: Sequence[int],
     *,
-    protocol: ProtocolName = "cased",
-    language: str | None = None,
     metrics: Sequence[str] = METRICS,
     bootstrap: int = 1000,
-    seed: int = 12345,
+    **scoring: Any,
 ) -> list[dict[str, Any]]:
     """Returns a row for each system, group and metric: count of sentences, score, 95 % interval.
 
-    lengths: of each source sentence, in the unit that the groups are meant for. An empty group has no score.
+    lengths: of each source sentence, in the unit that the groups are meant for. An empty group has no score. scoring:
+    as of score().
     """
     sets = reference_lists(references)
     for name, lines in systems.items():
         _check(name, lines, sets, len(lengths))
-    how: Any = {"protocol": protocol, "language": language, "metrics": metrics, "seed": seed}
+    how: Any = {**scoring, "metrics": metrics}
     rows = []
     for group, indices in zip(group_names(starts), group_indices(lengths, starts), strict=True):
         chosen = [[lines[i] for i in indices] for lines in sets]

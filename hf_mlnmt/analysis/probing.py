@@ -1,7 +1,18 @@
 """Probing: how well a classifier reads a property of the sentence from a frozen encoder's vector of it.
 
 References: thesis on joint attention, sections 4.5.4 (table 4.8) and 5.6.1 (table 5.5); "Dual contextual module",
-section 6; Conneau et al. 2018.
+section 6; Conneau et al. 2018, "What you can cram into a single $&!#* vector", section 2.
+
+Tasks are sentences with a label each, in three parts, made of any raw text without annotation; words are runs of
+letters, and a sentence that stands in the text twice is taken once. Or they are SentEval's files: one example a line,
+`tr`, `va` or `te`, a label and the sentence, separated by tabs.
+
+| task | label | made how |
+| --- | --- | --- |
+| length | which of up to six groups of lengths, in words | about equally many training sentences a group |
+| word-content | which of some words of middle frequency is in the sentence | sentences with just one of them |
+| bigram-shift | whether two neighbouring words were swapped | in half of the sentences; not the first word |
+| language | which language the sentence is in | equally many sentences of each |
 
 Sentence vectors: the mean of a layer's states over the real positions, kept on disk. Layers: 0 the embeddings, 1 .. L
 the encoder's layers as they hand on their states, L after the layer norm that ends a pre-norm encoder; </s> is a
@@ -24,9 +35,13 @@ classifiers. Logistic regression: scikit-learn's, C = 1.
 from __future__ import annotations
 
 import copy
+import random
+import re
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import accumulate, pairwise, product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -37,25 +52,203 @@ from torch import Tensor, nn
 
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.embeddings import embed_texts
-from hf_mlnmt.analysis.probing_tasks import (
-    PARTS,
-    Part,
-    ProbingTask,
-    bigram_shift_task,
-    find_files,
-    language_task,
-    length_task,
-    read_task,
-    word_content_task,
-)
 from hf_mlnmt.analysis.reading import Systems, encode_sources, encoder_passes, usable_indices
 from hf_mlnmt.analysis.study import Study, naming
+from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import Form, atomic_path, read_json, write_json
+from hf_mlnmt.files import atomic_path
 from hf_mlnmt.generation.languages import has_modules
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.made_from import Digest
 from hf_mlnmt.modeling.sentence_embedding import pooled_states
+
+Part = Literal["train", "dev", "test"]
+PARTS: tuple[Part, ...] = get_args(Part)
+SIZES: tuple[int, int, int] = (100_000, 10_000, 10_000)
+"""Of the parts, as in the papers; with less text eight, one and one tenth of it."""
+_WORD = re.compile(r"[^\W\d_]+")
+_FREQUENT = 100  # words that say too little: left out of word content
+_FEWEST = 20  # sentences that a word of word content must be in
+
+
+@dataclass(frozen=True)
+class ProbingTask:
+    """Sentences and their labels (indices into `classes`), by part."""
+
+    name: str
+    classes: list[str]
+    texts: Mapping[Part, list[str]]
+    labels: Mapping[Part, list[int]]
+
+    @property
+    def majority(self) -> float:
+        """Returns the accuracy of always naming the test part's most frequent class."""
+        return max(Counter(self.labels["test"]).values()) / len(self.labels["test"])
+
+
+def build(name: str, examples: Mapping[Part, Sequence[tuple[str, str]]]) -> ProbingTask:
+    """Makes a task from (label, text) by part; classes in alphabetical order, numbers by value.
+
+    Raises: UserError for an empty part, one class only, or a class that training never sees.
+    """
+    if lacking := [part for part in PARTS if not examples.get(part)]:
+        raise UserError(f"task {name}: no sentences for {', '.join(lacking)}. Give more text, or a complete file.")
+    trained = {label for label, _ in examples["train"]}
+    classes = sorted(trained, key=lambda label: label.zfill(9) if label.isdigit() else label)
+    if len(classes) < 2:
+        raise UserError(f"task {name}: every training sentence has the label {classes[0]!r}; expected at least two.")
+    numbers = {label: number for number, label in enumerate(classes)}
+    for part in PARTS:
+        if unseen := sorted({label for label, _ in examples[part]} - trained):
+            raise UserError(f"task {name}: label {unseen[0]!r} is in {part} and never in train.")
+    texts = {part: [text for _, text in examples[part]] for part in PARTS}
+    labels = {part: [numbers[label] for label, _ in examples[part]] for part in PARTS}
+    return ProbingTask(name, classes, texts, labels)
+
+
+def different(lines: Sequence[str]) -> list[str]:
+    """Returns each line once, in alphabetical order, without empty ones."""
+    return sorted({line.strip() for line in lines} - {""})
+
+
+def split(lines: Sequence[str], seed: int, sizes: Sequence[int] = SIZES) -> dict[Part, list[str]]:
+    """Shuffles different lines into parts of at most these sizes; of shorter text in shares of 8, 1 and 1."""
+    shuffled = different(lines)
+    random.Random(seed).shuffle(shuffled)
+    if len(shuffled) < sum(sizes):
+        tenth = min(len(shuffled) // 10, *sizes[1:])
+        sizes = (min(len(shuffled) - 2 * tenth, sizes[0]), tenth, tenth)
+    return {part: shuffled[end - size : end] for part, end, size in zip(PARTS, accumulate(sizes), sizes, strict=True)}
+
+
+def length_task(lines: Sequence[str], seed: int = 1, sizes: Sequence[int] = SIZES, groups: int = 6) -> ProbingTask:
+    """Makes a task of surface information: the sentence's length in words, in groups."""
+    parts = split(lines, seed, sizes)
+    counts = sorted(len(_WORD.findall(line)) for line in parts["train"])
+    borders = range(1, groups) if counts else ()
+    starts = sorted({counts[len(counts) * group // groups] for group in borders} - set(counts[:1]))
+    names = [f"under {starts[0]}", *(f"{start} and more" for start in starts)] if starts else ["all"]
+
+    def label(line: str) -> str:
+        return f"{bisect_right(starts, len(_WORD.findall(line)))}"
+
+    task = build("length", {part: [(label(line), line) for line in parts[part]] for part in PARTS})
+    return ProbingTask(task.name, [names[int(number)] for number in task.classes], task.texts, task.labels)
+
+
+def word_content_task(
+    lines: Sequence[str], seed: int = 1, sizes: Sequence[int] = SIZES, count: int = 100
+) -> ProbingTask:
+    """Makes a task of surface information: which of `count` words (1,000 in the paper) the sentence has.
+
+    The words: after the 100 most frequent ones of the text the next that are in at least 20 sentences.
+    Raises: UserError if there are fewer than two such words.
+    """
+    sets = {line: {word.lower() for word in _WORD.findall(line)} for line in different(lines)}
+    frequency = Counter(word for words in sets.values() for word in words)
+    ranked = sorted(frequency, key=lambda word: (-frequency[word], word))[_FREQUENT:]
+    chosen = {word for word in ranked[:count] if frequency[word] >= _FEWEST}
+    if len(chosen) < 2:
+        raise UserError(
+            f"task word-content: {len(chosen)} words beyond the {_FREQUENT} most frequent ones are in {_FEWEST} "
+            "sentences or more; expected at least two. Give more text."
+        )
+    parts = split([line for line, words in sets.items() if len(words & chosen) == 1], seed, sizes)
+    examples = {part: [((sets[line] & chosen).pop(), line) for line in parts[part]] for part in PARTS}
+    trained = {word for word, _ in examples["train"]}
+    return build("word-content", {part: [x for x in examples[part] if x[0] in trained] for part in PARTS})
+
+
+def bigram_shift_task(lines: Sequence[str], seed: int = 1, sizes: Sequence[int] = SIZES) -> ProbingTask:
+    """Makes a task of syntactic information: is the order of words as people write it?"""
+    drawn = random.Random(seed)
+    parts = split([line for line in lines if swappable(line)], seed, sizes)
+    examples: dict[Part, list[tuple[str, str]]] = {}
+    for part in PARTS:
+        swapped = set(drawn.sample(range(len(parts[part])), len(parts[part]) // 2))
+        examples[part] = [
+            ("swapped", swap(line, drawn.choice(swappable(line)))) if i in swapped else ("original", line)
+            for i, line in enumerate(parts[part])
+        ]
+    return build("bigram-shift", examples)
+
+
+def swappable(line: str) -> list[tuple[int, int, int, int]]:
+    """Finds two different neighbouring words (begin and end of each) with nothing but spaces in between."""
+    spans = [match.span() for match in _WORD.finditer(line)][1:]
+    return [
+        (*first, *second)
+        for first, second in pairwise(spans)
+        if line[first[1] : second[0]].isspace() and line[slice(*first)].lower() != line[slice(*second)].lower()
+    ]
+
+
+def swap(line: str, place: tuple[int, int, int, int]) -> str:
+    """Swaps the two words at `place`."""
+    a, b, c, d = place
+    return line[:a] + line[c:d] + line[b:c] + line[a:b] + line[d:]
+
+
+def language_task(texts: Mapping[str, Sequence[str]], seed: int = 1, sizes: Sequence[int] = SIZES) -> ProbingTask:
+    """Makes a task of {language: lines}: the language of a sentence; sizes are of all languages together.
+
+    Raises: UserError with fewer than two languages.
+    """
+    if len(texts) < 2:
+        known = ", ".join(texts) or "no language"
+        raise UserError(f"task language: text of {known}; expected at least two languages, --text XX=FILE for each.")
+    once = {language: different(lines) for language, lines in texts.items()}
+    fewest = min(len(lines) for lines in once.values())
+    examples: dict[Part, list[tuple[str, str]]] = {part: [] for part in PARTS}
+    for language, lines in once.items():
+        parts = split(random.Random(seed).sample(lines, fewest), seed, [size // len(texts) for size in sizes])
+        for part in PARTS:
+            examples[part] += [(language, line) for line in parts[part]]
+    return build("language", examples)
+
+
+SENTEVAL_PARTS: dict[str, Part] = {"tr": "train", "va": "dev", "te": "test"}
+FILES: dict[str, str] = {
+    "sentence_length": "SentLen",
+    "word_content": "WC",
+    "tree_depth": "TreeDepth",
+    "bigram_shift": "BShift",
+    "top_constituents": "TopConst",
+    "past_present": "Tense",
+    "subj_number": "SubjNum",
+    "obj_number": "ObjNum",
+    "odd_man_out": "SOMO",
+    "coordination_inversion": "CoordInv",
+}
+"""File without its ending -> the task's usual name, in the order of the papers' tables."""
+
+
+def read_task(path: str | Path) -> ProbingTask:
+    """Reads a task from its file, plain or gz.
+
+    Raises: UserError with file and line for a broken line; for a part without sentences, and for one class only.
+    """
+    path = Path(path)
+    name = path.name.split(".")[0]
+    examples: dict[Part, list[tuple[str, str]]] = {part: [] for part in SENTEVAL_PARTS.values()}
+    for number, line in enumerate(read_lines(path), start=1):
+        fields = line.split("\t")
+        if len(fields) != 3 or fields[0] not in SENTEVAL_PARTS or not fields[1].strip() or not fields[2].strip():
+            raise UserError(
+                f"{path}, line {number}: expected tr, va or te, a label and a sentence, separated by tabs; found "
+                f"{len(fields)} fields, beginning with {line[:40]!r}."
+            )
+        examples[SENTEVAL_PARTS[fields[0]]].append((fields[1].strip(), fields[2].strip()))
+    return build(FILES.get(name, name), examples)
+
+
+def find_files(folder: str | Path) -> list[Path]:
+    """Finds the tasks' files in a folder, in the order of the papers' tables. Raises: UserError if there is none."""
+    paths = {path.name.split(".")[0]: path for path in sorted(Path(folder).glob("*"))}
+    if not paths.keys() & FILES.keys():
+        raise UserError(f"{folder}: none of SentEval's probing files there ({next(iter(FILES))}.txt ...).")
+    return [paths[name] for name in FILES if name in paths]
+
 
 CHUNK = 4096  # sentences in a file of the cache
 
@@ -68,16 +261,13 @@ def check_layer(model: Any, layer: int | None) -> int:
     return last if layer is None else layer
 
 
-def mean_states(
-    parts: Parts, sources: Sequence[Sequence[int]], layers: Sequence[int], batch_tokens: int = 4096
-) -> dict[int, Tensor]:
-    """Returns {layer: means (sentences, width) over real positions} of token ids, float32, on the CPU."""
-    vectors: dict[int, dict[int, Tensor]] = {layer: {} for layer in layers}
-    for read in encoder_passes(parts, sources, batch_tokens, output_hidden_states=True):
-        for layer in layers:
-            means = pooled_states(read.output.hidden_states[layer].float(), read.source_real, "mean").cpu()
-            vectors[layer].update(zip(read.indices, means, strict=True))
-    return {layer: torch.stack([rows[i] for i in range(len(sources))]) for layer, rows in vectors.items()}
+def mean_states(parts: Parts, sources: Sequence[Sequence[int]], layer: int) -> Tensor:
+    """Returns the means of a layer's states over real positions, float32 (sentences, width), on the CPU."""
+    vectors: dict[int, Tensor] = {}
+    for read in encoder_passes(parts, sources, output_hidden_states=True):
+        means = pooled_states(read.output.hidden_states[layer].float(), read.source_real, "mean").cpu()
+        vectors.update(zip(read.indices, means, strict=True))
+    return torch.stack([vectors[i] for i in range(len(sources))])
 
 
 def fingerprint(model: Any) -> str:
@@ -88,40 +278,27 @@ def fingerprint(model: Any) -> str:
 
 
 def cached_states(
-    parts: Parts,
-    texts: Sequence[str],
-    layers: Sequence[int],
-    cache: str | Path | None = None,
-    batch_tokens: int = 4096,
-    source_language: str | None = None,
-    target_language: str | None = None,
-) -> dict[int, Tensor]:
-    """Returns `mean_states` of texts; with a folder `cache`, vectors in it are read, others computed and written.
+    parts: Parts, texts: Sequence[str], layer: int, cache: Path, languages: tuple[str | None, str | None] = (None, None)
+) -> Tensor:
+    """Returns `mean_states` of texts: those in the folder `cache` are read, others computed and written.
 
-    A file holds one layer of some thousand sentences, under a name made from the encoder's weights and the token ids;
-    an interrupted run goes on behind the last one.
+    A file holds some thousand sentences, under a name made from the encoder's weights and the token ids; an interrupted
+    run goes on behind the last one.
     """
-    sources = encode_sources(parts, texts, source_language, target_language)
-    if cache is None:
-        return mean_states(parts, sources, layers, batch_tokens)
-    of_model = fingerprint(parts.model)
-    vectors: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+    sources, of_model = encode_sources(parts, texts, *languages), fingerprint(parts.model)
+    vectors: list[Tensor] = []
     for start in range(0, len(sources), CHUNK):
         chunk = sources[start : start + CHUNK]
-        names = {layer: Digest("sha256").text(f"{of_model} {layer} {chunk}").hex()[:32] for layer in layers}
-        paths = {layer: Path(cache) / f"{name}.safetensors" for layer, name in names.items()}
-        states: dict[int, Tensor] = {}
-        for layer, path in paths.items():
-            with suppress(FileNotFoundError, SafetensorError, KeyError):  # none, or half a file
-                states[layer] = load_file(path)["states"]
-        if lacking := [layer for layer in layers if layer not in states]:
-            for layer, computed in mean_states(parts, chunk, lacking, batch_tokens).items():
-                states[layer] = computed
-                with atomic_path(paths[layer]) as temporary:
-                    save_file({"states": computed}, temporary)
-        for layer in layers:
-            vectors[layer].append(states[layer])
-    return {layer: torch.cat(chunks) for layer, chunks in vectors.items()}
+        name = Digest("sha256").text(f"{of_model} {layer} {chunk}").hex()[:32]
+        path = cache / f"{name}.safetensors"
+        try:
+            states = load_file(path)["states"]
+        except (FileNotFoundError, SafetensorError, KeyError):  # none, or half a file
+            states = mean_states(parts, chunk, layer)
+            with atomic_path(path) as temporary:
+                save_file({"states": states}, temporary)
+        vectors.append(states)
+    return torch.cat(vectors)
 
 
 @dataclass(frozen=True)
@@ -225,40 +402,23 @@ def wilson_interval(right: int, count: int, z: float = 1.959964) -> tuple[float,
     return (middle - width) / (1 + square), (middle + width) / (1 + square)
 
 
-def probe_key(
-    parts: Parts,
-    task: ProbingTask,
-    layer: int | str,
-    classifier: Classifier,
-    settings: MlpSettings,
-    seed: int,
-    **reading: Any,
-) -> str:
-    """Returns a digest of all that a probe's result depends on, to recognise one that is done; arguments of `probe`."""
-    texts = [(part, task.texts[part], task.labels[part]) for part in PARTS]
-    used = {**asdict(settings), "seed": seed} if classifier == "mlp" else {}
-    languages = [reading.get(name) for name in ("source_language", "target_language")]
-    content = [fingerprint(parts.model), layer, classifier, used, languages, task.classes, texts]
-    return Digest("sha256").value(content).hex()[:16]
-
-
 def probe(
     parts: Parts,
     task: ProbingTask,
     layer: int | str,
     classifier: Classifier,
     settings: MlpSettings,
+    cache: Path,
     seed: int = 1,
-    cache: str | Path | None = None,
-    **reading: Any,
+    languages: tuple[str | None, str | None] = (None, None),
 ) -> dict[str, Any]:
     """Returns a row: accuracy on the test part in percent with its 95 % interval, and that of the most frequent class.
 
     layer: of the encoder, 0 the embeddings; or the pooling of `embed_texts`: "flat", "mean", "row 3".
     `majority`: the most frequent class's accuracy; `epoch`: the perceptron's best, by `dev_accuracy`; `train`,
-    `dev`, `test`: sentences. `reading`: batch_tokens, source_language, target_language of `cached_states`.
+    `dev`, `test`: sentences.
     """
-    vectors = {part: _vectors(parts, task.texts[part], layer, cache, **reading) for part in PARTS}
+    vectors = {part: _vectors(parts, task.texts[part], layer, cache, languages) for part in PARTS}
     labels = {part: torch.tensor(task.labels[part]) for part in PARTS}
     if classifier == "mlp":
         predictions = train_mlp(vectors, labels, len(task.classes), settings, seed)
@@ -280,18 +440,13 @@ def probe(
 
 
 def _vectors(
-    parts: Parts, texts: Sequence[str], layer: int | str, cache: str | Path | None = None, **reading: Any
+    parts: Parts, texts: Sequence[str], layer: int | str, cache: Path, languages: tuple[str | None, str | None]
 ) -> torch.Tensor:
     """Returns (sentences, width): a layer's mean states, or the model's embeddings, which are not cached."""
     if isinstance(layer, int):
-        return cached_states(parts, texts, [layer], cache, **reading)[layer]
+        return cached_states(parts, texts, layer, cache, languages)
     pooling = int(layer.removeprefix("row ")) if layer.startswith("row ") else layer
-    batch_tokens = reading.get("batch_tokens") or 4096
-    return torch.from_numpy(embed_texts(parts, texts, reading.get("source_language"), pooling, batch_tokens))
-
-
-DONE = "probes"  # folder of finished probes, a file each
-_ROW: Form = dict.fromkeys(("accuracy", "low", "high", "majority"), float)
+    return torch.from_numpy(embed_texts(parts, texts, languages[0], pooling))
 
 
 def read_sizes(text: str) -> list[int]:
@@ -338,17 +493,16 @@ def senteval_tasks(paths: Sequence[Path]) -> list[ProbingTask]:
 def probing_study(
     systems: Systems,
     tasks: Sequence[ProbingTask],
-    folder: str | Path,
+    cache: Path,
     layers: Sequence[int] | None = None,
     classifiers: Sequence[Classifier] | None = None,
     preset: str = "multi-level",
     seed: int = 1,
-    cache: str | Path | None = None,
     tell: Callable[[str], None] = lambda text: None,
     pooling: str | None = None,
-    **reading: Any,
+    languages: tuple[str | None, str | None] = (None, None),
 ) -> Study:
-    """Probes every system on every task; each result is written into `folder` at once, and read there the next time.
+    """Probes every system on every task; vectors are kept in the folder `cache`, and read there the next time.
 
     layers: None for the last one of each encoder. pooling: of `embed_texts`, "flat", "mean" or "row 3": the model's
     embeddings (of an attention bridge, where there is one) in place of a layer's states.
@@ -359,23 +513,12 @@ def probing_study(
     chosen: dict[str, list[Any]] = {
         name: _layers(name, parts, layers) if pooling is None else [pooling] for name, parts in systems.items()
     }
-    for task in tasks:
-        for name, parts in systems.items():
-            for layer in chosen[name]:
-                for classifier in classifiers or CLASSIFIERS:
-                    settings = PRESETS[preset]
-                    key = probe_key(parts, task, layer, classifier, settings, seed, **reading)
-                    path = Path(folder) / DONE / f"{key}.json"
-                    if path.is_file():
-                        row = read_json(path, _ROW)
-                        row |= {"task": task.name, "layer": layer, "classifier": classifier}
-                    else:
-                        vectors = cache or Path(folder) / "vectors"
-                        row = probe(parts, task, layer, classifier, settings, seed, vectors, **reading)
-                        write_json(path, row)
-                        place = f"layer {layer}" if isinstance(layer, int) else layer
-                        tell(f"{name}, {task.name}, {place}, {classifier}: {row['accuracy']:.2f}")
-                    study.rows.append({"system": name, **row})
+    every = [(task, name, layer) for task in tasks for name in systems for layer in chosen[name]]
+    for (task, name, layer), classifier in product(every, classifiers or CLASSIFIERS):
+        row = probe(systems[name], task, layer, classifier, PRESETS[preset], cache, seed, languages)
+        place = f"layer {layer}" if isinstance(layer, int) else layer
+        tell(f"{name}, {task.name}, {place}, {classifier}: {row['accuracy']:.2f}")
+        study.rows.append({"system": name, **row})
     study.summary = [
         {
             **{key: row[key] for key in ("system", "task", "layer", "classifier")},

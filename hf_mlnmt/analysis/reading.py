@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +18,13 @@ from torch import Tensor
 from hf_mlnmt.data.tokenizer import encode
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.scores import check_counts
+from hf_mlnmt.generation.alignments import attending_copy, words_of_source
 from hf_mlnmt.generation.batches import batches_by_tokens, generated_lengths, pad
 from hf_mlnmt.generation.languages import Direction, direction, has_modules, pair_of
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.segments import TextEncoder, source_limit
 
+BATCH_TOKENS = 4096
 Systems = Mapping[str, Parts]
 """The systems of a study by their names."""
 
@@ -111,25 +112,15 @@ def encode_targets(parts: Parts, texts: Sequence[str]) -> list[list[int]]:
     return [ids.tolist() for ids in encode(parts.target, processed, target=True)]
 
 
-@contextmanager
-def eager_attention(model: Any) -> Iterator[str]:
-    """Sets the model to attention that returns its weights; yields the setting that is put back after."""
-    before = model.config._attn_implementation
-    if before != "eager":
-        model.set_attn_implementation("eager")
-    try:
-        yield before
-    finally:
-        if before != "eager":
-            model.set_attn_implementation(before)
+def attending(parts: Parts) -> Parts:
+    """Returns the parts with a copy of the model that returns the weights of its attention."""
+    return parts._replace(model=attending_copy(parts.model))
 
 
 @torch.no_grad()
-def encoder_passes(
-    parts: Parts, sources: Sequence[Sequence[int]], batch_tokens: int = 4096, **options: Any
-) -> Iterator[Pass]:
+def encoder_passes(parts: Parts, sources: Sequence[Sequence[int]], **options: Any) -> Iterator[Pass]:
     """Yields the encoder alone over all sources, longest first; `options` go to it (output_attentions=True ...)."""
-    for indices, ids, mask in _source_batches(parts, sources, batch_tokens):
+    for indices, ids, mask in source_batches(parts, sources):
         output = parts.model.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True, **options)
         yield Pass(indices, ids, mask.bool(), output)
 
@@ -139,13 +130,12 @@ def forced_passes(
     parts: Parts,
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]] | None = None,
-    batch_tokens: int = 4096,
     num_beams: int = 1,
     **options: Any,
 ) -> Iterator[Pass]:
     """Yields the whole model over all pairs, longest source first; without `targets` over its own translations."""
     model = parts.model
-    for indices, ids, mask in _source_batches(parts, sources, batch_tokens):
+    for indices, ids, mask in source_batches(parts, sources):
         if targets is None:
             labels = own_translations(model, ids, mask, num_beams)
         else:
@@ -183,13 +173,20 @@ def check_place(layer: int | None, head: int | None, layers: int, heads: int) ->
             raise UserError(f"--{option} {number}: this model has 1 to {count}.")
 
 
-def _source_batches(
-    parts: Parts, sources: Sequence[Sequence[int]], batch_tokens: int
-) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+def words_of(tokenizer: Any, processing: Any, ids: Sequence[int], text: str) -> list[int | None]:
+    """Returns the word of a text, from 0, that each of its token ids belongs to; None for language marks and </s>."""
+    return words_of_source(tokenizer, ids, "", processing.apply(text) if processing else text, text)
+
+
+def source_batches(parts: Parts, sources: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+    """Yields indices, token ids and mask of batches of sources of similar lengths, the longest first.
+
+    Raises: UserError if there is none.
+    """
     if not sources:
         raise UserError("there are no sentences to analyse.")
     pad_id = parts.source.pad_token_id or 0
-    for indices in batches_by_tokens([len(ids) for ids in sources], batch_tokens):
+    for indices in batches_by_tokens([len(ids) for ids in sources], BATCH_TOKENS):
         ids, mask = pad([sources[i] for i in indices], pad_id, parts.model.device)
         yield indices, ids, mask
 

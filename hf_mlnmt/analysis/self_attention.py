@@ -45,7 +45,6 @@ finite.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple, get_args
@@ -55,7 +54,7 @@ from torch import Tensor
 
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.figures import Panel
-from hf_mlnmt.analysis.reading import Pass, Sample, Systems, eager_attention, encoder_passes, forced_passes, subwords
+from hf_mlnmt.analysis.reading import Pass, Sample, Systems, attending, encoder_passes, forced_passes, subwords
 from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import Parts
@@ -118,28 +117,16 @@ STATISTICS: dict[str, Sums] = {"distance": distance_sums, "entropy": entropy_sum
 UNITS = ("local", "global")
 
 
-@dataclass(frozen=True)
-class HeadTable:
-    """`values[layer][unit]` (heads,): layers from 0; the unit is "" where a layer has one attention."""
+HeadValues = list[dict[str, Tensor]]
+"""A value of every head, {unit: (heads,)} a layer; the unit is "" where a layer has one attention."""
 
-    values: list[dict[str, Tensor]]
 
-    def means(self) -> dict[str, dict[int, float]]:
-        """Returns {unit: {layer from 1: the mean over its heads}}, equations 14 and 16."""
-        means: dict[str, dict[int, float]] = {}
-        for number, layer in enumerate(self.values, start=1):
-            for unit, heads in layer.items():
-                means.setdefault(unit, {})[number] = heads.mean().item()
-        return means
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Returns a row for each head: layer and head counted from 1, unit, value."""
-        return [
-            {"layer": number, "unit": unit, "head": head, "value": value}
-            for number, layer in enumerate(self.values, start=1)
-            for unit, heads in layer.items()
-            for head, value in enumerate(heads.tolist(), start=1)
-        ]
+def head_rows(layers: HeadValues) -> list[dict[str, Any]]:
+    """Returns a row for each head, then one for each layer's mean over its heads (14, 16): layer, unit, head, value."""
+    units = [(number, unit, heads) for number, layer in enumerate(layers, start=1) for unit, heads in layer.items()]
+    numbered = [(number, unit, head, x) for number, unit, heads in units for head, x in enumerate(heads.tolist(), 1)]
+    means = [(number, unit, "mean", heads.mean().item()) for number, unit, heads in units]
+    return [dict(zip(("layer", "unit", "head", "value"), row)) for row in (*numbered, *means)]
 
 
 def by_unit(weights: Tensor) -> dict[str, Tensor]:
@@ -155,8 +142,7 @@ def head_table(
     positions: Range = "printed",
     renormalize: bool = False,
     targets: Sequence[Sequence[int]] | None = None,
-    batch_tokens: int = 4096,
-) -> HeadTable:
+) -> HeadValues:
     """Measures `statistic` ("distance" or "entropy") of every head of one side.
 
     sources, targets: token ids of each sentence (reading.py); without `targets` the decoder reads its own greedy
@@ -164,28 +150,24 @@ def head_table(
     self-attention weights on that side.
     """
     totals: list[dict[str, Tensor]] = []  # numerator and denominator of every head
-    with eager_attention(parts.model):
-        for layers, real in _attentions(parts, sources, side, targets, batch_tokens):
-            totals = totals or [{} for _ in layers]
-            for sums, layer in zip(totals, layers, strict=True):
-                for unit, weights in by_unit(layer).items():
-                    of_batch = torch.stack(STATISTICS[statistic](weights, real, positions, renormalize))
-                    sums[unit] = sums.get(unit, 0) + of_batch
-    return HeadTable([{unit: (above / below).cpu() for unit, (above, below) in sums.items()} for sums in totals])
+    for layers, real in _attentions(parts, sources, side, targets):
+        totals = totals or [{} for _ in layers]
+        for sums, layer in zip(totals, layers, strict=True):
+            for unit, weights in by_unit(layer).items():
+                of_batch = torch.stack(STATISTICS[statistic](weights, real, positions, renormalize))
+                sums[unit] = sums.get(unit, 0) + of_batch
+    return [{unit: (above / below).cpu() for unit, (above, below) in sums.items()} for sums in totals]
 
 
 def _attentions(
-    parts: Parts,
-    sources: Sequence[Sequence[int]],
-    side: Side,
-    targets: Sequence[Sequence[int]] | None,
-    batch_tokens: int,
+    parts: Parts, sources: Sequence[Sequence[int]], side: Side, targets: Sequence[Sequence[int]] | None
 ) -> Iterable[tuple[Sequence[Tensor], Tensor]]:
     """Yields `self_attentions` of every batch: of the encoder alone, or for the decoder of the whole model."""
+    parts = attending(parts)
     if side == "encoder":
-        passes = encoder_passes(parts, sources, batch_tokens, output_attentions=True)
+        passes = encoder_passes(parts, sources, output_attentions=True)
     else:
-        passes = forced_passes(parts, sources, targets, batch_tokens, output_attentions=True)
+        passes = forced_passes(parts, sources, targets, output_attentions=True)
     return (self_attentions(read, side, parts.model) for read in passes)
 
 
@@ -240,31 +222,24 @@ def collect_divergences(
     return {number: value / positions for number, value in sums.items()}
 
 
-def dual_sides(model: Any) -> list[Side]:
-    """Returns the sides that have the module: "encoder", "decoder" or both; [] for other models."""
-    sides: dict[str, list[Side]] = {"Enc-DC": ["encoder"], "Dec-DC": ["decoder"], "Full-DC": ["encoder", "decoder"]}
-    return sides.get(getattr(model.config, "dual_context", None) or "", [])
-
-
 def divergence(
     parts: Parts,
     sources: Sequence[Sequence[int]],
     side: Side = "encoder",
     over_heads: bool = False,
     targets: Sequence[Sequence[int]] | None = None,
-    batch_tokens: int = 4096,
 ) -> dict[int, float]:
     """Returns {layer: dv} of one side over a corpus of token ids; decoders read `targets` or their own translations.
 
     Raises: UserError if the model has no dual contextual module on that side.
     """
-    if side not in dual_sides(parts.model):
+    one_sided = {"encoder": "Enc-DC", "decoder": "Dec-DC"}[side]
+    if getattr(parts.model.config, "dual_context", None) not in (one_sided, "Full-DC"):
         raise UserError(
             f"{type(parts.model).__name__} has no dual contextual module in its {side}: divergence is between the two "
             "units of one (enc-dc, dec-dc, full-dc)."
         )
-    with eager_attention(parts.model):
-        return collect_divergences(_attentions(parts, sources, side, targets, batch_tokens), over_heads)
+    return collect_divergences(_attentions(parts, sources, side, targets), over_heads)
 
 
 def kl_of_logits(logits: Tensor, other: Tensor) -> Tensor:
@@ -309,41 +284,38 @@ def dependency_rows(sentences: Sequence[SentenceDependency]) -> list[dict[str, A
     return rows
 
 
-def dependency(
-    parts: Parts, sources: Sequence[Sequence[int]], summed: bool = False, batch_tokens: int = 4096
-) -> list[SentenceDependency]:
+def dependency(parts: Parts, sources: Sequence[Sequence[int]], summed: bool = False) -> list[SentenceDependency]:
     """Measures a model with AIF on token ids of source sentences, in their order.
 
     Raises: UserError for a model whose main decoder reads no auxiliaries.
     """
-    model = parts.model
-    if not getattr(model.config, "information_fusion", False):
+    if not getattr(parts.model.config, "information_fusion", False):
         raise UserError(
-            f"{type(model).__name__} here has no auxiliary information fusion: its decoder reads no auxiliaries "
+            f"{type(parts.model).__name__} here has no auxiliary information fusion: its decoder reads no auxiliaries "
             "(ms-<layers>-aif)."
         )
-    none = [0.0] * len(model.config.auxiliary_layers)
+    parts = attending(parts)
+    none = [0.0] * len(parts.model.config.auxiliary_layers)
     sentences: dict[int, SentenceDependency] = {}
-    with eager_attention(model):
-        for read in forced_passes(parts, sources, None, batch_tokens, output_attentions=True):
-            assert read.labels is not None
-            assert read.target_real is not None
-            with torch.no_grad():
-                other = model(
-                    input_ids=read.source,
-                    attention_mask=read.source_real.long(),
-                    decoder_input_ids=model.prepare_decoder_input_ids_from_labels(read.labels),
-                    use_cache=False,
-                    output_attentions=True,
-                    auxiliary_mask=none,
-                )
-            tokens = kl_of_logits(read.output.logits, other.logits)
-            pairs = zip(read.output.cross_attentions, other.cross_attentions, strict=True)
-            heads = torch.stack([attention_dependency(a, b, read.target_real, summed) for a, b in pairs], dim=1).cpu()
-            for row, index in enumerate(read.indices):
-                length = int(read.target_real[row].sum())
-                target = read.labels[row, :length].tolist()
-                sentences[index] = SentenceDependency(target, tokens[row, :length].tolist(), heads[row])
+    for read in forced_passes(parts, sources, output_attentions=True):
+        assert read.labels is not None
+        assert read.target_real is not None
+        with torch.no_grad():
+            other = parts.model(
+                input_ids=read.source,
+                attention_mask=read.source_real.long(),
+                decoder_input_ids=parts.model.prepare_decoder_input_ids_from_labels(read.labels),
+                use_cache=False,
+                output_attentions=True,
+                auxiliary_mask=none,
+            )
+        tokens = kl_of_logits(read.output.logits, other.logits)
+        pairs = zip(read.output.cross_attentions, other.cross_attentions, strict=True)
+        heads = torch.stack([attention_dependency(a, b, read.target_real, summed) for a, b in pairs], dim=1).cpu()
+        for row, index in enumerate(read.indices):
+            length = int(read.target_real[row].sum())
+            target = read.labels[row, :length].tolist()
+            sentences[index] = SentenceDependency(target, tokens[row, :length].tolist(), heads[row])
     return [sentences[index] for index in range(len(sources))]
 
 
@@ -360,54 +332,45 @@ def heads_study(
     """
     study = Study(f"{statistic}.{side}")
     ranges = RANGES if side == "encoder" else RANGES[:1]
-    tables: dict[Range, dict[str, HeadTable]] = {positions: {} for positions in ranges}
-    for name, parts in systems.items():
-        sources, targets = sample.source_ids(parts), sample.target_ids(parts) if side == "decoder" else None
-        for positions in ranges:
-            with naming(name):
-                table = head_table(parts, sources, statistic, side, positions, renormalize, targets)
-            tables[positions][name] = table
-            study.rows += [{"system": name, "range": positions, **row} for row in table.rows()]
     lines: dict[str, dict[str, dict[int, float]]] = {}
-    for positions, of_range in tables.items():
-        title = RANGE_TITLES[positions] if len(ranges) > 1 else ""
-        for name, table in of_range.items():
-            for unit, means in table.means().items():
-                lines.setdefault(title, {})[_title(name, unit)] = means
-                for x, y in means.items():
-                    common = {"system": name, "range": positions, "layer": x, "unit": unit}
-                    study.rows.append({**common, "head": "mean", "value": y})
+    for positions in ranges:
+        curves, panels = lines.setdefault(RANGE_TITLES[positions] if len(ranges) > 1 else "", {}), list[Panel]()
+        for name, parts in systems.items():
+            sources, targets = sample.source_ids(parts), sample.target_ids(parts)
+            with naming(name):
+                layers = head_table(parts, sources, statistic, side, positions, renormalize, targets)
+            rows = head_rows(layers)
+            study.rows += [{"system": name, "range": positions, **row} for row in rows]
+            for unit in dict.fromkeys(row["unit"] for row in rows):
+                title = f"{name}, {unit}" if unit else name
+                means = {row["layer"]: row["value"] for row in rows if (row["unit"], row["head"]) == (unit, "mean")}
+                curves[title] = means
                 shown = {f"layer {x}": round(y, 3) for x, y in means.items()}
-                study.summary.append({"system": _title(name, unit), "range": RANGE_TITLES[positions], **shown})
-        panels = [panel for name, table in of_range.items() for panel in _panels(name, table)]
+                study.summary.append({"system": title, "range": RANGE_TITLES[positions], **shown})
+                panels.append(_panel(title, unit, layers))
         stem = f"{study.stem}.heads.{positions}"
         study.figures[stem] = figures.heat_maps(panels, "layer", "head", UNITS_OF[statistic])
     study.figures[f"{study.stem}.layers"] = figures.curves(lines, f"{side} layer", UNITS_OF[statistic])
     return study
 
 
-def _title(name: str, unit: str) -> str:
-    return f"{name}, {unit}" if unit else name
+def _panel(title: str, unit: str, layers: HeadValues) -> Panel:
+    """Returns the heat map of a unit, empty where a layer has not that unit."""
+    count = max(len(heads) for layer in layers for heads in layer.values())
+    values = [layer[unit].tolist() if unit in layer else [None] * count for layer in layers]
+    return Panel(title, values, _numbered(len(values)), _numbered(count))
 
 
-def _panels(name: str, table: HeadTable) -> list[Panel]:
-    """Returns a heat map for each unit, empty where a layer has not that unit."""
-    count = max(len(heads) for layer in table.values for heads in layer.values())
-    panels = []
-    for unit in table.means():
-        values = [layer[unit].tolist() if unit in layer else [None] * count for layer in table.values]
-        rows = [str(number) for number in range(1, len(values) + 1)]
-        panels.append(Panel(_title(name, unit), values, rows, [str(head) for head in range(1, count + 1)]))
-    return panels
+def _numbered(count: int) -> list[str]:
+    return [str(number) for number in range(1, count + 1)]
 
 
 def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder", over_heads: bool = False) -> Study:
     """Draws the JS divergence of the two units: a curve over the layers for each system, and bars of the means (13)."""
     study, lines, means = Study(f"divergence.{side}"), {}, []
     for name, parts in systems.items():
-        targets = sample.target_ids(parts) if side == "decoder" else None
         with naming(name):
-            measured = divergence(parts, sample.source_ids(parts), side, over_heads, targets)
+            measured = divergence(parts, sample.source_ids(parts), side, over_heads, sample.target_ids(parts))
         kernel, mean = parts.model.config.kernel_size, fmean(measured.values())
         values = [*measured.items(), ("mean", mean)]
         study.rows += [

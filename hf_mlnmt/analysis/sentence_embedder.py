@@ -19,7 +19,7 @@ from sentence_transformers.base.modules import InputModule
 from torch import Tensor
 
 from hf_mlnmt.analysis.embeddings import default_pooling
-from hf_mlnmt.data.tokenizer import Tokenizers, save_tokenizers
+from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.generation.batches import pad
 from hf_mlnmt.generation.languages import Direction, has_modules
 from hf_mlnmt.generation.loading import Parts, load
@@ -82,14 +82,10 @@ class SentenceEmbedder(InputModule):
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Writes a model folder, with the language and pooling of this module."""
         self.model.save_pretrained(output_path)
-        if self.parts.each:
-            Tokenizers.of_languages(dict(self.parts.each)).save(output_path)
-        else:
-            target = None if self.parts.target is self.parts.source else self.parts.target
-            sides = {"source": self.parts.source_processing, "target": self.parts.target_processing}
-            save_tokenizers(
-                output_path, self.parts.source, target, {side: steps for side, steps in sides.items() if steps}
-            )
+        parts = self.parts
+        sides = {"source": parts.source_processing, "target": parts.target_processing}
+        processing = {side: steps for side, steps in sides.items() if steps}
+        Tokenizers(parts.source, parts.target, processing, dict(parts.each)).save(output_path)
         self.save_config(output_path)
 
     @classmethod

@@ -26,12 +26,22 @@ from torch import Tensor
 
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.figures import Panel
-from hf_mlnmt.analysis.reading import Pass, Sample, Systems, check_place, eager_attention, forced_passes, subwords
+from hf_mlnmt.analysis.reading import (
+    Pass,
+    Sample,
+    Systems,
+    attending,
+    check_place,
+    encode_targets,
+    forced_passes,
+    subwords,
+    words_of,
+)
 from hf_mlnmt.analysis.self_attention import by_unit, self_attentions
 from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import file_name
-from hf_mlnmt.generation.alignments import Link, links, to_pharaoh, word_weights
+from hf_mlnmt.generation.alignments import Link, to_pharaoh, word_links
 from hf_mlnmt.generation.loading import Parts
 
 _LINK = re.compile(r"(\d+)([-?p])(\d+)")
@@ -126,56 +136,25 @@ def choose_places(places: Iterable[Place], layer: int | None = None, head: int |
     return [place for place in places if layer in (None, place.layer) and place.head == (head or 0)]
 
 
-def word_indices(tokenizer: Any, text: str) -> list[int | None]:
-    """Returns the word, from 0, of each subword of `text`; words are what white space separates. None for </s>."""
-    encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
-    starts = [match.start() for match in re.finditer(r"\S+", text)]
-    indices: list[int | None] = []
-    for (begin, end), special in zip(encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True):
-        begin += len(text[begin:end]) - len(text[begin:end].lstrip())  # the space before a word is part of its subword
-        indices.append(None if special or begin >= len(text) else sum(start <= begin for start in starts) - 1)
-    return indices
+def align(parts: Parts, sample: Sample) -> list[dict[Place, set[Link]]]:
+    """Links every sentence of a sample to its given translation at every place of the model.
 
-
-def align(
-    parts: Parts, sources: Sequence[str], targets: Sequence[str], batch_tokens: int = 4096
-) -> list[dict[Place, set[Link]]]:
-    """Links every sentence pair at every place of the model, which reads the pair as it is given.
-
-    Words are what white space separates, before and after the model's own text processing alike.
-    Raises: UserError where that processing changes the number of words, or the tokenizer knows no offsets.
+    Words are what white space separates in the text as it is given, whatever the model's text processing does.
     """
-    source_ids, source_words = _encode(parts.source, parts.source_processing, sources, "source")
-    target_ids, target_words = _encode(parts.target, parts.target_processing, targets, "translation")
-    alignments: list[dict[Place, set[Link]]] = [{} for _ in sources]
-    with eager_attention(parts.model):
-        for read in forced_passes(parts, source_ids, target_ids, batch_tokens, output_attentions=True):
-            places = source_attentions(parts.model, read.output.cross_attentions)
-            for row, index in enumerate(read.indices):
-                for place, weights in places.items():
-                    real = weights[row, : len(target_ids[index]), : len(source_ids[index])].cpu()
-                    alignments[index][place] = links(word_weights(real, source_words[index], target_words[index]))
+    assert sample.targets is not None
+    parts = attending(parts)
+    source_ids, target_ids = sample.source_ids(parts), encode_targets(parts, sample.targets)
+    alignments: list[dict[Place, set[Link]]] = [{} for _ in source_ids]
+    for read in forced_passes(parts, source_ids, target_ids, output_attentions=True):
+        places = source_attentions(parts.model, read.output.cross_attentions)
+        for row, index in enumerate(read.indices):
+            source, target = source_ids[index], target_ids[index]
+            source_words = words_of(parts.source, parts.source_processing, source, sample.sources[index])
+            target_words = words_of(parts.target, parts.target_processing, target, sample.targets[index])
+            for place, weights in places.items():
+                real = weights[row, : len(target), : len(source)].cpu()
+                alignments[index][place] = set(word_links(real, source_words, target_words))
     return alignments
-
-
-def _encode(
-    tokenizer: Any, processing: Any, texts: Sequence[str], name: str
-) -> tuple[list[list[int]], list[list[int | None]]]:
-    """Returns of each text of one side the token ids, and the word of each."""
-    if not getattr(tokenizer, "is_fast", False):
-        raise UserError(f"the {name}'s tokenizer does not say where in the text a subword stands (not a fast one).")
-    ids, words = [], []
-    for number, text in enumerate(texts, start=1):
-        processed = processing.apply(text) if processing else text
-        count, after = len(text.split()), len(processed.split())
-        if not count or after != count:
-            raise UserError(
-                f"{name} {number} has {count} words, and {after} after the model's text processing: give text with the "
-                "words that the alignment counts, separated by spaces, as the processing leaves them."
-            )
-        ids.append(tokenizer(processed, verbose=False)["input_ids"])
-        words.append(word_indices(tokenizer, processed))
-    return ids, words
 
 
 def error_rates(alignments: Sequence[dict[Place, set[Link]]], gold: Sequence[GoldAlignment]) -> dict[Place, float]:
@@ -186,10 +165,6 @@ def error_rates(alignments: Sequence[dict[Place, set[Link]]], gold: Sequence[Gol
 
 def check_gold(gold: Sequence[GoldAlignment], sources: Sequence[str], targets: Sequence[str], name: str) -> None:
     """Raises UserError unless there is one gold alignment for each pair, within its words."""
-    if not len(gold) == len(sources) == len(targets):
-        raise UserError(
-            f"{name}: {len(gold)} lines for {len(sources)} sources and {len(targets)} translations: expected the same."
-        )
     for number, (sentence, source, target) in enumerate(zip(gold, sources, targets, strict=True), start=1):
         size = (len(source.split()), len(target.split()))
         if outside := [link for link in sorted(sentence.possible) if link[0] >= size[0] or link[1] >= size[1]]:
@@ -224,7 +199,7 @@ def alignment_study(
     panels: list[Panel] = []
     for name, parts in systems.items():
         with naming(name):
-            alignments = align(parts, sample.sources, sample.targets)
+            alignments = align(parts, sample)
             places = list(alignments[0]) if layer is None else choose_places(alignments[0], layer, head)
         rates = (
             error_rates([{place: of_pair[place] for place in places} for of_pair in alignments], gold) if gold else {}
@@ -287,15 +262,8 @@ def map_study(
                 rows = source if side == "encoder" else ["<s>", *target[:-1]]
                 columns = rows
         panels = [Panel(title, values.tolist(), rows, columns) for title, values in maps.items()]
-        study.rows += [
-            {
-                **{"system": name, "map": panel.title},
-                **{"row": y, "from": rows[y], "column": x, "to": columns[x], "weight": value},
-            }
-            for panel in panels
-            for y, line in enumerate(panel.values)
-            for x, value in enumerate(line)
-        ]
+        for panel in panels:
+            study.rows += _cells(panel, "from", "to", "weight", system=name, map=panel.title)
         stem = f"{study.stem}.{file_name(name)}"
         labels = ("target", "source") if side == "source" else ("from", "to")
         study.figures[stem] = figures.heat_maps(panels, *labels, "attention weight", numbers=False, low=0.0)
@@ -322,23 +290,10 @@ def coverage_study(
                 raise UserError(f"{type(parts.model).__name__} does not attend to source positions: nothing to sum.")
             places = choose_places(weights, layer, head)
         panels = [Panel(str(place), weights[place][0].cumsum(0).tolist(), target, source) for place in places]
-        study.rows += [
-            {
-                **{"system": name, "layer": place.layer},
-                **({"encoder_layer": place.encoder_layer} if place.encoder_layer else {}),
-                **{
-                    "head": head or "mean",
-                    "row": y,
-                    "target": target[y],
-                    "column": x,
-                    "source": source[x],
-                    "coverage": value,
-                },
-            }
-            for place, panel in zip(places, panels, strict=True)
-            for y, line in enumerate(panel.values)
-            for x, value in enumerate(line)
-        ]
+        for place, panel in zip(places, panels, strict=True):
+            over = {"encoder_layer": place.encoder_layer} if place.encoder_layer else {}
+            at = {"system": name, "layer": place.layer, **over, "head": head or "mean"}
+            study.rows += _cells(panel, "target", "source", "coverage", **at)
         stem = file_name(name)
         how: dict[str, Any] = {"numbers": False, "low": 0.0}
         study.figures[f"coverage.{stem}"] = figures.heat_maps(panels, "target", "source", "attention so far", **how)
@@ -351,11 +306,19 @@ def coverage_study(
     return study
 
 
+def _cells(panel: Panel, row: str, column: str, value: str, **at: Any) -> list[dict[str, Any]]:
+    """Returns a row of a study for each cell of a heat map: `at`, the cell's place by number and name, its value."""
+    return [
+        {**at, "row": y, row: panel.rows[y], "column": x, column: panel.columns[x], value: number}
+        for y, line in enumerate(panel.values)
+        for x, number in enumerate(line)
+    ]
+
+
 def _read_first(parts: Parts, sample: Sample, num_beams: int = 1) -> tuple[Pass, list[str], list[str]]:
     """Reads the sample's first sentence, its translation or else the model's own; returns both in subwords, too."""
-    targets = sample.target_ids(parts)
-    with eager_attention(parts.model):
-        options: dict[str, Any] = {"num_beams": num_beams, "output_attentions": True}
-        (read,) = forced_passes(parts, sample.source_ids(parts)[:1], targets and targets[:1], **options)
+    targets, parts = sample.target_ids(parts), attending(parts)
+    options: dict[str, Any] = {"num_beams": num_beams, "output_attentions": True}
+    (read,) = forced_passes(parts, sample.source_ids(parts)[:1], targets and targets[:1], **options)
     assert read.labels is not None
     return read, subwords(parts.source, read.source[0]), subwords(parts.target, read.labels[0])

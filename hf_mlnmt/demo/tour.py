@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hf_mlnmt.data import read_lines
 from hf_mlnmt.demo import write_demo_corpus
 from hf_mlnmt.files import check_folder_name
+from hf_mlnmt.model_folder import RESULTS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,6 +35,9 @@ def tour(
     output: folder of it all; what is there of an earlier call is used. run_in_processes: starts the command `hf-mlnmt`
     with arguments in so many processes. small: a training of seconds.
     """
+    from hf_mlnmt.evaluation import read_results
+    from hf_mlnmt.hub import build_folder
+
     data, run, hub = output / "data", output / "run", output / "hub"
     check_folder_name(output)
     console.rule("1. a corpus of 40,000 sentence pairs, from a grammar")
@@ -53,12 +57,14 @@ def tour(
     _translate(run / "average", data, console)
 
     console.rule(f"4. hf-mlnmt publish {run / 'average'} --output {hub}")
-    _publish(run / "average", hub, console)
+    build_folder(run / "average", hub)
+    console.print(", ".join(sorted(path.name for path in hub.iterdir())))
 
     console.rule(f'5. AutoModelForSeq2SeqLM.from_pretrained("{hub}")')
     sentence = _first_lines(data / "test.en.gz")[0]
     console.print(f"{sentence} -> {_reload(hub, sentence)}")
-    console.rule(f"held-out BLEU {_held_out_bleu(run):.1f}", style="bold green")
+    scores = read_results(run / RESULTS).scores["held-out"]["cased"]
+    console.rule(f"held-out BLEU {scores['BLEU']['score']:.1f}", style="bold green")
     console.print(f"Try it in a browser: hf-mlnmt serve {hub} (needs pip install 'hf-mlnmt\\[serve]')", soft_wrap=True)
     return 0
 
@@ -72,20 +78,6 @@ def _translate(model: Path, data: Path, console: Console) -> None:
         same = translation == reference
         verdict = "[green]as the reference[/green]" if same else f"[yellow]not: {reference}[/yellow]"
         console.print(f"[dim]{source}[/dim]\n{translation}  {verdict}")
-
-
-def _publish(model: Path, hub: Path, console: Console) -> None:
-    from hf_mlnmt.hub import build_folder
-
-    build_folder(model, hub)
-    console.print(", ".join(sorted(path.name for path in hub.iterdir())))
-
-
-def _held_out_bleu(run: Path) -> float:
-    from hf_mlnmt.evaluation import read_results
-    from hf_mlnmt.model_folder import RESULTS
-
-    return float(read_results(run / RESULTS).scores["held-out"]["cased"]["BLEU"]["score"])
 
 
 def _first_lines(path: Path) -> list[str]:

@@ -80,21 +80,26 @@ def joined(parts: Iterable[tuple[str, str, Iterable[Link]]]) -> tuple[Link, ...]
     return tuple(sorted(found))
 
 
-class SourceAttention:
-    """An attention of a model over its source, for any number of calls.
+def attending_copy(model: Any) -> Any:
+    """Copies a model's modules and config, not its weights, and lets the copy return the weights of its attention.
 
-    The model itself stays as it is, for others may be using it: what returns its weights is a copy of its modules that
-    has the same weights.
+    The model itself stays as it is, for others may be using it.
     """
+    rounded = (part for part in model.modules() if isinstance(part, Int8Linear))
+    shared = {id(part): part for part in chain(model.parameters(), model.buffers(), rounded)}
+    attending: Any = copy.deepcopy(model, shared)
+    attending.set_attn_implementation("eager")
+    return attending
+
+
+class SourceAttention:
+    """An attention of a model over its source, for any number of calls, by a copy that shares the weights."""
 
     def __init__(self, model: Any, name: str = ""):
         """Raises: UserError for an `alignment_head` that the model does not have."""
         self.name = name or type(model).__name__
         self.chosen = getattr(model.generation_config, "alignment_head", None)
-        rounded = (part for part in model.modules() if isinstance(part, Int8Linear))
-        shared = {id(part): part for part in chain(model.parameters(), model.buffers(), rounded)}
-        self.model: Any = copy.deepcopy(model, shared)
-        self.model.set_attn_implementation("eager")
+        self.model = attending_copy(model)
 
     @torch.inference_mode()
     def __call__(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor, **options: Any) -> Tensor:

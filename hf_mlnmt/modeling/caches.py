@@ -78,16 +78,6 @@ class KeptStates(DynamicLayer):
         if self.states is not None:
             self.states = self.states[indices]
 
-    def offload(self):
-        super().offload()
-        if self.states is not None:
-            self.states = self.states.to("cpu", non_blocking=True)
-
-    def prefetch(self):
-        super().prefetch()
-        if self.states is not None:
-            self.states = self.states.to(self.device, non_blocking=True)
-
 
 class StaticStates(StaticLayer):
     """A slot of a fixed size that also keeps a state, changed in place (torch.compile)."""

@@ -355,31 +355,6 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         """Returns the language models, in the config's order."""
         return [getattr(self, f"language_{number}") for number in range(len(self.config.language_models or []))]
 
-    def set_language_models(self, *models: PreTrainedModel, weights: Sequence[float] | None = None) -> None:
-        """Take other language models, of the same vocabulary, in the place of those there are.
-
-        The language model of training and that of search may differ (thesis, tables 4.17 and 4.19).
-
-        Raises: ValueError when a model predicts another number of tokens.
-        """
-        for model in models:
-            check_vocabulary(model, self.config.decoder_vocab_size)
-        for number in range(len(self.language_models)):
-            delattr(self, f"language_{number}")
-        config = self.config
-        starts = (config.start_token_ids or [])[: len(self.translation_models)]
-        starts = starts or [config.decoder_start_token_id] * len(self.translation_models)
-        config.language_models, config.language_weights = [], []  # both at once: each assignment is checked
-        config.start_token_ids = None
-        for number, model in enumerate(models):
-            torch.nn.Module.to(model, device=self.device, dtype=self.dtype)
-            self.add_module(f"language_{number}", model)
-        object.__setattr__(config, "language_models", [model.config for model in models])
-        config.language_weights = list(weights or [1.0 / max(len(models), 1)] * len(models))
-        config.start_token_ids = starts + [start_token(model.config, config) for model in models]
-        self.post_init()
-        self._freeze()
-
     def _freeze(self) -> None:
         for model in self.language_models:
             model.requires_grad_(False).eval()

@@ -26,6 +26,7 @@ from starlette.exceptions import HTTPException
 from hf_mlnmt import __version__
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.generation.segments import check_characters
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.serving import detection
@@ -104,21 +105,10 @@ class Error(BaseModel):
     error: str
 
 
-class Translated(BaseModel):
-    """A translation; `score` is its log probability divided by the length normalisation."""
-
-    text: str
-    score: float
-    log_probability: float
-    length: int
-    finished: bool
-    alignment: list[tuple[int, int]] | None = None
-
-
 class Answer(BaseModel):
     """Translations of each text, the best first."""
 
-    translations: list[list[Translated]]
+    translations: list[list[Hypothesis]]
     source: str | None
     target: str | None
     detected: list[Detection] | None = None
@@ -292,17 +282,25 @@ _post = partial(_router.post, responses=_ERRORS, tags=["LibreTranslate"])
 _operation = partial(_router.get, responses={503: {"model": Error}}, tags=["operation"])
 
 
+async def _asked(request: Request, api: Api, model: type[BaseModel], *needed: str) -> tuple[Any, list[str]]:
+    """Reads a request that may come in: what it asks for, as the model has it, and its texts, within the limits."""
+    given = await given_by(request)
+    api.admit(request, given)
+    _need(given, *needed)
+    asked = _checked(model, {name: value for name, value in given.items() if name != "api_key"})
+    texts = asked.texts if "texts" in model.model_fields else asked.q
+    texts = [texts] if isinstance(texts, str) else texts
+    api.check(texts, request.scope["record"])
+    return asked, texts
+
+
 @_post("/translate", response_model=TranslateResponse, openapi_extra=_body_of(TranslateRequest))
 async def translate(request: Request, api: Served) -> Response:
     """Translate a text or several, plain or HTML."""
-    given, record = await given_by(request), request.scope["record"]
-    api.admit(request, given)
-    _need(given, "q", "source", "target")
-    asked: TranslateRequest = _checked(TranslateRequest, given)
+    asked, texts = await _asked(request, api, TranslateRequest, "q", "source", "target")
     if asked.alternatives >= api.limits.n_best:
         raise HTTPException(400, f"alternatives: the limit (n_best) is {api.limits.n_best - 1}")
-    texts = [asked.q] if isinstance(asked.q, str) else asked.q
-    api.check(texts, record)
+    record = request.scope["record"]
     async with api.within("seconds"):
         sources, detected = await api.languages_of(texts, asked.source, asked.strict)
         options: dict[str, Any] = {"num_return_sequences": asked.alternatives + 1} if asked.alternatives else {}
@@ -322,12 +320,7 @@ async def translate(request: Request, api: Served) -> Response:
 @_post("/detect", response_model=list[Detection], openapi_extra=_body_of(DetectRequest))
 async def detect(request: Request, api: Served) -> Response:
     """Say which of the served languages a text is in, the likeliest first."""
-    given = await given_by(request)
-    api.admit(request, given)
-    _need(given, "q")
-    asked: DetectRequest = _checked(DetectRequest, given)
-    texts = [asked.q] if isinstance(asked.q, str) else asked.q
-    api.check(texts, request.scope["record"])
+    _, texts = await _asked(request, api, DetectRequest, "q")
     ranked = await asyncio.to_thread(detection.rank, " ".join(texts), list(api.batcher.models.languages()))
     return JSONResponse([found._asdict() for found in ranked if found.confidence > 0] or [ranked[0]._asdict()])
 
@@ -400,9 +393,9 @@ async def download_file(token: str, api: Served) -> Response:
 @_get("/health", responses={503: {"model": Error}})
 @_operation("/healthz")
 async def healthz(api: Served) -> dict[str, str]:
-    """Answer 200 as long as the process runs and its workers work."""
+    """Answer 200 as long as the process runs and its worker works."""
     if not api.batcher.healthy:
-        raise HTTPException(503, "a worker that translates has ended; start the server again")
+        raise HTTPException(503, "the worker that translates has ended; start the server again")
     return {"status": "ok"}
 
 
@@ -424,18 +417,12 @@ async def say_metrics(request: Request, api: Served) -> Response:
 
 async def translate_v1(request: Request, api: Served) -> Response:
     """Translate texts with options of the search; n-best lists with scores."""
-    given, record = await given_by(request), request.scope["record"]
-    api.admit(request, given)
-    asked = _checked(
-        request.app.state.options_model, {name: value for name, value in given.items() if name != "api_key"}
-    )
-    texts = [asked.texts] if isinstance(asked.texts, str) else asked.texts
-    api.check(texts, record)
+    asked, texts = await _asked(request, api, request.app.state.options_model)
     options = {name: value for name in OPTIONS if (value := getattr(asked, name, None)) is not None}
     options = {"split": "sentences", "num_return_sequences": 1, **options, "model": asked.model}
     async with api.within("seconds"):
         sources, detected = await api.languages_of(texts, asked.source, asked.strict)
-        done = await api.translate(record, texts, sources, asked.target, **options)
+        done = await api.translate(request.scope["record"], texts, sources, asked.target, **options)
     answer = {
         "translations": [[asdict(hypothesis) for hypothesis in hypotheses] for hypotheses in done.texts],
         "source": asked.source,

@@ -1,9 +1,9 @@
 """Common batches of the texts of many requests.
 
 Requests are cut into pieces (sentences, or what a model takes at once). Pieces that the same model translates with the
-same options wait in one line, and worker threads take batches of a token budget from the line whose turn it is:
+same options wait in one line, and a worker thread takes batches of a token budget from the line whose turn it is:
 
-- A worker that is idle begins at once with what is there. Only where the batch before it served several requests does
+- An idle worker begins at once with what is there. Only where the batch before it served several requests does
   it wait for as many, at most `max_wait`: clients that were answered together ask together again.
 - A long text does not hold up a short one. Turns are counted in tokens served (start-time fair queueing, Goyal, Vin and
   Cheng 1997): a request begins at what every request that waited has got by then, and each of its pieces comes as much
@@ -44,9 +44,7 @@ from hf_mlnmt.serving.models import Leg, ServedModels
 logger = logging.getLogger(__name__)
 
 _RUNS = 64  # kept, of those that were used last
-_SHORT = (
-    20_000  # characters of a request that a worker cuts between two batches; longer ones have a thread of their own
-)
+_SHORT = 20_000  # characters of a request that a worker cuts between two batches; longer ones have another thread
 _LOOKED_AT = 1024  # pieces of a line from which a batch of similar lengths is chosen
 _WEIGHT = 0.2  # of the newest batch, in the mean speed over batches
 _SECONDS = 0.5  # that the pieces of one request may take in a batch, by the speed of the batches before;
@@ -82,7 +80,6 @@ class Statistics:
     source_tokens: int = 0
     target_tokens: int = 0
     batches: int = 0
-    seconds: float = 0.0
     on_batch: Callable[[int, int, float], None] | None = None
 
 
@@ -151,13 +148,8 @@ class _Line:
 class Batcher:
     """Translates texts of many requests in common batches. Safe for threads and for event loops.
 
-    Args:
-        batch_tokens: source tokens of a batch, padding included.
-        max_wait: seconds that an idle worker waits at most for requests that will fill its batch.
-        max_queue: pieces that may wait.
-        workers: threads that translate.
-
-    Raises: UserError for a number out of its range.
+    batch_tokens: source tokens of a batch, padding included. max_wait: seconds that the idle worker waits at most for
+    requests that will fill its batch. max_queue: pieces that may wait. Raises: UserError for a number out of its range.
     """
 
     def __init__(
@@ -167,7 +159,6 @@ class Batcher:
         batch_tokens: int = 4096,
         max_wait: float = 0.005,
         max_queue: int = 10_000,
-        workers: int = 1,
     ) -> None:
         check_settings(batch_tokens, max_wait, max_queue)
         self.models, self.statistics = models, Statistics()
@@ -180,17 +171,10 @@ class Batcher:
         self._served = 0.0  # tokens that a request has got which has always waited
         self._tokens_a_second = 0.0  # mean
         self._closing = False
-        self._ended = 0  # workers that ended though they were started once more
+        self.healthy = True  # the worker works; it is False when it has ended though it was started once more
         self._cutter = ThreadPoolExecutor(1, thread_name_prefix="cut")  # of long texts
-        self._workers = [threading.Thread(target=self._work, name=f"translate-{i}") for i in range(workers)]
-        for worker in self._workers:
-            worker.daemon = True
-            worker.start()
-
-    @property
-    def healthy(self) -> bool:
-        """Returns whether all workers work."""
-        return not self._ended
+        self._worker = threading.Thread(target=self._work, name="translate", daemon=True)
+        self._worker.start()
 
     async def translate(
         self,
@@ -202,14 +186,9 @@ class Batcher:
         timeout: float | None = None,
         **options: Any,
     ) -> Translations:
-        """Translates texts; cancelled, its work is taken back.
+        """Translates texts between languages, by one model where it is named; cancelled, its work is taken back.
 
-        Args:
-            source, target: languages, see ServedModels.route.
-            model: the name of the model that shall do it.
-            timeout: seconds after which it is given up.
-            options: fields of DecodingOptions, and others of generate().
-
+        timeout: seconds after which it is given up. options: fields of DecodingOptions, and others of generate().
         Raises: UserError for what cannot be done, Overloaded, TimedOut.
         """
         route, results = self.models.route(source, target, model), []
@@ -240,18 +219,12 @@ class Batcher:
                 del self._runs[key]
         return problems
 
-    async def close(self, timeout: float | None = None) -> None:
-        """Waits for `close_now` without blocking the event loop."""
-        await asyncio.to_thread(self.close_now, timeout)
-
     def close_now(self, timeout: float | None = None) -> None:
-        """Takes no new work, finishes what has begun and ends the threads; after `timeout` seconds the rest fails."""
+        """Takes no new work, finishes what has begun and ends the worker; after `timeout` seconds the rest fails."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        end = None if timeout is None else time.monotonic() + timeout
-        for worker in self._workers:
-            worker.join(None if end is None else max(0.0, end - time.monotonic()))
+        self._worker.join(timeout)
         self._fail_all(_closing())
         self._cutter.shutdown(wait=False, cancel_futures=True)
 
@@ -295,7 +268,7 @@ class Batcher:
         with self._changed:
             if self._closing:
                 raise _closing()
-            if self._ended == len(self._workers):
+            if not self.healthy:
                 raise _no_worker()
             request.turn = self._served
             self._make_room(len(texts))
@@ -396,9 +369,8 @@ class Batcher:
                 log_failure(error)
                 logger.error("a worker ended, %s", more)
         with self._changed:
-            self._ended += 1
-        if self._ended == len(self._workers):
-            self._fail_all(_no_worker())
+            self.healthy = False
+        self._fail_all(_no_worker())
 
     def _translate_batches(self) -> None:
         """Translates until the batcher is closed."""
@@ -505,7 +477,6 @@ class Batcher:
             statistics.pieces += len(pieces)
             statistics.source_tokens += tokens
             statistics.batches += 1
-            statistics.seconds += seconds
             self._served += tokens / self._together
             self._tokens_a_second += _WEIGHT * (tokens / max(seconds, 1e-6) - self._tokens_a_second)
         if statistics.on_batch:
@@ -554,4 +525,4 @@ def _closing() -> Overloaded:
 
 
 def _no_worker() -> Overloaded:
-    return Overloaded("the server's workers have ended; it must be started again")
+    return Overloaded("the server's worker has ended; it must be started again")

@@ -19,6 +19,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from dataclasses import dataclass, field
+from ipaddress import IPv6Network
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -74,11 +75,9 @@ def error_response(error: Exception) -> JSONResponse:
 
 
 class RequestLog:
-    """Writes a line of JSON for each request, of the API and of the page.
+    """Writes a line of JSON for each request, of the API and of the page, and calls `observe` with it and its seconds.
 
-    Args:
-        observe: called with the record and the seconds of each.
-        addresses: whether the lines have clients' addresses as they are; else hashed with a key of this process.
+    addresses: the lines have clients' addresses as they are, not hashed with a key of this process.
     """
 
     def __init__(self, observe: Callable[[Record, float], None] | None = None, addresses: bool = False) -> None:
@@ -106,11 +105,8 @@ class RequestLog:
 class Gate:
     """An ASGI app around the app.
 
-    Args:
-        limits: of sizes and times.
-        log: of requests.
-        hosts: names that a request may give for this server, also as *.example.org; none: any.
-        ending: set when the server ends; what only keeps a page's connection open is ended then.
+    hosts: names that a request may give for this server, also as *.example.org; none: any. ending: is set when the
+    server ends, which ends what only keeps a page's connection open.
     """
 
     def __init__(
@@ -239,12 +235,8 @@ def _too_large(is_file: bool, size: int, limit: int) -> LimitPassed:
 def client_of(scope: Any) -> str:
     """Returns a client's address; of IPv6 the network of 64 bits, which one client has to itself."""
     address = (scope.get("client") or ("",))[0]
-    if ":" not in address:
-        return address
-    from ipaddress import IPv6Address, IPv6Network
-
     try:
-        return str(IPv6Network((int(IPv6Address(address.split("%")[0])) >> 64 << 64, 64)))
+        return str(IPv6Network(f"{address.split('%')[0]}/64", strict=False))
     except ValueError:
         return address
 

@@ -100,10 +100,7 @@ class ServedModels:
     def route(self, source: str | None = None, target: str | None = None, model: str | None = None) -> Route:
         """Returns who translates a pair of languages; a language may be None where only one is possible.
 
-        Args:
-            source, target: ISO 639 codes, or a model's own.
-            model: the name of the model that shall do it.
-
+        source, target: ISO 639 codes, or a model's own. model: the name of the one that shall do it.
         Raises: UserError for languages or models that are not served; it says which are.
         """
         return self._routes(source, target, model)

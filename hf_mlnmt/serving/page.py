@@ -12,7 +12,6 @@ those of the API (api.py).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from starlette.exceptions import HTTPException
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json
-from hf_mlnmt.generation.options import DecodingOptions
 from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.generation.segments import check_characters
 from hf_mlnmt.model_folder import CARD, RESULTS, fetch_small_files
@@ -66,32 +64,27 @@ _COUNT = """(text) => {
 }"""
 
 
-def page(models: Api | ServedModels | Batcher | Sequence[str], examples: Sequence[str] | None = None) -> gradio.Blocks:
+def page(models: Api | Sequence[str]) -> gradio.Blocks:
     """Returns a gradio page for these models: `page(["folder"]).launch()`, or gradio.mount_gradio_app.
 
-    Args:
-        models: what a server has loaded, with its limits or without, or folders and Hub names.
-        examples: sentences to try; default: those of the models' cards (`widget:`), else one of the language.
-
+    models: folders and Hub names, or what a server has loaded. Sentences to try are those of the models' cards
+    (`widget:`), else one of the language.
     Raises: UserError without gradio (the extra `serve`); for a model that cannot be loaded.
     """
     try:
         import gradio
     except ImportError as error:
         raise UserError("the page needs gradio: pip install 'hf-mlnmt[serve]'.") from error
-    if not isinstance(models, Api | Batcher):
-        models = Batcher(models if isinstance(models, ServedModels) else ServedModels(list(models)))
-    return _Page(gradio, models if isinstance(models, Api) else Api(models), examples).blocks
+    return _Page(gradio, models if isinstance(models, Api) else Api(Batcher(ServedModels(list(models))))).blocks
 
 
 class _Page:
     """The page in parts: each makes components, which `answer` gets by the names that they have in `set`."""
 
-    def __init__(self, gradio: Any, api: Api, examples: Sequence[str] | None) -> None:
-        self.gradio, self.api, self.examples = gradio, api, examples
+    def __init__(self, gradio: Any, api: Api) -> None:
+        self.gradio, self.api = gradio, api
         self.served, self.pairs = api.batcher.models, api.batcher.models.languages()
         self.source = next(iter(self.pairs), None)
-        self.known = {option.name for option in fields(DecodingOptions)}
         self.set: dict[str, Any] = dict.fromkeys(SET)
         with gradio.Blocks(title="Translation", analytics_enabled=False) as self.blocks:
             gradio.HTML(_head(self.served.models), apply_default_css=False, elem_classes="mlnmt")
@@ -150,14 +143,9 @@ class _Page:
         self.maps = self.gradio.HTML("", apply_default_css=False, elem_classes="mlnmt", js_on_load=script)
 
     def _terms(self) -> None:
-        shown = bool(self.known & {"terms", "target_prefix"})
-        with self.gradio.Accordion("Terms and a beginning", open=False, visible=shown):
-            self.set["beginning"] = self.gradio.Textbox(
-                label="The translation begins with",
-                max_length=LIVE,
-                elem_id="beginning",
-                visible="target_prefix" in self.known,
-            )
+        with self.gradio.Accordion("Terms and a beginning", open=False):
+            label = "The translation begins with"
+            self.set["beginning"] = self.gradio.Textbox(label=label, max_length=LIVE, elem_id="beginning")
             self.set["terms"] = self.gradio.Textbox(
                 label="Terms",
                 info="A line each: a word of the text = its translation, or several with | between them.",
@@ -165,7 +153,6 @@ class _Page:
                 lines=3,
                 max_length=self.api.limits.text_characters,
                 elem_id="terms",
-                visible="terms" in self.known,
             )
 
     def _search(self) -> None:
@@ -216,7 +203,7 @@ class _Page:
     def answer(self, request: Any, given: Mapping[str, Any]) -> list[Any]:
         """Returns translations, attention, the row of places and its choices, the best translation, the places."""
         gradio, skip = self.gradio, self.gradio.skip
-        state = _Answer(self.api, self.known, given, request.client.host if request and request.client else "")
+        state = _Answer(self.api, given, request.client.host if request and request.client else "")
         panels, maps = state.panels(), state.maps()
         offered = state.layers, state.heads
         new = offered != given["offered"] and bool(state.layers)
@@ -253,12 +240,9 @@ class _Page:
         return [*kept.get(target, ("", "")), target, kept]
 
     def _samples(self, source: str | None) -> list[list[str]]:
-        """Returns sentences to try: those given, those of the models' cards, or one of the language."""
-        texts = self.examples
-        if texts is None:
-            first = self.source if source == AUTO else source
-            cards = [text for model in self.served.models for text in examples_of(model.pipeline.name)]
-            texts = cards or [example(first)]
+        """Returns sentences to try: those of the models' cards, or one of the language."""
+        cards = [text for model in self.served.models for text in examples_of(model.pipeline.name)]
+        texts = cards or [example(self.source if source == AUTO else source)]
         return [[text] for text in dict.fromkeys(texts)][:MOST_EXAMPLES]
 
 
@@ -316,8 +300,8 @@ def _panels(articles: Sequence[str], note: str = "") -> str:
 class _Answer:
     """The answer to one state of the page."""
 
-    def __init__(self, api: Api, known: set[str], given: Mapping[str, Any], address: str):
-        self.api, self.models, self.known, self.given = api, api.batcher.models, known, given
+    def __init__(self, api: Api, given: Mapping[str, Any], address: str):
+        self.api, self.models, self.given = api, api.batcher.models, given
         self.client, self.text = client_of({"client": (address, 0)}), str(given["text"] or "")
         self.source, self.target = given["source"], given["target"]
         self.names = self.models.names
@@ -404,9 +388,9 @@ class _Answer:
             options["length_penalty"] = float(given["penalty"])
         if given["written"] != self.target:  # terms and beginning are for another language still
             return options
-        if "target_prefix" in self.known and (given["beginning"] or "").strip():
+        if (given["beginning"] or "").strip():
             options["target_prefix"] = given["beginning"]
-        if "terms" in self.known and (given["terms"] or "").strip():
+        if (given["terms"] or "").strip():
             options["terms"] = terms_of(given["terms"])
             if not beams:  # a greedy search has no place for them
                 options["num_beams"] = max(min(BEAMS_OF_TERMS, limits.beams), options.get("num_return_sequences", 0))

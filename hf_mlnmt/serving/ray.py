@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from ray import serve
 
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.keys import build
 from hf_mlnmt.serving.limits import check_range, check_settings
 
 _ENVIRONMENT = "HF_MLNMT_"
@@ -48,34 +50,27 @@ class Settings:
     @classmethod
     def of(cls, arguments: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
         """Reads arguments, then the environment. Raises: UserError for a key, a value or models that cannot be."""
-        kinds = {field.name: field.type for field in fields(cls)}
-        given = {name: environment[key] for name in kinds if (key := _ENVIRONMENT + name.upper()) in environment}
-        values: dict[str, Any] = {}
+        names = [field.name for field in fields(cls)]
+        given = {name: environment[key] for name in names if (key := _ENVIRONMENT + name.upper()) in environment}
+        content: dict[str, Any] = {}
         for name, value in {**given, **arguments}.items():
-            if name not in kinds:
-                raise UserError(f"{name}: no such setting{suggest(name, kinds)}; known: {', '.join(kinds)}.")
-            if name == "models":
-                values[name] = tuple(map(_absolute, value.split(",") if isinstance(value, str) else value))
-                continue
-            kind = {"int": int, "float": float}.get(str(kinds[name]), str)
-            try:
-                values[name] = kind(value)
-            except (TypeError, ValueError):
-                raise UserError(f"{name}: {value!r} is not a{'n' * (kind is int)} {kind.__name__}.") from None
-            if name in ("replicas", "cpus", "gpus"):
-                check_range(name, values[name], 1 if name == "replicas" else 0)
-        if not values.get("models"):
+            if isinstance(value, str):
+                value = value.split(",") if name == "models" else yaml.safe_load(value)
+            content[name] = value
+        settings = build(cls, content, "serve run")
+        if not settings.models:
             raise UserError(f"no model: say models=FOLDER, or {_ENVIRONMENT}MODELS=FOLDER in the environment.")
-        settings = cls(**values)
+        for name, least in (("replicas", 1), ("cpus", 0), ("gpus", 0)):
+            check_range(name, getattr(settings, name), least)
         check_settings(settings.batch_tokens, settings.max_wait, settings.max_queue)
-        return settings
+        return replace(settings, models=tuple(map(_absolute, settings.models)))
 
 
 def app(arguments: dict[str, Any]) -> serve.Application:
     """Returns the application, as `serve run` and `serve deploy` ask for it. Raises: UserError."""
     settings = Settings.of(arguments)
 
-    def build() -> Any:
+    def of_replica() -> Any:
         from hf_mlnmt.serving.api import make_app
         from hf_mlnmt.serving.batcher import Batcher
         from hf_mlnmt.serving.models import ServedModels
@@ -90,7 +85,7 @@ def app(arguments: dict[str, Any]) -> serve.Application:
         max_ongoing_requests=_WAITING,
         ray_actor_options={"num_cpus": settings.cpus, "num_gpus": settings.gpus},
     )
-    return deployment(serve.ingress(build)()).bind()
+    return deployment(serve.ingress(of_replica)()).bind()
 
 
 def _absolute(given: str) -> str:

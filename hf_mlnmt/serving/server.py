@@ -16,7 +16,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,27 +34,20 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 5000,
-    keys: Collection[str] = (),
     hosts: Collection[str] = (),
     limits: Limits | None = None,
-    device: str | None = None,
-    dtype: str = "auto",
-    engine: str = "torch",
     batch_tokens: int = 4096,
     max_wait: float = 0.005,
-    page: bool = True,
-    cors: bool = False,
-    addresses: bool = False,
+    loading: Mapping[str, Any] | None = None,
+    **app_options: Any,
 ) -> None:
     """Serves until a signal ends it; the line that says the address goes to standard output, the log to stderr.
 
     Args:
-        models, device, dtype, engine: as in ServedModels.
         port: 0 takes a free one.
-        batch_tokens, max_wait: as in Batcher.
         hosts: names that requests may give for the server, beside those of this machine; none: those alone where only
             this machine reaches it, else any.
-        keys, page, cors, addresses: as in make_app.
+        batch_tokens, max_wait: of the Batcher. loading: options of ServedModels. app_options: of make_app.
 
     Raises: UserError without the extra `serve`, for a number out of its range, a port that is taken, and a model that
         does not load.
@@ -72,10 +65,10 @@ def serve(
         from hf_mlnmt.serving.models import ServedModels
 
         check_settings(batch_tokens, max_wait, limits.queue)
-        served = ServedModels(models, device=device, dtype=dtype, engine=engine)
+        served = ServedModels(models, **(loading or {}))
         batcher = Batcher(served, batch_tokens=batch_tokens, max_wait=max_wait, max_queue=limits.queue)
         names = {*hosts, *_LOOPBACK, host} if hosts or is_loopback(host) else ()
-        app = make_app(batcher, limits, keys=keys, hosts=names, page=page, cors=cors, addresses=addresses)
+        app = make_app(batcher, limits, hosts=names, **app_options)
         _log_as_json()
         _reload_on_hangup(batcher)
         address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"

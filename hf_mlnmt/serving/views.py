@@ -5,7 +5,6 @@ The HTML is in views.html.jinja, what the pointer does with a map in page.js, ho
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +16,16 @@ from typing import Any
 from markupsafe import Markup
 from torch import Tensor
 
-from hf_mlnmt.analysis.reading import between, encode_sources, encode_targets, forced_passes, subwords
-from hf_mlnmt.analysis.source_attention import Place, source_attentions, word_indices
+from hf_mlnmt.analysis.reading import (
+    attending,
+    between,
+    encode_sources,
+    encode_targets,
+    forced_passes,
+    subwords,
+    words_of,
+)
+from hf_mlnmt.analysis.source_attention import Place, source_attentions
 from hf_mlnmt.data.words import is_unspaced
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import Parts
@@ -55,14 +62,10 @@ def differences(best: str, other: str) -> str:
 def translation(
     name: str | None, ranked: Sequence[Hypothesis], language: str | None, note: str = "", beside: str | None = None
 ) -> str:
-    """Returns a model's translation, and its n-best list where it has several.
+    """Returns a model's translation, and its n-best list where it has several hypotheses.
 
-    Args:
-        name: of the model, where several are shown.
-        ranked: its hypotheses, best first.
-        language: code of the text.
-        note: how it was made, if that is not plain.
-        beside: the translation of another model, to which the differences are marked.
+    name: of the model, where several are shown. note: how it was made, if that is not plain. beside: the translation
+    of another model, to which the differences are marked.
     """
     best = ranked[0].text
     shown = best if beside is None else Markup(differences(beside, best))
@@ -97,7 +100,6 @@ class Attention:
 def attention_of(parts: Parts, text: str, translated: str, source: str | None, target: str | None) -> Attention:
     """Computes the attention of a pass of the model over a text and its translation.
 
-    The pass has a copy of the model, which shares the weights: others may translate at the same time.
     Raises: UserError where the model is not of this package or has no attention over the source, or the text is too
     long to be read at once.
     """
@@ -109,38 +111,16 @@ def attention_of(parts: Parts, text: str, translated: str, source: str | None, t
     longest = getattr(parts.model.config, "max_position_embeddings", None)
     if longest is not None and len(target_ids[0]) > longest:
         raise UserError(f"the translation has {len(target_ids[0])} subwords, the model takes {longest}.")
-    model = sharing_copy(parts.model)
-    model.set_attn_implementation("eager")
-    (forced,) = forced_passes(parts._replace(model=model), source_ids, target_ids, output_attentions=True)
-    attentions = source_attentions(model, getattr(forced.output, "cross_attentions", None))
+    (forced,) = forced_passes(attending(parts), source_ids, target_ids, output_attentions=True)
+    attentions = source_attentions(parts.model, getattr(forced.output, "cross_attentions", None))
     weights = {place: heads[0].float().cpu() for place, heads in attentions.items()}
     return Attention(
         subwords(parts.source, source_ids[0]),
         subwords(parts.target, target_ids[0]),
-        _words(parts.source, parts.source_processing, text, source_ids[0]),
-        _words(parts.target, parts.target_processing, translated, target_ids[0]),
+        words_of(parts.source, parts.source_processing, source_ids[0], text),
+        words_of(parts.target, parts.target_processing, target_ids[0], translated),
         weights,
     )
-
-
-def sharing_copy(model: Any) -> Any:
-    """Copies a model: modules and config of its own, and the same tensors."""
-    tensors: dict[int, Any] = {}
-    for module in model.modules():
-        packed = [part for value in vars(module).values() for part in (value if isinstance(value, tuple) else [value])]
-        for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False), *packed]:
-            if isinstance(tensor, Tensor):
-                tensors[id(tensor)] = tensor
-    return copy.deepcopy(model, tensors)
-
-
-def _words(tokenizer: Any, processing: Any, text: str, ids: Sequence[int]) -> list[int | None]:
-    """Returns the word of each token; a language code in front has none. Without offsets every token is a word."""
-    if not getattr(tokenizer, "is_fast", False):
-        return list(range(len(ids)))
-    words = word_indices(tokenizer, processing.apply(text) if processing else text)
-    codes = len(ids) - len(words)
-    return [*[None] * codes, *words] if codes >= 0 else list(range(len(ids)))
 
 
 def attention_map(attention: Attention, place: Place, name: str | None = None) -> str:

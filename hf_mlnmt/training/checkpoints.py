@@ -34,9 +34,9 @@ from hf_mlnmt.model_folder import (
     CONFIG,
     TEXT_FILES,
     WEIGHTS,
+    auto_class_of,
     check_model_folder,
     copy_all_but_weights,
-    is_causal_folder,
     open_weights,
     read_part,
 )
@@ -248,7 +248,7 @@ def write_model(
         copy_all_but_weights(checkpoint, new)
         if generation is not None:
             generation.save_pretrained(new)
-        if is_causal_folder(new):
+        if auto_class_of(new) == "AutoModelForCausalLM":
             begin_texts(new)
         weights = load_file(checkpoint / WEIGHTS) if weights_of == [checkpoint] else average_checkpoints(weights_of)
         weights = {name: tensor for name, tensor in weights.items() if not is_head(name)}

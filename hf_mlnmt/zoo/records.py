@@ -31,9 +31,9 @@ def setups() -> list[str]:
     return sorted(path.parent.name for path in (records_root() / "training").glob(f"*/{BASE}"))
 
 
-def trained(root: Path | None = None) -> list[str]:
-    """Returns the names <setup>/<system> of all records below `root`, by default this project's own."""
-    folder = (root or records_root()) / "modeling"
+def trained() -> list[str]:
+    """Returns the names <setup>/<system> of all records."""
+    folder = records_root() / "modeling"
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.json"))
 
 

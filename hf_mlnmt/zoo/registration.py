@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -47,7 +48,9 @@ def register_models(_: Any = None) -> None:
     from hf_mlnmt.modeling.configuration import TransformerConfig
     from hf_mlnmt.modeling.tokenization import TranslationTokenizer
 
-    generation.find_loop, generation.generate_again = _find_loop, _generate_again
+    # Both are imported when generate() first asks.
+    generation.find_loop = lambda *asked: import_module("hf_mlnmt.search").loop_for(*asked)
+    generation.generate_again = lambda *asked: import_module("hf_mlnmt.search.prepare").generate(*asked)
     linear.products = products
     # Found by its name, which a tokenizer's folder says.
     transformers.AutoTokenizer.register(TransformerConfig, fast_tokenizer_class=TranslationTokenizer, exist_ok=True)
@@ -57,19 +60,6 @@ def register_models(_: Any = None) -> None:
         transformers.AutoModel.register(config_class, architecture.base_class, exist_ok=True)
         for auto_class, head in architecture.heads.items():
             getattr(transformers, auto_class).register(config_class, head, exist_ok=True)
-
-
-# Both are imported when generate() first asks.
-def _find_loop(*asked: Any) -> Any:
-    from hf_mlnmt.search import loop_for
-
-    return loop_for(*asked)
-
-
-def _generate_again(*asked: Any) -> Any:
-    from hf_mlnmt.search.prepare import generate
-
-    return generate(*asked)
 
 
 class _Introduction(MetaPathFinder):

@@ -261,11 +261,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def list_systems(kind: Kind | None = None) -> list[str]:
-    """Lists the canonical names of all systems, in the order of the documentation; of the ms-<layers> a selection.
-
-    Args:
-        kind: "translation" (AutoModelForSeq2SeqLM) or "language-model" (AutoModelForCausalLM); None: both.
-    """
+    """Lists the canonical names of the systems of a kind (None: all), of the ms-<layers> a selection."""
     return [name for name, entry in SYSTEMS.items() if kind in (None, entry.architecture.kind)]
 
 

@@ -124,7 +124,7 @@ def test_mistakes(run, tmp_path, monkeypatch):
         draw(tmp_path, tmp_path / "x.png")
     for text, message in [
         ('{"step": 1}\nhalf\n', "metrics.jsonl, line 2: not a JSON object"),
-        ('{"step": 1}\n[1]\n', 'metrics.jsonl, line 2: expected a JSON object with a "step"'),
+        ('{"step": 1}\n[1]\n', "metrics.jsonl, line 2: expected a JSON object"),
         ('{"step": 1}\n{"step": "2"}\n', 'metrics.jsonl, line 2: step: expected a number, not "2"'),
         ('{"step": 1, "loss": "low"}\n', 'metrics.jsonl, line 1: loss: expected a number, not "low"'),
         ('{"step": 1, "eval_bleu": {}}\n', "metrics.jsonl, line 1: eval_bleu: expected a number"),

@@ -55,7 +55,7 @@ def test_of_a_model_against_one_whose_weights_are_zero(folders, monkeypatch, sum
         for layer in without.model.decoder.layers:
             layer.fusion.weight.zero_()
     sources = encode_sources(parts, TEXTS)
-    found = dependency(parts, sources, summed, batch_tokens=1000)
+    found = dependency(parts, sources, summed)
     assert parts.model.config._attn_implementation == "sdpa"
     parts.model.set_attn_implementation("eager")
     without.set_attn_implementation("eager")

@@ -12,7 +12,7 @@ from helpers.model_folders import SENTENCES
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
-from hf_mlnmt.analysis.fusion_grid import ALPHAS, BETAS, GAMMAS, Grid, best, tables
+from hf_mlnmt.analysis.fusion_grid import ALPHAS, BETAS, GAMMAS, Grid, best, summary
 from hf_mlnmt.cli import app
 from hf_mlnmt.evaluation import score
 from hf_mlnmt.generation import TranslationPipeline
@@ -45,9 +45,9 @@ def test_every_point_has_its_own_scores(folder, tmp_path):
     assert json.loads((tmp_path / "grid.json").read_text())["rows"] == rows
     with (tmp_path / "grid.csv").open() as stream:
         assert [float(row["TER"]) for row in csv.DictReader(stream)] == [row["TER"] for row in rows]
-    (table,) = tables(rows)
-    assert [row[0] for row in table.rows] == ["0.5", "1"]
-    assert f"beta {best(rows)['beta']:g}" in table.caption
+    shown = summary(rows)
+    assert [row["alpha"] for row in shown] == [0.5, 1.0]
+    assert max(row[f"beta {beta}"] for row in shown for beta in (0, 2)) == best(rows)["BLEU"]
 
 
 def test_it_goes_on_where_it_was(folder, tmp_path, monkeypatch):
@@ -78,16 +78,6 @@ def test_it_goes_on_where_it_was(folder, tmp_path, monkeypatch):
     (tmp_path / "part" / "grid.json").write_text("{")
     with pytest.raises(UserError, match=r"grid\.json: not valid JSON"):
         grid(folder, tmp_path / "part")
-
-
-def test_sequence_level_search_knows_gamma_alone(folder, tmp_path, monkeypatch):
-    made, translated = grid(folder, tmp_path, "sequence", alphas=[0.5, 1.0], betas=[0.0, 0.5, 1.0]), []
-    once = made._score
-    monkeypatch.setattr(made, "_score", lambda *scales: (translated.append(scales), once(*scales))[1])
-    rows = made.run(progress=False)
-    assert translated == [(0.5, 0.0), (0.5, 0.5), (0.5, 1.0), (1.0, 0.5)]
-    of = {(row["alpha"], row["beta"]): row["BLEU"] for row in rows}
-    assert (of[1.0, 0.0], of[1.0, 1.0]) == (of[0.5, 0.0], of[0.5, 0.5])
 
 
 def test_the_theses_grids_are_the_default(folder, tmp_path):

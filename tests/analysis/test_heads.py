@@ -10,7 +10,7 @@ import torch
 from reference import analysis as reference
 
 from hf_mlnmt.analysis.reading import (
-    eager_attention,
+    attending,
     encode_sources,
     encoder_passes,
     forced_passes,
@@ -18,7 +18,7 @@ from hf_mlnmt.analysis.reading import (
     sample_indices,
     usable_indices,
 )
-from hf_mlnmt.analysis.self_attention import HeadTable, distance_sums, entropy_sums, head_table
+from hf_mlnmt.analysis.self_attention import distance_sums, entropy_sums, head_rows, head_table
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import load
 
@@ -78,23 +78,24 @@ def test_a_row_without_weight_in_the_range_has_no_entropy():
 
 @pytest.mark.parametrize("system", ["transformer", "full-dc", "ms-1-aif"])
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
-def test_of_models_in_batches_and_one_by_one(folders, system, side):
+def test_of_models_in_batches_and_one_by_one(folders, monkeypatch, system, side):
     parts = load(str(folders(system)))
     sources = encode_sources(parts, TEXTS)
     targets = [ids[:length] for ids, length in zip(sources, (3, 5, 2))]
-    found = head_table(parts, sources, "distance", side, "all", False, targets, batch_tokens=1000)
-    again = head_table(parts, sources, "distance", side, "all", False, targets, batch_tokens=1)
-    assert [row["value"] for row in again.rows()] == pytest.approx([row["value"] for row in found.rows()], rel=1e-5)
+    found = head_table(parts, sources, "distance", side, "all", False, targets)
+    monkeypatch.setattr("hf_mlnmt.analysis.reading.BATCH_TOKENS", 1)
+    again = head_table(parts, sources, "distance", side, "all", False, targets)
+    assert [row["value"] for row in head_rows(again)] == pytest.approx(
+        [row["value"] for row in head_rows(found)], rel=1e-5
+    )
     assert parts.model.config._attn_implementation == "sdpa"
     units = ["local", "global"] if system == "full-dc" else [""]
-    assert [list(layer) for layer in found.values] == [units] * 2
-    with eager_attention(parts.model) as before:
-        assert before == "sdpa"
-        sentences = []
-        for ids, target in zip(sources, targets):
-            (one,) = forced_passes(parts, [ids], [target], output_attentions=True)
-            sentences.append(getattr(one.output, f"{side}_attentions"))
-    for number, layer in enumerate(found.values):
+    assert [list(layer) for layer in found] == [units] * 2
+    sentences = []
+    for ids, target in zip(sources, targets):
+        (one,) = forced_passes(attending(parts), [ids], [target], output_attentions=True)
+        sentences.append(getattr(one.output, f"{side}_attentions"))
+    for number, layer in enumerate(found):
         for index, unit in enumerate(units):
             for head in range(2):
                 weights = [layers[number][0] for layers in sentences]
@@ -132,13 +133,15 @@ def test_labels_end_with_the_end_of_the_sentence():
 
 
 def test_means_and_rows():
-    table = HeadTable([{"": torch.tensor([1.0, 3.0])}, {"local": torch.tensor([4.0]), "global": torch.tensor([5.0])}])
-    assert table.means() == {"": {1: 2.0}, "local": {2: 4.0}, "global": {2: 5.0}}
-    assert [tuple(row.values()) for row in table.rows()] == [
+    layers = [{"": torch.tensor([1.0, 3.0])}, {"local": torch.tensor([4.0]), "global": torch.tensor([5.0])}]
+    assert [tuple(row.values()) for row in head_rows(layers)] == [
         (1, "", 1, 1.0),
         (1, "", 2, 3.0),
         (2, "local", 1, 4.0),
         (2, "global", 1, 5.0),
+        (1, "", "mean", 2.0),
+        (2, "local", "mean", 4.0),
+        (2, "global", "mean", 5.0),
     ]
 
 

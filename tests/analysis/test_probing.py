@@ -1,4 +1,4 @@
-"""Probing: tasks from raw text and from SentEval's files, vectors, classifiers, intervals, what is done stays done."""
+"""Probing: tasks from raw text and from SentEval's files, vectors, classifiers, intervals."""
 
 from __future__ import annotations
 
@@ -12,32 +12,29 @@ import torch
 from hf_mlnmt.analysis import probing as classifiers
 from hf_mlnmt.analysis import probing as features
 from hf_mlnmt.analysis.probing import (
+    FILES,
+    PARTS,
     PRESETS,
     MlpSettings,
+    bigram_shift_task,
+    build,
     cached_states,
     check_layer,
+    find_files,
     fingerprint,
     fit_mlp,
+    language_task,
+    length_task,
     mean_states,
     probe,
-    probe_key,
+    read_task,
+    split,
     standardized,
+    swap,
+    swappable,
     train_logistic_regression,
     train_mlp,
     wilson_interval,
-)
-from hf_mlnmt.analysis.probing_tasks import (
-    FILES,
-    PARTS,
-    bigram_shift_task,
-    build,
-    find_files,
-    language_task,
-    length_task,
-    read_task,
-    split,
-    swap,
-    swappable,
     word_content_task,
 )
 from hf_mlnmt.analysis.reading import encode_sources
@@ -147,7 +144,7 @@ def test_senteval_files(tmp_path):
 def test_vectors_of_a_model_padding_changes_nothing(folders):
     parts = load(str(folders("s-agg")))
     sources = encode_sources(parts, TEXTS)
-    together = mean_states(parts, sources, [0, 1, 2], batch_tokens=1000)
+    together = [mean_states(parts, sources, layer) for layer in (0, 1, 2)]
     for index, ids in enumerate(sources):
         with torch.no_grad():
             states = parts.model.get_encoder()(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states
@@ -162,30 +159,32 @@ def test_vectors_of_a_model_padding_changes_nothing(folders):
 def test_vectors_are_computed_once(folders, tmp_path, monkeypatch):
     parts = load(str(folders("transformer")))
     monkeypatch.setattr(features, "CHUNK", 2)
-    expected = cached_states(parts, TEXTS, [1, 2])
+    sources = encode_sources(parts, TEXTS)
+    expected = {layer: mean_states(parts, sources, layer) for layer in (1, 2)}
     computed, plain = [], features.mean_states
 
-    def counted(parts, sources, layers, *rest):
-        computed.append((len(sources), list(layers)))
-        return plain(parts, sources, layers, *rest)
+    def counted(parts, sources, layer):
+        computed.append((len(sources), layer))
+        return plain(parts, sources, layer)
 
     monkeypatch.setattr(features, "mean_states", counted)
     for _ in range(2):
-        found = cached_states(parts, TEXTS, [1], tmp_path)
-        torch.testing.assert_close(found[1], expected[1])
-    assert computed == [(2, [1]), (1, [1])]
+        torch.testing.assert_close(cached_states(parts, TEXTS, 1, tmp_path), expected[1])
+    assert computed == [(2, 1), (1, 1)]
     computed.clear()
-    torch.testing.assert_close(cached_states(parts, TEXTS, [1, 2], tmp_path), expected)
-    assert computed == [(2, [2]), (1, [2])]
+    for layer in (1, 2):
+        torch.testing.assert_close(cached_states(parts, TEXTS, layer, tmp_path), expected[layer])
+    assert computed == [(2, 2), (1, 2)]
     (broken, *_) = sorted(tmp_path.iterdir())
     broken.write_bytes(broken.read_bytes()[:20])
-    torch.testing.assert_close(cached_states(parts, TEXTS, [1, 2], tmp_path), expected)
+    for layer in (1, 2):
+        torch.testing.assert_close(cached_states(parts, TEXTS, layer, tmp_path), expected[layer])
     assert len(computed) == 3
     before = fingerprint(parts.model)
     with torch.no_grad():
         parts.model.get_encoder().layers[0].self_attn.out_proj.weight[0, 0] += 1
     assert fingerprint(parts.model) != before
-    assert (cached_states(parts, TEXTS, [1], tmp_path)[1] - expected[1]).abs().max() > 1e-2
+    assert (cached_states(parts, TEXTS, 1, tmp_path) - expected[1]).abs().max() > 1e-2
 
 
 def toy_vectors(count=300):
@@ -259,19 +258,8 @@ def test_probe_of_a_model(folders, tmp_path, lines):
     short = [line for line in lines if len(line) < 50]
     task = length_task(short, sizes=(1000, 100, 100))
     settings = PRESETS["multi-level"]
-    row = probe(parts, task, 0, "mlp", settings, cache=tmp_path)
-    assert row == probe(parts, task, 0, "mlp", settings)
+    row = probe(parts, task, 0, "mlp", settings, tmp_path)
+    assert row == probe(parts, task, 0, "mlp", settings, tmp_path)
     assert row["low"] < row["accuracy"] < row["high"]
     assert row["low"] > row["majority"]  # the mean of the positions says how many they are
     assert [row[name] for name in ("train", "dev", "test", "classes")] == [1000, 100, 100, len(task.classes)]
-    keys = [
-        probe_key(parts, task, 2, "mlp", settings, 1),
-        probe_key(parts, task, 1, "mlp", settings, 1),
-        probe_key(parts, task, 2, "mlp", settings, 2),
-        probe_key(parts, task, 2, "mlp", PRESETS["dual-context"], 1),
-        probe_key(parts, task, 2, "logistic", settings, 1),
-        probe_key(parts, length_task(short, 2, (1000, 100, 100)), 2, "mlp", settings, 1),
-        probe_key(parts, task, 2, "mlp", settings, 1, target_language="fr"),
-    ]
-    assert len(set(keys)) == len(keys)
-    assert keys[4] == probe_key(parts, task, 2, "logistic", PRESETS["dual-context"], 9)

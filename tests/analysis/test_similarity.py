@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM
 from typer.testing import CliRunner
 
 import hf_mlnmt
-from hf_mlnmt.analysis.similarity import correlations, cosines, read_pairs
+from hf_mlnmt.analysis.embeddings import correlations, cosines, read_pairs
 from hf_mlnmt.cli import app
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError

@@ -8,14 +8,19 @@ import re
 import pytest
 
 from hf_mlnmt.demo import lexicon as lex
-from hf_mlnmt.demo.grammar import MAX_WORDS, MIN_WORDS, Sampler, combinations, sample_demo_corpus, write_demo_corpus
-from hf_mlnmt.demo.sentences import (
+from hf_mlnmt.demo.grammar import (
+    MAX_WORDS,
+    MIN_WORDS,
     Clause,
     NounPhrase,
+    Sampler,
+    combinations,
     english_clause,
     english_question,
     german_clause,
     german_phrase,
+    sample_demo_corpus,
+    write_demo_corpus,
 )
 
 NOUN = {noun.en: noun for noun in lex.NOUNS}

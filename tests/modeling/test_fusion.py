@@ -16,7 +16,7 @@ from transformers import AutoModelForSeq2SeqLM
 from transformers.utils import ModelOutput
 
 from hf_mlnmt import modeling
-from hf_mlnmt.modeling.fusion import FusionConfig, FusionForConditionalGeneration
+from hf_mlnmt.modeling.fusion import FusionConfig, FusionForConditionalGeneration, start_token
 from hf_mlnmt.modeling.releases import CACHE
 
 VOCABULARY = 29
@@ -164,38 +164,9 @@ def test_round_trip(tmp_path):
     assert again.config.to_dict() == again.config.from_dict(again.config.to_dict()).to_dict()
 
 
-def test_another_language_model_takes_its_place(tmp_path):
-    model, other = fused(), language_model(seed=9, start=3)
-    expected = fused(model.translation_models[0], lms=[other])
-    model.set_language_models(other)
-    assert model.config.start_token_ids == [3, 3]
-    found = model(**INPUTS, decoder_input_ids=TARGETS).logits
-    assert torch.equal(found, expected(**INPUTS, decoder_input_ids=TARGETS).logits)
-    assert not any(weight.requires_grad for one in model.language_models for weight in one.parameters())
-    model.save_pretrained(tmp_path)
-    again = FusionForConditionalGeneration.from_pretrained(tmp_path, dtype=torch.float64)
-    assert_same_model(again, model)
-    model.set_language_models()
-    alone = model.translation_models[0](**INPUTS, decoder_input_ids=TARGETS).logits
-    torch.testing.assert_close(model(**INPUTS, decoder_input_ids=TARGETS).logits, alone.log_softmax(-1))
-    with pytest.raises(ValueError, match="predicts 23 tokens, the translation model 29"):
-        model.set_language_models(language_model(23))
-
-
-def test_start_tokens_and_weights_are_those_of_the_new_members():
-    members, lms = [translator(), marian()], [language_model(seed=9, start=5), language_model(seed=8, start=2)]
-    model = fused(*members, normalization="symbol", translation_weights=[0.3, 0.7])
-    model.set_language_models(*lms, weights=[0.5, 2.0])
-    assert model.config.start_token_ids == [3, 0, 5, 2]
-    expected = fused(
-        *members, lms=lms, normalization="symbol", translation_weights=[0.3, 0.7], language_weights=[0.5, 2.0]
-    )
-    found, wanted = (one(**INPUTS, decoder_input_ids=TARGETS).logits for one in (model, expected))
-    assert torch.equal(found, wanted)
-    without = fused(translator())
-    without.config.start_token_ids = None
-    without.set_language_models(lms[0])
-    assert without.config.start_token_ids == [3, 5]
+def test_start_tokens_are_the_members_own():
+    members, fused_config = [translator(), marian(), language_model(seed=9, start=5)], fused().config
+    assert [start_token(member.config, fused_config) for member in members] == [3, 0, 5]
 
 
 @pytest.mark.parametrize("value", [-0.1, math.nan, math.inf, "1", None, True])

@@ -463,11 +463,11 @@ def test_a_worker_that_ends_is_started_once_more(models, monkeypatch, caplog):
         assert batcher.translate_now(SENTENCES[:1], "en", "de").texts
         assert batcher.healthy
         failing.append(1)
-        with pytest.raises(Overloaded, match="workers have ended"):
+        with pytest.raises(Overloaded, match="worker has ended"):
             for _ in range(3):  # the worker waits in the real one at first
                 batcher.translate_now(SENTENCES[:1], "en", "de")
         assert not batcher.healthy
-        with pytest.raises(Overloaded, match="workers have ended"):
+        with pytest.raises(Overloaded, match="worker has ended"):
             batcher.translate_now(SENTENCES[:1], "en", "de")
     assert "a worker ended, and is started once more" in caplog.text
     assert "a secret" not in caplog.text
@@ -500,7 +500,7 @@ def test_what_has_begun_is_finished_at_the_end(models, gate):
         tasks = [asyncio.create_task(batcher.translate([text], "en", "de")) for text in SENTENCES[:20]]
         tasks.append(asyncio.create_task(batcher.translate([" ".join(SENTENCES)] * 3, "en", "de", split="sentences")))
         await asyncio.to_thread(gate.begun.wait, 30)
-        closing = asyncio.create_task(batcher.close())
+        closing = asyncio.create_task(asyncio.to_thread(batcher.close_now))
         await asyncio.sleep(0.05)
         with pytest.raises(Overloaded, match="about to end"):
             await batcher.translate(SENTENCES[:1], "en", "de")
@@ -509,7 +509,7 @@ def test_what_has_begun_is_finished_at_the_end(models, gate):
         assert all(answer.texts for answer in await asyncio.gather(*tasks))
 
     asyncio.run(ask())
-    assert not any(worker.is_alive() for worker in batcher._workers)
+    assert not batcher._worker.is_alive()
 
 
 def test_the_end_does_not_wait_for_ever(models, gate):
@@ -520,7 +520,7 @@ def test_the_end_does_not_wait_for_ever(models, gate):
         await asyncio.to_thread(gate.begun.wait, 30)
         second = asyncio.create_task(batcher.translate(SENTENCES[:5], "en", "de"))
         await asyncio.sleep(0.02)
-        await batcher.close(0.05)
+        await asyncio.to_thread(batcher.close_now, 0.05)
         with pytest.raises(Overloaded, match="about to end"):
             await second
         first.cancel()

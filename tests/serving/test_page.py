@@ -21,13 +21,14 @@ from helpers.model_folders import SENTENCES, small_model
 from hf_mlnmt.analysis.source_attention import Place
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.alignments import attending_copy
 from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.serving.batcher import Batcher, Overloaded
 from hf_mlnmt.serving.limits import Limits
 from hf_mlnmt.serving.models import ServedModels
 from hf_mlnmt.serving.page import LIVE, _Answer, page, purpose_of, terms_of
 from hf_mlnmt.serving.service import Api
-from hf_mlnmt.serving.views import attention_map, attention_of, differences, message, sharing_copy, translation
+from hf_mlnmt.serving.views import attention_map, attention_of, differences, message, translation
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -70,7 +71,7 @@ def address(batcher) -> Iterator[str]:
     """Of a server with the page at /, mounted as any FastAPI application mounts it."""
     gradio = pytest.importorskip("gradio", reason="needs the extra serve")
     fastapi, uvicorn = pytest.importorskip("fastapi"), pytest.importorskip("uvicorn")
-    app = gradio.mount_gradio_app(fastapi.FastAPI(), page(batcher), path="/")
+    app = gradio.mount_gradio_app(fastapi.FastAPI(), page(Api(batcher)), path="/")
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -403,7 +404,7 @@ def answered(api: Api, **given: Any) -> str:
     empty = {"source": "en", "target": "de", "written": "de", "first": -1, "second": -1, "show": [], "count": 5}
     empty |= {"layer": None, "head": None, "beams": 0, "penalty": "", "beginning": "", "terms": "", "best": ""}
     state = {**empty, "asked": (given["text"], 1), "offered": ((), ()), **given}
-    return _Answer(api, {"terms", "target_prefix"}, state, "1.2.3.4").panels()
+    return _Answer(api, state, "1.2.3.4").panels()
 
 
 @pytest.mark.parametrize(
@@ -495,10 +496,9 @@ def test_attention_of_what_has_none(served):
 def test_the_copy_for_attention_shares_the_weights_and_nothing_else(served):
     model = served.models[0].pipeline.model
     before = model.config._attn_implementation
-    other = sharing_copy(model)
+    other = attending_copy(model)
     assert {one.data_ptr() for one in other.parameters()} == {one.data_ptr() for one in model.parameters()}
-    other.set_attn_implementation("eager")
-    assert model.config._attn_implementation == before != "eager"
+    assert model.config._attn_implementation == before != "eager" == other.config._attn_implementation
 
 
 def test_a_map_too_large_is_left_out(served):

@@ -98,8 +98,8 @@ def test_settings_from_arguments_and_environment(folder, monkeypatch):
     ("arguments", "message"),
     [
         ({}, "no model: say models=FOLDER, or HF_MLNMT_MODELS=FOLDER"),
-        ({"model": "a"}, "model: no such setting .did you mean 'models'"),
-        ({"models": "a", "replicas": "two"}, "replicas: 'two' is not an int"),
+        ({"model": "a"}, "serve run: model: unknown key .did you mean 'models'"),
+        ({"models": "a", "replicas": "two"}, "serve run: replicas: expected a whole number, not 'two'"),
         ({"models": "a", "replicas": 0}, "replicas: 0 is not a number from 1"),
         ({"models": "a", "max_wait": "inf"}, "max_wait: inf is not a number from 0 to 60 seconds"),
         ({"models": "a", "cpus": "nan"}, "cpus: nan is not a number"),

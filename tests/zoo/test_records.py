@@ -138,7 +138,7 @@ def test_record_folders_hold_no_python(folder):
 def test_a_config_and_a_card_of_every_trained_model():
     cards = {path.relative_to(ROOT / "model_cards").with_suffix("").as_posix(): path
              for path in (ROOT / "model_cards").glob("*/*.md")}  # fmt: skip
-    assert sorted(cards) == trained(ROOT)
+    assert sorted(cards) == trained()
     assert len(FILES) + 2 * len(cards) <= 180
     for path in cards.values():
         text = path.read_text(encoding="utf-8")
@@ -146,7 +146,7 @@ def test_a_config_and_a_card_of_every_trained_model():
         assert "not recorded" not in text.split("## Training\n")[1].split("## Scores")[0]
 
 
-@pytest.mark.parametrize("name", trained(ROOT))
+@pytest.mark.parametrize("name", trained())
 def test_a_config_builds_its_model(name):
     import transformers
     from transformers import AutoConfig

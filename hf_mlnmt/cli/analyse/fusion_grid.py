@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import typer
+
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import TRANSLATION, argument, decoding_options, option
 from hf_mlnmt.errors import UserError
@@ -36,11 +38,10 @@ def fusion_grid(
         hf-mlnmt analyse fusion-grid fused -s val.de -r val.en -o grids/symbol --normalization symbol --alpha 0.5 \\
             --alpha 1 --beta 0 --beta 0.1
     """
-    from rich.console import Console
     from transformers.utils import logging
 
-    from hf_mlnmt.analysis.fusion_grid import Grid, draw, tables
-    from hf_mlnmt.cli.terminal import plain_console
+    from hf_mlnmt.analysis.fusion_grid import Grid, best, draw, summary
+    from hf_mlnmt.cli.terminal import print_rows, tell
     from hf_mlnmt.evaluation.outputs import read_references
     from hf_mlnmt.files import check_folder_name
     from hf_mlnmt.generation import TranslationPipeline
@@ -57,9 +58,9 @@ def fusion_grid(
         pipeline.model.config.normalization = normalization
     progress = decoding.pop("progress", False)
     grid = Grid(pipeline, sources, references, output, alpha, beta, {"batch_tokens": 4096, **decoding})
-    console = plain_console()
-    console.print(f"{len(grid.points)} points, {len(grid.missing())} to do, {grid.normalization}-level normalization")
+    tell(f"{len(grid.points)} points, {len(grid.missing())} to do, {grid.normalization}-level normalization")
     rows = grid.run(progress)
-    Console().print(*tables(rows), sep="\n")
-    for path in draw(rows, output):
-        console.print(str(path))
+    top = best(rows)
+    print_rows("BLEU", summary(rows))
+    typer.echo(f"best: alpha {top['alpha']:g}, beta {top['beta']:g}, BLEU {top['BLEU']:.2f}")
+    tell("\n".join(map(str, draw(rows, output))))

@@ -46,8 +46,7 @@ def probe(
     The vectors are the mean of an encoder layer's states; with --pooling the model's embeddings, which are those of
     the attention bridge where there is one. --pairs: Pearson and Spearman between cosines of embeddings and scores.
 
-    Vectors are kept, and a finished probe is not repeated: the same command goes on where it was interrupted, and
-    further models, tasks and layers are added.
+    Vectors, which take longest, are kept: the same command goes on where it was interrupted.
 
     Examples:
 
@@ -56,8 +55,8 @@ def probe(
     """
     check_folder_name(output)
 
+    from hf_mlnmt.analysis.embeddings import read_pairs, similarity_study
     from hf_mlnmt.analysis.probing import make_tasks, probing_study, read_sizes, senteval_tasks
-    from hf_mlnmt.analysis.similarity import read_pairs, similarity_study
     from hf_mlnmt.data.lines import read_lines
 
     if not text and not senteval and not pairs:
@@ -77,9 +76,9 @@ def probe(
     languages = (source_language, target_language)
     tasks = make_tasks(systems, lines, task or None, seed, read_sizes(sizes), words, languages) if lines else []
     tasks += senteval_tasks(senteval or [])
-    reading = {"source_language": source_language, "target_language": target_language}
     place = pooling if row is None else f"row {row}"
     kinds: Any = classifier or None
-    study = probing_study(systems, tasks, output, layer, kinds, preset, seed, cache, tell, place, **reading)
+    vectors = cache or output / "vectors"
+    study = probing_study(systems, tasks, vectors, layer, kinds, preset, seed, tell, place, languages)
     settings = {"preset": preset, "seed": seed, "texts": texts, "senteval": [str(path) for path in senteval or []]}
     finish(study, output, {**settings, "sizes": sizes, "words": words})
