@@ -19,8 +19,6 @@ from hf_mlnmt.recipe.schema import (
     OBJECTIVES,
     NamedObjective,
     Recipe,
-    check_restarts,
-    cycle_ends,
     dev_names,
     measured,
     name_of,
@@ -207,9 +205,9 @@ def check_schedule(recipe: Recipe) -> None:
     """Checks that short cycles are of a schedule that has them, fit in the budget, and are not stopped early."""
     where, schedule = recipe.path, recipe.schedule
     try:
-        check_restarts(schedule)
+        schedule.check_restarts()
         if recipe.budget.steps is not None:
-            cycle_ends(schedule, recipe.budget.steps)
+            schedule.ends(recipe.budget.steps)
     except UserError as error:
         raise UserError(f"{where}: schedule: {error}") from error
     if schedule.restarts and recipe.evaluation.patience:

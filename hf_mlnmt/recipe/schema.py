@@ -380,6 +380,29 @@ class LearningRate:
     restart_steps: int = key(0, "Steps of each of these cycles.", Range(0, 10**9))
     restart_factor: float = key(0.4, "The factor that each of these cycles begins with.", FACTOR)
 
+    def check_restarts(self) -> None:
+        """Raises UserError for cycles of a schedule that has none, or of no steps."""
+        if self.restarts and (self.name not in ("cosine", "linear") or self.restarts < 0 or self.restart_steps < 1):
+            raise UserError(
+                f"restarts is {self.restarts}: 0 or more are expected, of the schedules cosine and linear, with "
+                f"restart_steps of 1 or more; this is {self.name} with {self.restart_steps}."
+            )
+
+    def ends(self, total: int) -> list[int]:
+        """Returns, with restarts, the steps after which a cycle ends, of a training of `total` steps; otherwise none.
+
+        Raises: UserError when the cycles do not fit.
+        """
+        if not self.restarts:
+            return []
+        first = total - self.restarts * self.restart_steps
+        if first <= self.warmup:
+            raise UserError(
+                f"restarts: {self.restarts} cycles of {self.restart_steps:,} steps and a warm-up of {self.warmup:,} do "
+                f"not fit in a training of {total:,}: lower restarts, restart_steps or warmup, or train longer."
+            )
+        return list(range(first, total + 1, self.restart_steps))
+
 
 @dataclass
 class Budget:
@@ -524,37 +547,6 @@ def default_keys() -> dict[str, Any]:
     return {key: value for key, value in keys.items() if key not in ("languages", "data")}
 
 
-def cycle_ends(schedule: Any, total: int) -> list[int]:
-    """Returns the steps after which a short cycle ends, in a training of `total` steps; none without restarts.
-
-    Args:
-        schedule: a `LearningRate`, or a `Schedule` made from it.
-
-    Raises: UserError when the cycles do not fit.
-    """
-    if not schedule.restarts:
-        return []
-    first = total - schedule.restarts * schedule.restart_steps
-    if first <= schedule.warmup:
-        raise UserError(
-            f"restarts: {schedule.restarts} cycles of {schedule.restart_steps:,} steps and a warm-up of "
-            f"{schedule.warmup:,} do not fit in a training of {total:,}: lower restarts, restart_steps or warmup, or "
-            "train longer."
-        )
-    return list(range(first, total + 1, schedule.restart_steps))
-
-
-def check_restarts(schedule: Any) -> None:
-    """Raises UserError for cycles of a schedule that has none, or of no steps."""
-    if schedule.restarts and (
-        schedule.name not in ("cosine", "linear") or schedule.restarts < 0 or schedule.restart_steps < 1
-    ):
-        raise UserError(
-            f"restarts is {schedule.restarts}: 0 or more are expected, of the schedules cosine and linear, with "
-            f"restart_steps of 1 or more; this is {schedule.name} with {schedule.restart_steps}."
-        )
-
-
 # Objectives: their names, and the settings that each has in a recipe. training/preparation.py names their classes.
 
 
@@ -619,11 +611,24 @@ class ClozeSettings(PseudoEncoderSettings, EncoderSettings):
 
 
 _AT_LEAST_1 = Range(1)
-_DEV_SENTENCES = Range(0, says="must be at least 0, which measures none")
 
 
 @dataclass
-class NBestSettings(ObjectiveSettings):
+class SequenceSettings(ObjectiveSettings):
+    """The settings of both sums over translations of a fused model."""
+
+    max_length: int | None = key(
+        None, "The most tokens; unless told 10 more than twice the batch's longest reference.", _AT_LEAST_1
+    )
+    dev_sentences: int = key(
+        200,
+        "log Z and log q are measured on so many first sentences of the development set.",
+        Range(0, says="must be at least 0, which measures none"),
+    )
+
+
+@dataclass
+class NBestSettings(SequenceSettings):
     """The lists of the best translations (`FusionNBest`)."""
 
     n: int = key(12, "Hypotheses, and beams.", Range(1, 1000))
@@ -631,30 +636,18 @@ class NBestSettings(ObjectiveSettings):
         "q", "What finds them: q, the fused model; or its translation models alone."
     )
     length_penalty: float = key(0.0, "Of that beam search; 0: the list has the n largest q that were found.")
-    max_length: int | None = key(
-        None, "The most tokens; unless told 10 more than twice the batch's longest reference.", _AT_LEAST_1
-    )
     reuse: int = key(
         1, "Make a sentence's list anew after so many uses; above 1 a resumed training differs.", _AT_LEAST_1
-    )
-    dev_sentences: int = key(
-        200, "log Z and log q are measured on so many first sentences of the development set.", _DEV_SENTENCES
     )
 
 
 @dataclass
-class TrellisSettings(ObjectiveSettings):
+class TrellisSettings(SequenceSettings):
     """The beam search with recombination (`FusionTrellis`)."""
 
     beams: int = key(12, "Beams of the search.", Range(1, 1000))
     k: int = key(1, "Beams that share so many last tokens are joined.", Range(0))
-    max_length: int | None = key(
-        None, "The most tokens; unless told 10 more than twice the batch's longest reference.", _AT_LEAST_1
-    )
     tolerance: float = key(1e-6, "A sentence's search ends when its open beams have less than this part of Z.", SHARE)
-    dev_sentences: int = key(
-        200, "log Z and log q are measured on so many first sentences of the development set.", _DEV_SENTENCES
-    )
 
 
 @dataclass(frozen=True)
@@ -773,4 +766,4 @@ def measured(recipe: Recipe) -> set[str]:
 def saved_steps(recipe: Recipe, steps: int) -> Sequence[int]:
     """Returns the steps of the checkpoints of a training of `steps` that count for the average."""
     every = recipe.evaluation.every
-    return cycle_ends(recipe.schedule, steps) or sorted({*range(every, steps, every), steps})
+    return recipe.schedule.ends(steps) or sorted({*range(every, steps, every), steps})

@@ -22,13 +22,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_mlnmt.modeling.loss import divisor
+from hf_mlnmt.recipe.schema import NBestSettings, TrellisSettings
 from hf_mlnmt.search.decoder import SourceBatch
 from hf_mlnmt.search.decoders import FusedDecoder
 from hf_mlnmt.search.trellis import END, Trellis, build_trellis
@@ -277,6 +278,7 @@ class FusionSymbol(Translation):
     of = classmethod(_of_fused)
 
 
+@dataclass
 class FusionSequence(Objective):
     """The base of both approximations of (4.5)."""
 
@@ -307,21 +309,13 @@ class FusionSequence(Objective):
 
 
 @dataclass
-class FusionNBest(FusionSequence):
+class FusionNBest(NBestSettings, FusionSequence):
     """log Z - s (4.5), Z the sum over an n-best list of a beam search, made anew for every batch.
 
     `FusionTrellis` sums over more translations than such a list holds. The reference is always in the list: in the
-    place of the worst, unless it was found. Its settings are those of NBestSettings (recipe/schema.py); the thesis has
-    both values of `found_by`, section 4.4.2.
+    place of the worst, unless it was found. The thesis has both values of `found_by`, section 4.4.2.
     """
 
-    pad_token_id: int
-    n: int = 12
-    found_by: Literal["q", "translation"] = "q"
-    length_penalty: float = 0.0
-    max_length: int | None = None
-    reuse: int = 1
-    dev_sentences: int = 200
     kept: dict[tuple[tuple[int, ...], ...], tuple[Tensor, int]] = field(default_factory=dict, repr=False)
 
     def measured_parts(self) -> tuple[Objective, int] | None:
@@ -370,18 +364,11 @@ class FusionNBest(FusionSequence):
 
 
 @dataclass
-class FusionTrellis(FusionSequence):
+class FusionTrellis(TrellisSettings, FusionSequence):
     """log Z - s (4.5), Z the sum over the trellis of a beam search with recombination, made anew for every batch.
 
-    The reference's q is added where its path was pruned. Its settings are those of TrellisSettings (recipe/schema.py).
+    The reference's q is added where its path was pruned.
     """
-
-    pad_token_id: int
-    beams: int = 12
-    k: int = 1
-    max_length: int | None = None
-    tolerance: float = 1e-6
-    dev_sentences: int = 200
 
     def sums(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         source, mask, labels = batch["input_ids"], batch["attention_mask"], batch["labels"]

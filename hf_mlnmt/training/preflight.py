@@ -15,8 +15,7 @@
 | memory | the largest batch needs more memory than there is |
 
 Behind these, with the length of an epoch known: `check_budget` (recipe/checks.py), `check_lengths` and
-`doubts_about_rows`. A sweep runs `CHECKS` once for each of its points. What concerns the folder of a run is in
-folder.py.
+`doubts_about_rows`. What concerns the folder of a run is in folder.py.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, islice
@@ -75,24 +73,28 @@ class Preflight:
         self.trains_tokenizer = self.recipe.tokenizer.path is None
 
     @cached_property
-    def of_each_language(self) -> bool:
-        return speaks_many(self.recipe, self.root)
-
-    @cached_property
     def tokenizers(self) -> Tokenizers:
         """Loads those of tokenizer.path, or returns what those that are trained here will be."""
         if not self.trains_tokenizer:
             return self.preparation.tokenizers()
-        each = self.preparation.corpora.languages() if self.of_each_language and not self.recipe.tokenizer.joint else []
-        return expected_tokenizers(self.recipe, each)
+        of_each = not self.recipe.tokenizer.joint and speaks_many(self.recipe, self.root)
+        return expected_tokenizers(self.recipe, self.preparation.corpora.languages() if of_each else [])
 
     @cached_property
     def model(self) -> tuple[PreTrainedConfig, int]:
         return checked_model(self.preparation, self.tokenizers)
 
     @cached_property
-    def seen(self) -> tuple[dict[str, Seen], list[str]]:
-        return check_corpora(self.train, self.scored, self.root)
+    def seen(self) -> dict[str, Seen]:
+        """Reads every byte of the text files; of the sentences the first of training corpora, and all of other sets.
+
+        Returns: key of the recipe -> what was seen.
+
+        Raises: UserError for a file that is missing, cannot be read or is empty, for sides of different lengths, for a
+            record without the fields named, and for a set to be scored in which one side is blank throughout.
+        """
+        corpora = {**self.train, **self.scored}
+        return {key: _look(key, spec, self.root, whole=key in self.scored) for key, spec in corpora.items()}
 
     @cached_property
     def train(self) -> dict[str, Spec]:
@@ -179,16 +181,24 @@ def languages(training: Preflight) -> Iterator[str]:
             )
     pairs = [spec for spec in train if isinstance(spec, CorpusSpec) and spec.languages]
     several = list(dict.fromkeys(spec.languages["target"] for spec in pairs if spec.languages))
-    if len(several) > 1 and not codes and not training.of_each_language:
+    if len(several) > 1 and not codes and not speaks_many(recipe, training.root):
         yield (
             f"the training pairs are into {' and '.join(several)}, and no code says into which: the model will guess "
             f"from the source. Set tokenizer.languages to [{', '.join(several)}]."
         )
 
 
-def corpora(training: Preflight) -> list[str]:
-    """Reads the corpora (`check_corpora`); returns warnings."""
-    return training.seen[1]
+def corpora(training: Preflight) -> Iterator[str]:
+    """Reads the corpora; yields warnings about those that are another one, or equal on both sides."""
+    for key, seen in training.seen.items():
+        if seen.sides_are_equal:
+            yield f"{key}: source and target are the same text. Check the file names."
+    for (key, seen), (other, its) in combinations(training.seen.items(), 2):
+        if other in training.scored and seen.identity == its.identity:
+            yield f"{key} and {other} are the same sentences: scores of these say nothing about other text."
+
+
+CUT, CHANGED = 0.01, 0.2  # of the lines: words are cut; anything is changed, as Moses does to a few with / or %
 
 
 def processing(training: Preflight) -> None:
@@ -201,15 +211,40 @@ def processing(training: Preflight) -> None:
             texts = {spec.side: list(islice(read_text(spec, training.root), LINES))}
         else:
             texts = dict(zip(("source", "target"), zip(*islice(read_pairs(spec, training.root), LINES))))
-        for side, lines in texts.items():
-            if side in moses:
-                check_round_trip(f"{key}: tokenizer.processing.{side}", lines, moses[side])
+        for side in (side for side in texts if side in moses):
+            lines, own = texts[side], moses[side]
+            kept = replace(own, moses=False)
+            given = [" ".join(kept.apply(line).split()) for line in lines]
+            pairs = [(line, own.undo(own.apply(line))) for line in given]
+            changed = [number for number, (line, back) in enumerate(pairs) if line != back]
+            cut = [number for number in changed if spoken(pairs[number][0]) != spoken(pairs[number][1])]
+            if len(cut) > CUT * len(lines) or len(changed) > CHANGED * len(lines):
+                number = (cut or changed)[0]
+                raise UserError(
+                    f"{key}: tokenizer.processing.{side}.moses: Moses's rules do not fit this language "
+                    f"({own.language}): {len(changed)} of the first {len(lines)} lines do not come back as they were. "
+                    f"Line {number + 1}: {pairs[number][0]:.80} becomes {pairs[number][1]:.80}. Leave moses out: the "
+                    "tokenizer needs no words."
+                )
 
 
 def sides(training: Preflight) -> Iterator[str]:
-    """Yields warnings about synthetic corpora (`doubts_about_sides`)."""
+    """Yields warnings, with evidence, about synthetic corpora whose sides look as if they were exchanged."""
     for task in training.preparation.corpora.tasks:
-        yield from doubts_about_sides(task.name, task.pairs, training.root)
+        parallel = next((spec for spec in task.pairs if not spec.synthetic), None)
+        if parallel is None:
+            continue
+        sources, targets = zip(*islice(read_pairs(parallel, training.root), FIRST_PAIRS))
+        for spec in (spec for spec in task.pairs if spec.synthetic):
+            theirs = [target for _, target in islice(read_pairs(spec, training.root), FIRST_PAIRS)]
+            own, other = word_overlap(theirs, targets), word_overlap(theirs, sources)
+            if other.share > own.share:
+                yield (
+                    f"{task.name} {spec}: are its sides exchanged? Of its targets' words {other.share:.0%} stand in "
+                    f"the source side of {parallel} ({', '.join(other.words)}) and {own.share:.0%} in its target side. "
+                    "Text of the target language is translated backward, of the source language with --forward; "
+                    "reverse: true turns a corpus round."
+                )
 
 
 def texts(training: Preflight) -> Iterator[str]:
@@ -222,7 +257,7 @@ def texts(training: Preflight) -> Iterator[str]:
 
 def memory(training: Preflight) -> None:
     """Checks that the model and the largest batch fit in the memory."""
-    subwords = sum(training.seen[0][key].subwords for key in training.train)
+    subwords = sum(training.seen[key].subwords for key in training.train)
     check_memory(training.recipe, *training.model, training.processes, min(training.recipe.batch.tokens, subwords))
 
 
@@ -233,38 +268,22 @@ CHECKS = (keys, arguments, metrics, model, weights, languages, corpora, processi
 # Of a sweep
 
 
-def check_models(jobs: Sequence[Job], data: Path) -> None:
-    """Refuses a config that cannot be, and a model that this machine cannot train. UserError naming the run."""
-    for job in _one_a_point(jobs):
-        with folder.temporary() as output, _naming(job):
-            training = Preflight(Preparation(job.recipe(), data, output, lambda text: None))
-            if training.trains_tokenizer:
-                model(training)
-
-
-def check_everything(jobs: Sequence[Job], data: Path, warn: Callable[[str], None]) -> None:
-    """Checks what a training does before it begins, once for each point. UserError naming the run."""
-    for job in _one_a_point(jobs):
-        with folder.temporary() as output, _naming(job):
-            for warning in check_before(Preparation(job.recipe(), data, output, lambda text: None)):
-                warn(f"{job.name}: {warning}")
-
-
-def _one_a_point(jobs: Sequence[Job]) -> Iterator[Job]:
-    """Yields a job for each point: seeds differ in nothing that is checked."""
+def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None] | None = None) -> None:
+    """Checks a training of each point: all before it begins, or without `warn` the model alone. UserError naming it."""
     points: dict[tuple[Path, tuple[str, ...]], Job] = {}
-    for job in jobs:
+    for job in jobs:  # seeds differ in nothing that is checked
         points.setdefault((job.path, job.settings), job)
-    yield from points.values()
-
-
-@contextmanager
-def _naming(job: Job) -> Iterator[None]:
-    """Puts the run's name before a UserError."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{job.name}: {error}") from error
+    for job in points.values():
+        try:
+            with folder.temporary() as output:
+                preparation = Preparation(job.recipe(), data, output, lambda text: None)
+                if warn is not None:
+                    for warning in check_before(preparation):
+                        warn(f"{job.name}: {warning}")
+                elif job.recipe().tokenizer.path is None:
+                    model(Preflight(preparation))
+        except UserError as error:
+            raise UserError(f"{job.name}: {error}") from error
 
 
 # The model
@@ -400,51 +419,6 @@ class Seen:
     sides_are_equal: bool = False
 
 
-def check_corpora(
-    train: Mapping[str, CorpusSpec | TextSpec], scored: Mapping[str, CorpusSpec | TextSpec], root: Path
-) -> tuple[dict[str, Seen], list[str]]:
-    """Reads every byte of the text files; of the sentences the first of training corpora, and all dev and test sets.
-
-    Args:
-        train, scored: key of the recipe -> training corpora, and development and test sets.
-        root: the folder that their paths are relative to.
-
-    Returns: what was seen of each, and warnings.
-
-    Raises: UserError for a file that is missing, cannot be read or is empty, for sides of different lengths, for a
-        record without the fields named, and for a development or test set in which one side is blank throughout.
-    """
-    seen = {key: _look(key, spec, root, whole=False) for key, spec in train.items()}
-    seen |= {key: _look(key, spec, root, whole=True) for key, spec in scored.items()}
-    warnings = [
-        f"{key}: source and target are the same text. Check the file names."
-        for key, each in seen.items()
-        if each.sides_are_equal
-    ]
-    for key, other in combinations(seen, 2):
-        if other in scored and seen[key].identity == seen[other].identity:
-            warnings.append(f"{key} and {other} are the same sentences: scores of these say nothing about other text.")
-    return seen, warnings
-
-
-def doubts_about_sides(key: str, specs: Sequence[CorpusSpec], root: Path) -> Iterator[str]:
-    """Yields warnings, with evidence, about synthetic corpora whose sides look as if they were exchanged."""
-    parallel = next((spec for spec in specs if not spec.synthetic), None)
-    if parallel is None:
-        return
-    sources, targets = zip(*islice(read_pairs(parallel, root), FIRST_PAIRS))
-    for spec in specs:
-        theirs = [target for _, target in islice(read_pairs(spec, root), FIRST_PAIRS)] if spec.synthetic else []
-        own, other = word_overlap(theirs, targets), word_overlap(theirs, sources)
-        if other.share > own.share:
-            yield (
-                f"{key} {spec}: are its sides exchanged? Of its targets' words {other.share:.0%} stand in the source "
-                f"side of {parallel} ({', '.join(other.words)}) and {own.share:.0%} in its target side. Text of the "
-                "target language is translated backward, of the source language with --forward; reverse: true turns a "
-                "corpus round."
-            )
-
-
 def _look(key: str, spec: CorpusSpec | TextSpec, root: Path, whole: bool) -> Seen:
     return _look_at_text(key, spec, root) if isinstance(spec, TextSpec) else _look_at_pairs(key, spec, root, whole)
 
@@ -492,25 +466,6 @@ def _lines_of(path: Path) -> tuple[int, int, int]:
             count, checksum, size = count + block.count(b"\n"), zlib.crc32(block, checksum), size + len(block)
             last = block[-1:]
     return count + (last != b"\n"), checksum, size
-
-
-CUT, CHANGED = 0.01, 0.2  # of the lines: words are cut; anything is changed, as Moses does to a few with / or %
-
-
-def check_round_trip(where: str, lines: Sequence[str], processing: TextProcessing) -> None:
-    """Refuses Moses where it does not give back what it was given. UserError naming a line."""
-    kept = replace(processing, moses=False)
-    given = [" ".join(kept.apply(line).split()) for line in lines]
-    pairs = [(line, processing.undo(processing.apply(line))) for line in given]
-    changed = [number for number, (line, back) in enumerate(pairs) if line != back]
-    cut = [number for number in changed if spoken(pairs[number][0]) != spoken(pairs[number][1])]
-    if len(cut) > CUT * len(lines) or len(changed) > CHANGED * len(lines):
-        number = (cut or changed)[0]
-        raise UserError(
-            f"{where}.moses: Moses's rules do not fit this language ({processing.language}): {len(changed)} of the "
-            f"first {len(lines)} lines do not come back as they were. Line {number + 1}: {pairs[number][0]:.80} "
-            f"becomes {pairs[number][1]:.80}. Leave moses out: the tokenizer needs no words."
-        )
 
 
 # The language of texts
