@@ -11,10 +11,6 @@ Reference: thesis on monolingual data, section 4.1, equations (4.1), (4.5), (4.6
 s(e) = log q(e) = alpha sum log p_TM + beta sum log p_LM, not divided by the length. Both parts of (4.14) are logged:
 log_q and log_z; the thesis finds that the loss falls through log_z alone. Start from a converged translation model.
 Departs: the lists are found by a model in evaluation mode, and scored in training mode, with dropout, as every target.
-
-Z, the sum over all translations, is approximated with gradients by n-best lists or trellises (section 4.1.2). Both ask
-the model for log q of tokens behind given histories, once, all in one batch (`rescore`); a score s is alpha
-sum log p_TM + beta sum log p_LM.
 """
 
 from __future__ import annotations
@@ -194,37 +190,28 @@ def trellis_sums(
 
 
 class _Level(NamedTuple):
-    """The arcs of all sentences between two steps: numbers (arcs,) each."""
+    """The arcs of all sentences between two steps: (parent, which of the scores, child or sentence that ends)."""
 
-    parents: list[int]
-    asked: list[int]  # which of the scores
-    children: list[int]
+    arcs: list[tuple[int, int, int]]
+    ending: list[tuple[int, int, int]]
     nodes: int  # of the step that they go to
-    ended_parents: list[int]
-    ended_asked: list[int]
-    ended_sentences: list[int]
 
 
 def _levels(trellises: Sequence[Trellis], histories: Histories, asked: list[tuple[int, int, int]]) -> list[_Level]:
     """Returns the arcs by step, nodes numbered over all sentences; what they ask is added to `asked`."""
     levels = []
-    for level in range(max(len(trellis.arcs) for trellis in trellises)):
-        arcs = _Level([], [], [], sum(_count(trellis, level + 1) for trellis in trellises), [], [], [])
+    for step in range(max(len(trellis.arcs) for trellis in trellises)):
+        level = _Level([], [], sum(_count(trellis, step + 1) for trellis in trellises))
         first = following = 0
         for sentence, trellis in enumerate(trellises):
-            for parent, token, child in trellis.arcs[level] if level < len(trellis.arcs) else []:
-                row = histories.row_of[sentence, trellis.nodes[level][parent]]
+            for parent, token, child in trellis.arcs[step] if step < len(trellis.arcs) else []:
                 if child == END:
-                    arcs.ended_parents.append(first + parent)
-                    arcs.ended_asked.append(len(asked))
-                    arcs.ended_sentences.append(sentence)
+                    level.ending.append((first + parent, len(asked), sentence))
                 else:
-                    arcs.parents.append(first + parent)
-                    arcs.asked.append(len(asked))
-                    arcs.children.append(following + child)
-                asked.append((row, level, token))
-            first, following = first + _count(trellis, level), following + _count(trellis, level + 1)
-        levels.append(arcs)
+                    level.arcs.append((first + parent, len(asked), following + child))
+                asked.append((histories.row_of[sentence, trellis.nodes[step][parent]], step, token))
+            first, following = first + _count(trellis, step), following + _count(trellis, step + 1)
+        levels.append(level)
     return levels
 
 
@@ -235,18 +222,16 @@ def _count(trellis: Trellis, level: int) -> int:
 def _forward(levels: Sequence[_Level], scores: Tensor, sentences: int, device: Any) -> Tensor:
     """Returns log Z (sentences,): Q of a node is the sum over its arcs of the parent's Q times the token's q."""
 
-    def numbers(values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.long, device=device)
+    def along(arcs: list[tuple[int, int, int]]) -> tuple[Tensor, Tensor]:
+        parents, asked, ends = torch.tensor(arcs, dtype=torch.long, device=device).view(-1, 3).unbind(1)
+        return sums[parents] + scores[asked], ends
 
-    sums = scores.new_zeros(sentences)  # log Q of the roots
-    ended, owners = [], []
+    sums, ending = scores.new_zeros(sentences), []  # log Q of the roots
     for level in levels:
-        ended.append(sums[numbers(level.ended_parents)] + scores[numbers(level.ended_asked)])
-        owners.append(numbers(level.ended_sentences))
-        sums = log_sums(
-            sums[numbers(level.parents)] + scores[numbers(level.asked)], numbers(level.children), level.nodes
-        )
-    return log_sums(torch.cat(ended), torch.cat(owners), sentences)
+        ending.append(along(level.ending))
+        sums = log_sums(*along(level.arcs), level.nodes)
+    values, owners = map(torch.cat, zip(*ending))
+    return log_sums(values, owners, sentences)
 
 
 FUSED = Need("a fused model (hf-mlnmt model fuse)", lambda model: hasattr(model, "factors"))
@@ -257,7 +242,6 @@ SEQUENCE = Need(
 
 
 def _of_fused(kind: Any, settings: Any, given: Ingredients) -> Any:
-    """Makes an objective of the three, as `Objective.of`."""
     refuse_smoothing(given.label_smoothing)
     return kind(pad_token_id=given.model.config.pad_token_id, **vars(settings))
 

@@ -1,7 +1,6 @@
 """Objectives: the batch that is built, and the sum of losses over it. They know no Trainer and no device, and compose.
 
-Reference: thesis on monolingual data, section 4.2, of the objectives on text of one language (its equation numbers are
-used here).
+Reference: thesis on monolingual data, section 4.2, of the objectives on text of one language.
 
 | in a recipe | objective | the model reads | it predicts | equation |
 | --- | --- | --- | --- | --- |
@@ -13,17 +12,12 @@ used here).
 | fusion-... | those of fused models | | | fusion_objectives.py |
 
 A loss is a sum over predicted positions, divided by the predicted positions of the step; of Translation it is the
-label-smoothed cross-entropy, plus whatever the model adds by itself. Objectives on text pre-train a model or a part of
-it, or are tasks beside translation. The projection W_proj of the encoder's two is of the objective (`head`), unless the
-model has one (encoder_models.py).
-
-An objective that is made of others collates their batches, adds up their losses, and has their needs and heads; its
-`items` may be a tensor with a number for each of them.
+label-smoothed cross-entropy, plus whatever the model adds by itself. The projection W_proj of the encoder's two is of
+the objective (`head`), unless the model has one (encoder_models.py).
 
 tau (`Distortion`) hides, replaces or only marks tokens that are to be predicted, after Devlin et al. 2019, "BERT",
 section 3.1. Each token is distorted with probability 0.15, independently of the others. Of the distorted ones 0.8
-become <mask>, 0.1 stay as they are and 0.1 become a token that is drawn uniformly. All of them are predicted. Special
-tokens are neither distorted nor drawn.
+become <mask>, 0.1 stay as they are and 0.1 become a token that is drawn uniformly. All of them are predicted.
 """
 
 from __future__ import annotations
@@ -94,10 +88,9 @@ class Objective(ABC):
 
     translates: whether a model that is trained so translates, so that a development set of it can be scored.
     needs: what a model must have; asked before training.
-    whole_model: the Auto class of the model that this objective trains when it has no other task beside it: the part
-        that it needs, with its head. None: of the whole translation model, or the language model.
-    head: a module that the objective trains beside the model and that the finished model is without; None for none.
-        It is made before the trainer, which puts it where the model is.
+    whole_model: the Auto class of the part of a model that this objective trains when it has no other task beside it;
+        None: of the whole translation model, or the language model.
+    head: a module that the objective trains beside the model and that the finished model is without.
     """
 
     translates: ClassVar[bool] = False
@@ -137,13 +130,9 @@ class Objective(ABC):
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """Returns the scalar to minimise and its named parts (for logging; empty when there is only one).
 
-        It may call the model or any part of it. `num_items_in_batch` is what `items` counts in this task's batches of
-        the whole optimizer step, over accumulation and processes: the loss is a sum over the batch divided by it.
-        None: those of this batch.
+        The loss is a sum over the batch divided by `num_items_in_batch`: what `items` counts in this task's batches of
+        the whole optimizer step, over accumulation and processes; None: in this batch.
         """
-
-
-# What is asked of models, whatever is wrapped around them
 
 
 def unwrap(model: nn.Module) -> Any:
@@ -181,10 +170,6 @@ def _part(model: nn.Module, side: str) -> Any:
     return get() if callable(get) else None
 
 
-def _is_encoder_decoder(model: nn.Module) -> bool:
-    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
-
-
 def _is_causal_model(model: nn.Module) -> bool:
     """Returns whether it is a causal language model, ours or Transformers', and not the encoder with a projection."""
     inner = unwrap(model)
@@ -192,7 +177,10 @@ def _is_causal_model(model: nn.Module) -> bool:
     return not (encoder or inner.config.is_encoder_decoder) and inner.get_output_embeddings() is not None
 
 
-ENCODER_DECODER = Need("an encoder and a decoder (config.is_encoder_decoder)", _is_encoder_decoder)
+ENCODER_DECODER = Need(
+    "an encoder and a decoder (config.is_encoder_decoder)",
+    lambda model: bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False)),
+)
 HAS_ENCODER = Need(
     "an encoder",
     lambda model: isinstance(unwrap(model), EncoderWithProjection) or bool(unwrap(model).config.is_encoder_decoder),
@@ -218,21 +206,20 @@ ONE_FOR_ALL = Need(
 # Batches and losses of all kinds
 
 
-def pad(rows: Sequence[np.ndarray], value: int, multiple: int = 1) -> tuple[np.ndarray, np.ndarray]:
+def pad(rows: Sequence[np.ndarray], value: int) -> tuple[np.ndarray, np.ndarray]:
     """Pads rows of different lengths with `value`: int64 (rows, longest), and the lengths (rows,)."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    longest = -(-int(lengths.max()) // multiple) * multiple
-    padded = np.full((len(rows), longest), value, np.int64)
+    padded = np.full((len(rows), int(lengths.max())), value, np.int64)
     for row, length, target in zip(rows, lengths, padded):
         target[:length] = row
     return padded, lengths
 
 
-def batch_of(inputs: Sequence[np.ndarray], labels: Sequence[np.ndarray], pad_token_id: int, multiple: int = 1) -> Batch:
+def batch_of(inputs: Sequence[np.ndarray], labels: Sequence[np.ndarray], pad_token_id: int) -> Batch:
     """Makes input_ids, attention_mask (sentences, longest input) and labels (sentences, longest of them), int64."""
-    ids, lengths = pad(inputs, pad_token_id, multiple)
+    ids, lengths = pad(inputs, pad_token_id)
     mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
-    arrays = {"input_ids": ids, "attention_mask": mask, "labels": pad(labels, IGNORED, multiple)[0]}
+    arrays = {"input_ids": ids, "attention_mask": mask, "labels": pad(labels, IGNORED)[0]}
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
@@ -254,7 +241,6 @@ class Translation(Objective):
     Args:
         pad_token_id: what fills the source; labels are filled with -100.
         label_smoothing: eps above; 0 is plain cross-entropy.
-        pad_to_multiple_of: round lengths up (fewer shapes for torch.compile and tensor cores).
         languages: what a model of several languages is told: {"source_language": "de", "target_language": "en"}.
     """
 
@@ -263,7 +249,6 @@ class Translation(Objective):
 
     pad_token_id: int
     label_smoothing: float = 0.0
-    pad_to_multiple_of: int = 1
     languages: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -277,7 +262,7 @@ class Translation(Objective):
 
     def collate(self, examples: Sequence[Example]) -> Batch:
         sources, targets = [[example[name] for example in examples] for name in ("input_ids", "labels")]
-        return batch_of(sources, targets, self.pad_token_id, self.pad_to_multiple_of)
+        return batch_of(sources, targets, self.pad_token_id)
 
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """Sums the smoothed cross-entropy over target tokens, divided by `num_items_in_batch`."""
@@ -340,8 +325,8 @@ class Distortion:
 class TextObjective(Objective):
     """The base of objectives on text.
 
-    pad_token_id: fills the input; labels are filled with -100. start_token_id: stands before the first token of a
-    language model. label_smoothing: eps of loss.py. distortion: tau, of those that restore text.
+    start_token_id: stands before the first token of a language model. label_smoothing: eps of loss.py. distortion:
+    tau, of those that restore text.
     """
 
     pad_token_id: int
@@ -389,6 +374,7 @@ class EncoderObjective(TextObjective):
     head: W_proj (vocabulary, d_model); None: the model's own projection, or with `tie` the source embedding.
     """
 
+    is_causal: ClassVar[bool] = False
     head: nn.Module | None = None
     tie: bool = False
 
@@ -405,11 +391,10 @@ class EncoderObjective(TextObjective):
                 nn.init.xavier_uniform_(objective.head.weight)
         return objective
 
-    def cross_entropy(
-        self, model: nn.Module, batch: Batch, items: Tensor | int | None, **options: Any
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns -log softmax(W_proj h) of the labels; h: the encoder's states, called with `options`."""
-        states = _part(model, "encoder")(batch["input_ids"], batch["attention_mask"], **options).last_hidden_state
+    def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
+        """Sums -log softmax(W_proj h) of the labels, h the encoder's last states."""
+        encoder, options = _part(model, "encoder"), {"is_causal": True} if self.is_causal else {}
+        states = encoder(batch["input_ids"], batch["attention_mask"], **options).last_hidden_state
         inner, labels = unwrap(model), batch["labels"]
         if self.tie:
             matrix = inner.get_encoder().get_input_embeddings().weight
@@ -417,7 +402,7 @@ class EncoderObjective(TextObjective):
         else:
             head = inner.projection if self.head is None else self.head
             total = head_cross_entropy(head, states, labels, self.label_smoothing)
-        return total / divisor(labels, items), {}
+        return total / divisor(labels, num_items_in_batch), {}
 
 
 @dataclass
@@ -429,12 +414,8 @@ class EncoderLanguageModel(EncoderObjective):
 
     needs = (ONE_FOR_ALL, CAUSAL_ENCODER)
     whole_model: ClassVar = "AutoModelForCausalLM"
-
-    def collate(self, examples: Sequence[Example]) -> Batch:
-        return self.shifted(examples)
-
-    def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
-        return self.cross_entropy(model, batch, num_items_in_batch, is_causal=True)
+    is_causal: ClassVar = True
+    collate = TextObjective.shifted
 
 
 @dataclass
@@ -446,12 +427,7 @@ class EncoderCloze(EncoderObjective):
 
     needs = (ONE_FOR_ALL, HAS_ENCODER)
     whole_model: ClassVar = "AutoModelForMaskedLM"
-
-    def collate(self, examples: Sequence[Example]) -> Batch:
-        return self.distorted(examples)
-
-    def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
-        return self.cross_entropy(model, batch, num_items_in_batch)
+    collate = TextObjective.distorted
 
 
 @dataclass
@@ -462,9 +438,7 @@ class DecoderLanguageModel(TextObjective):
     """
 
     needs = (ONE_FOR_ALL, HAS_DECODER, NO_FUSION)
-
-    def collate(self, examples: Sequence[Example]) -> Batch:
-        return self.shifted(examples)
+    collate = TextObjective.shifted
 
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         ids, labels, smoothing = batch["input_ids"], batch["labels"], self.label_smoothing
