@@ -8,11 +8,10 @@ stay as they are, bit for bit.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import transformers
 from transformers import AutoConfig, PreTrainedConfig
 
 from hf_mlnmt.data.tokenizer import Tokenizers
@@ -98,29 +97,6 @@ def config_of_recipe(
             f"model's max_position_embeddings is {positions}: raise it under model.settings, or lower the others."
         )
     return config
-
-
-def auto_class(recipe: Recipe, parts: Collection[str | None], config: PreTrainedConfig, translated: bool) -> Any:
-    """Returns the Auto class of the model: of the whole one, or of the part that an objective needs alone.
-
-    Args:
-        parts: `Objective.whole_model` of all tasks.
-        translated: whether a development or test set holds pairs.
-
-    Raises: UserError where pairs are to be scored with a model that does not translate.
-    """
-    architecture = architecture_of(config)
-    if architecture is None:
-        name = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
-    else:
-        alone = next(iter(parts)) if len(parts) == 1 else None
-        name = alone if alone in architecture.heads else architecture.auto_class
-    if name != "AutoModelForSeq2SeqLM" and translated:
-        raise UserError(
-            f"{recipe.path}: data.dev or data.test holds pairs, but the model that is trained here does not translate: "
-            "give text of one language ({path: ..., language: ...}) with objective, or a dev set to each task."
-        )
-    return getattr(transformers, name)
 
 
 def fused_model(recipe: Recipe, root: Path) -> FusionForConditionalGeneration:

@@ -20,6 +20,7 @@ Behind these, with the length of an epoch known: `check_budget` (recipe/checks.p
 
 from __future__ import annotations
 
+import copy
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -68,21 +69,24 @@ class Preflight:
     """
 
     def __init__(self, preparation: Preparation, processes: int = 1) -> None:
-        self.preparation, self.processes = preparation, processes
-        self.recipe, self.root = preparation.recipe, preparation.root
+        self.given, self.processes = preparation, processes
+        self.recipe, self.root, self.corpora = preparation.recipe, preparation.root, preparation.corpora
         self.trains_tokenizer = self.recipe.tokenizer.path is None
 
     @cached_property
-    def tokenizers(self) -> Tokenizers:
-        """Loads those of tokenizer.path, or returns what those that are trained here will be."""
+    def preparation(self) -> Preparation:
+        """Returns what makes the parts, with what the tokenizers that are trained here will be."""
         if not self.trains_tokenizer:
-            return self.preparation.tokenizers()
+            return self.given
         of_each = not self.recipe.tokenizer.joint and speaks_many(self.recipe, self.root)
-        return expected_tokenizers(self.recipe, self.preparation.corpora.languages() if of_each else [])
+        languages = dict.fromkeys(language for _, _, language in self.corpora.sides()) if of_each else ()
+        preparation = copy.copy(self.given)
+        preparation.tokenizers = expected_tokenizers(self.recipe, list(languages))
+        return preparation
 
     @cached_property
     def model(self) -> tuple[PreTrainedConfig, int]:
-        return checked_model(self.preparation, self.tokenizers)
+        return checked_model(self.preparation)
 
     @cached_property
     def seen(self) -> dict[str, Seen]:
@@ -101,7 +105,7 @@ class Preflight:
         """Returns key of the recipe -> training corpus."""
         return {
             f"{'data.train' if self.recipe.tasks is None else f'tasks.{task.name}.data'} {spec}": spec
-            for task in self.preparation.corpora.tasks
+            for task in self.corpora.tasks
             for spec in task.specs
         }
 
@@ -109,10 +113,9 @@ class Preflight:
     def scored(self) -> dict[str, Spec]:
         """Returns key of the recipe -> development or test set."""
         sets: dict[str, Spec] = {
-            "data.dev" if name == MAIN_DEV else f"tasks.{name}.dev": spec
-            for name, spec in self.preparation.corpora.dev.items()
+            "data.dev" if name == MAIN_DEV else f"tasks.{name}.dev": spec for name, spec in self.corpora.dev.items()
         }
-        return sets | {f"data.test.{name}": spec for name, spec in self.preparation.corpora.test.items()}
+        return sets | {f"data.test.{name}": spec for name, spec in self.corpora.test.items()}
 
 
 def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
@@ -132,7 +135,7 @@ def keys(training: Preflight) -> None:
 
 def arguments(training: Preflight) -> None:
     """Makes the arguments of Transformers' trainer."""
-    training_arguments(training.recipe, training.preparation.output)
+    training_arguments(training.recipe, training.given.output)
 
 
 def metrics(training: Preflight) -> None:
@@ -154,14 +157,14 @@ def weights(training: Preflight) -> None:
 
     A run that has begun no longer needs them.
     """
-    recipe, preparation = training.recipe, training.preparation
-    if recipe.init_from is None or (preparation.output / "checkpoints").is_dir():
+    recipe = training.recipe
+    if recipe.init_from is None or (training.given.output / "checkpoints").is_dir():
         return
     sources = read_sources(recipe.init_from)
     check_sources(sources, training.root, str(recipe.path))
     if not training.trains_tokenizer:
-        tokenizers = training.tokenizers
-        initialise(preparation.model(tokenizers), sources, training.root, tokenizers, str(recipe.path))
+        preparation = training.given
+        initialise(preparation.model(), sources, training.root, preparation.tokenizers, str(recipe.path))
 
 
 def languages(training: Preflight) -> Iterator[str]:
@@ -170,8 +173,8 @@ def languages(training: Preflight) -> Iterator[str]:
     Raises: UserError for pairs of a language without a code.
     """
     recipe = training.recipe
-    codes = recipe.tokenizer.languages if training.trains_tokenizer else languages_of(training.tokenizers.source)
-    train = [spec for task in training.preparation.corpora.tasks for spec in task.specs]
+    codes = recipe.tokenizer.languages if training.trains_tokenizer else languages_of(training.given.tokenizers.source)
+    train = list(training.train.values())
     for spec in (*train, *training.scored.values()):
         language = spec.languages["target"] if isinstance(spec, CorpusSpec) and spec.languages else None
         if codes and language is not None and language not in codes:
@@ -203,7 +206,8 @@ CUT, CHANGED = 0.01, 0.2  # of the lines: words are cut; anything is changed, as
 
 def processing(training: Preflight) -> None:
     """Checks that Moses's tokens, put together, are the text: its rules cut some scripts in the middle of words."""
-    made = training.preparation.processing() if training.trains_tokenizer else training.tokenizers.processing
+    preparation = training.given
+    made = preparation.processing() if training.trains_tokenizer else preparation.tokenizers.processing
     moses: dict[str | None, TextProcessing] = {side: each for side, each in made.items() if each.moses}
     texts: dict[Any, Sequence[str]]
     for key, spec in training.train.items() if moses else ():
@@ -230,7 +234,7 @@ def processing(training: Preflight) -> None:
 
 def sides(training: Preflight) -> Iterator[str]:
     """Yields warnings, with evidence, about synthetic corpora whose sides look as if they were exchanged."""
-    for task in training.preparation.corpora.tasks:
+    for task in training.corpora.tasks:
         parallel = next((spec for spec in task.pairs if not spec.synthetic), None)
         if parallel is None:
             continue
@@ -251,7 +255,7 @@ def texts(training: Preflight) -> Iterator[str]:
     """Returns warnings about the languages of training texts (`doubts_about_texts`)."""
     of_one = {key: spec for key, spec in training.train.items() if isinstance(spec, TextSpec)}
     others = [spec for spec in (*training.scored.values(), *training.train.values()) if spec not in of_one.values()]
-    tokenizers = None if training.trains_tokenizer else training.tokenizers
+    tokenizers = None if training.trains_tokenizer else training.given.tokenizers
     return doubts_about_texts(of_one, others, training.root, tokenizers)
 
 
@@ -324,17 +328,14 @@ def expected_tokenizers(recipe: Recipe, languages: Sequence[str] = ()) -> Tokeni
     return ExpectedTokenizers(source, target, each=dict(zip(languages, each)))
 
 
-def checked_model(preparation: Preparation, tokenizers: Tokenizers) -> tuple[PreTrainedConfig, int]:
+def checked_model(preparation: Preparation) -> tuple[PreTrainedConfig, int]:
     """Returns the model's config, and its number of parameters; of the model only the shapes are made.
-
-    Args:
-        tokenizers: those of the run, or expected ones.
 
     Raises: UserError naming the recipe's key, or the task that such a model cannot be trained with.
     """
     recipe = preparation.recipe
     try:
-        config = preparation.config(tokenizers)
+        config = preparation.config()
         with torch.device("meta"):  # shapes alone
             made = preparation.auto_class(config).from_config(config)
     except StrictDataclassError as error:
@@ -344,7 +345,7 @@ def checked_model(preparation: Preparation, tokenizers: Tokenizers) -> tuple[Pre
             raise
         raise UserError(f"{recipe.path}: model: such a model cannot be made ({error!r}).") from error
     with torch.device("meta"):
-        objectives = {task.name: preparation.objective(task, made, tokenizers) for task in preparation.corpora.tasks}
+        objectives = {task.name: preparation.objective(task, made) for task in preparation.corpora.tasks}
     for name, objective in objectives.items():
         check_needs(name, objective, made)
     return config, made.num_parameters()

@@ -41,7 +41,6 @@ from transformers.utils import logging as transformers_logging
 from hf_mlnmt import products
 from hf_mlnmt.data.raw_pairs import RawPairs, digest_of_texts
 from hf_mlnmt.data.synthetic import MANIFEST
-from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
 from hf_mlnmt.evaluation.perplexity import perplexity
@@ -79,7 +78,7 @@ from hf_mlnmt.training.callbacks import (
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.preflight import check_before, check_lengths, doubts_about_rows
-from hf_mlnmt.training.preparation import ACCOUNT, EncodedSet, Preparation, measured_by
+from hf_mlnmt.training.preparation import ACCOUNT, Preparation, measured_by
 from hf_mlnmt.training.processes import check_all, main_first, meet, of_main
 from hf_mlnmt.training.rounds import Rounds, read_rounds
 from hf_mlnmt.training.tasks import lasting_parameters
@@ -206,13 +205,13 @@ def train_one(run: Run) -> Results | None:
     if changes is None:
         run.tell(f"{run.output} is finished, and nothing changed since. Choose another --output for another run.")
         return read_results(run.output / RESULTS)
-    data = prepare(run)
-    training = build(run, data)
+    prepare(run)
+    training = build(run)
     checkpoint = last_checkpoint(run, training)
     if run.is_main:
         folder.keep_recipe(run.output, run.recipe, run.command, amended=bool(changes))
-    train(run, data, training, checkpoint)
-    return score(run, data, training, average(run, training)) if run.is_main else None
+    train(run, training, checkpoint)
+    return score(run, training, average(run, training)) if run.is_main else None
 
 
 _OF_THE_HUB = ("push_to_hub", "hub_")  # arguments by which a trainer makes a repository when it is made
@@ -228,9 +227,9 @@ def dry_run_of_one(run: Run) -> None:
         preparation = run.preparation
         for warning in check_before(preparation, run.processes.num_processes) if run.is_main else ():
             run.warn(warning)
-        data = prepare(run)
-        training = build(run, data)
-        preparation.initialise(training.trainer.model, data.tokenizers)
+        prepare(run)
+        training = build(run)
+        preparation.initialise(training.trainer.model)
         run.tell(dry_run_report(run.recipe, training.trainer))
 
 
@@ -261,24 +260,12 @@ def check(run: Run) -> Changes | None:
 # Prepare
 
 
-@dataclass(frozen=True)
-class Data:
-    """Data to train on and to score while training; `training_sets` by the names of their tasks."""
-
-    tokenizers: Tokenizers
-    training_sets: Mapping[str, EncodedSet]
-    dev_sets: Sequence[DevSet]
-
-
-def prepare(run: Run) -> Data:
+def prepare(run: Run) -> None:
     """Makes tokenizers and data in one process while the others wait, then reads them in all."""
-    preparation = run.preparation
-    with main_first():
-        tokenizers = preparation.tokenizers()
-        data = Data(tokenizers, preparation.training_sets(tokenizers), preparation.dev_sets(tokenizers))
+    with main_first():  # each part is made or read where it is first asked for
+        fingerprints, _ = run.preparation.fingerprints(), run.preparation.dev_sets
     if run.is_main:
-        folder.check_data(run.output, preparation.fingerprints(data.training_sets))
-    return data
+        folder.check_data(run.output, fingerprints)
 
 
 # Build
@@ -299,7 +286,7 @@ class Training:
         return self.trainer.steps()[0]
 
 
-def build(run: Run, data: Data) -> Training:
+def build(run: Run) -> Training:
     """Makes the model with new weights, its tasks, and the trainer around them."""
     recipe, preparation = run.recipe, run.preparation
     arguments = training_arguments(recipe, run.output)
@@ -310,21 +297,20 @@ def build(run: Run, data: Data) -> Training:
         )
     if line := remark(recipe, arguments.use_cpu):
         run.warn(line)
-    model = preparation.model(data.tokenizers)
-    tasks = preparation.tasks(model, data.tokenizers, data.training_sets)
+    model = preparation.model()
+    tasks = preparation.tasks(model)
     if model.config.is_encoder_decoder and model.can_generate():  # longer sentences are translated in parts
         generation: Any = model.generation_config
         generation.max_source_tokens = max(int(task.data.source_lengths.max()) for task in tasks)
-    dev_sets = measured_by(tasks, data.dev_sets)
-    check_lengths(preparation, model.config, preparation.read_whole(data.tokenizers, data.dev_sets))
+    check_lengths(preparation, model.config, preparation.read_whole())
     trainer = TranslationTrainer(
         model,
         arguments,
         tasks,
         recipe.batch,
         schedule(recipe),
-        dev_sets,
-        save_extras=data.tokenizers.save,
+        measured_by(tasks, preparation.dev_sets),
+        save_extras=preparation.tokenizers.save,
         compiled=is_compiled(recipe, arguments.use_cpu),
     )
     training = _with_callbacks(run, trainer)
@@ -412,7 +398,7 @@ def is_done(checkpoint: Path, training: Training) -> bool:
     return stopped or state["global_step"] >= training.steps
 
 
-def train(run: Run, data: Data, training: Training, checkpoint: Path | None) -> None:
+def train(run: Run, training: Training, checkpoint: Path | None) -> None:
     """Trains from the last good checkpoint, or from the start, to the end. Raises: Interrupted after a signal."""
     trainer = training.trainer
     if checkpoint is not None:
@@ -420,7 +406,7 @@ def train(run: Run, data: Data, training: Training, checkpoint: Path | None) -> 
             return
         run.tell(f"going on from {checkpoint}")
     else:
-        run.preparation.initialise(trainer.model, data.tokenizers)
+        run.preparation.initialise(trainer.model)
     parameters = lasting_parameters(trainer.model)
     run.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}")
     kinds = kinds_of_products(run, checkpoint is not None) if trainer.args.device.type == "cpu" else frozenset()
@@ -500,13 +486,13 @@ def average(run: Run, training: Training) -> dict[str, Path]:
 # Score
 
 
-def score(run: Run, data: Data, training: Training, models: Mapping[str, Path]) -> Results:
+def score(run: Run, training: Training, models: Mapping[str, Path]) -> Results:
     """Scores both models on all test sets; writes results.json beside each and, of the average, in the run's folder.
 
     Returns: the results of the average.
     """
     tests, made = run.preparation.test_sets(), folder.made_from(run.output)
-    described, steps = _described(run, data, training.trainer), averaged_steps(run, training)
+    described, steps = _described(run, training.trainer), averaged_steps(run, training)
     pairs, texts = [test for test in tests if test.references], [test for test in tests if not test.references]
     results = {}
     for name, model in models.items():
@@ -514,7 +500,7 @@ def score(run: Run, data: Data, training: Training, models: Mapping[str, Path]) 
         own = dataclasses.replace(described, scores={}, outputs={}, extra=extra)
         results[name] = score_model(run, made, model, pairs, own)
     if texts:
-        measured = {name: losses(model, run, data, training, texts) for name, model in models.items()}
+        measured = {name: losses(model, run, training, texts) for name, model in models.items()}
         for name, numbers in measured.items():
             results[name].extra["perplexity"] = numbers
             results[name].write(models[name] / RESULTS)
@@ -527,10 +513,10 @@ def score(run: Run, data: Data, training: Training, models: Mapping[str, Path]) 
     return results["average"]
 
 
-def _described(run: Run, data: Data, trainer: TranslationTrainer) -> Results:
+def _described(run: Run, trainer: TranslationTrainer) -> Results:
     """Returns a results file without scores: all that it says of the training."""
     recipe, content, state = run.recipe, run.recipe.to_dict(), last_state(run)
-    meter, train = state["meter"], run.preparation.reports(data.training_sets)
+    meter, train = state["meter"], run.preparation.reports()
     seconds = max(meter["seconds"], 1e-9)
     account = read_json(run.output / ACCOUNT)
     return Results(
@@ -605,9 +591,7 @@ def _translations(run: Run, made: MadeFrom, model: Path, test: RawPairs) -> list
     return outputs
 
 
-def losses(
-    path: Path, run: Run, data: Data, training: Training, tests: Sequence[RawPairs]
-) -> dict[str, dict[str, float]]:
+def losses(path: Path, run: Run, training: Training, tests: Sequence[RawPairs]) -> dict[str, dict[str, float]]:
     """Returns {test set: its numbers} of a finished model on text of one language, the "perplexity" of a results file.
 
     Of a language model perplexity (evaluation/perplexity.py); of others loss and exp(loss) per predicted token.
@@ -615,11 +599,11 @@ def losses(
     auto_class = auto_class_of(path)
     model = load_model(path, getattr(transformers, auto_class)).eval()
     if auto_class == "AutoModelForCausalLM":
-        return {test.name: perplexity(model, data.tokenizers, test.sources).to_dict() for test in tests}
+        return {test.name: perplexity(model, run.preparation.tokenizers, test.sources).to_dict() for test in tests}
     objective = training.trainer.tasks[0].objective.measured()
     measured = {}
     for test in tests:
-        dev_set = DevSet(run.preparation.encoded_test(test.name, data.tokenizers), objective=objective)
+        dev_set = DevSet(run.preparation.encoded_test(test.name), objective=objective)
         loss = dev_set.evaluate(model, Accelerator(cpu=True))["loss"]
         measured[test.name] = {"loss": loss, "per_predicted_token": math.exp(loss)}
     return measured

@@ -298,7 +298,7 @@ def test_a_model_of_lower_cased_text_is_judged_without_case(tmp_path, data):
         tokenizer = {"vocab_size": 120, "byte_fallback": False, "processing": {"target": {"lowercase": lowercase}}}
         recipe = write_recipe(tmp_path / "recipe.yaml", tokenizer=tokenizer)
         preparation = Preparation(read_recipe(recipe), data, tmp_path / str(lowercase), lambda text: None)
-        (dev,) = preparation.dev_sets(preparation.tokenizers())
+        (dev,) = preparation.dev_sets
         scores.append(dev.metrics[0]([line.upper() for line in dev.references], dev.references, None)["bleu"])
     assert scores[0] < 10
     assert scores[1] == pytest.approx(100)
@@ -308,7 +308,7 @@ def test_a_development_set_is_scored_in_the_tokens_of_its_language(tmp_path, dat
     """Else BLEU is 0 for a language without spaces, `best` is the first checkpoint, and patience ends the training."""
     recipe = write_recipe(tmp_path / "recipe.yaml", languages={"source": "en", "target": "zh"})
     preparation = Preparation(read_recipe(recipe), data, tmp_path / "run", lambda text: None)
-    (dev,) = preparation.dev_sets(preparation.tokenizers())
+    (dev,) = preparation.dev_sets
     assert dev.metrics[0](["今天天气很好。"], ["今天天气很好。"], None)["bleu"] == pytest.approx(100)
 
 
