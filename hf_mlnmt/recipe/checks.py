@@ -101,10 +101,7 @@ def check_tasks(recipe: Recipe) -> None:
 
 
 def read_objective(value: str | dict[str, Any], file: str, at: tuple[str, ...]) -> NamedObjective:
-    """Reads what `objective:` says: a name, or a mapping with `name` and the objective's settings.
-
-    Raises: UserError naming file and field.
-    """
+    """Reads what `objective:` says: a name, or {name: ..., setting: ...}. Raises: UserError naming file and field."""
     settings = {"name": value} if isinstance(value, str) else dict(value)
     name, where = settings.pop("name", None), f"{file}: {'.'.join(at)}"
     if not isinstance(name, str) or name not in OBJECTIVES:
@@ -224,10 +221,7 @@ CHECKS = (check_values, check_tasks, check_fusion, check_choices, check_bpe_drop
 
 
 def check_budget(recipe: Recipe, steps: int) -> Iterator[str]:
-    """Checks what must fit in a training of so many steps; yields a warning for what is hardly meant.
-
-    Raises: UserError naming the key.
-    """
+    """Yields a warning for what is hardly meant in a training of so many steps; UserError for what cannot be."""
     try:
         saved = len(saved_steps(recipe, steps))
     except UserError as error:

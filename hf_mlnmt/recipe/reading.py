@@ -44,15 +44,9 @@ _SIDES = {"source": "target", "target": "source"}
 
 
 def read_recipe(path: str | Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None) -> Recipe:
-    """Reads and checks a recipe.
+    """Reads and checks a recipe, a YAML file; `settings` ("key.sub=value", read as YAML) and `seed` replace its keys.
 
-    Args:
-        path: a YAML file.
-        settings: "key.sub=value" strings that replace keys; values are read as YAML.
-        seed: replaces the recipe's.
-
-    Raises:
-        UserError: naming file, line and key, what was expected, and the nearest right key.
+    Raises: UserError naming file, line and key, what was expected, and the nearest right key.
     """
     content, lines = read_content(path, settings, seed)
     turn_round(content)
@@ -115,10 +109,7 @@ def find_recipe(name: str | Path, system: str | None = None) -> tuple[Path, list
 
     Args:
         name: a recipe's file, a folder with a base.yaml, or one of this project's setups.
-        system: what is trained in it: the setup's own recipe or variant of that name where there is one, else a system
-            of the zoo, by the settings, in the place of the recipe's own.
-
-    Raises: UserError naming the nearest setup or system.
+        system: the setup's own recipe or variant of that name where there is one, else a system of the zoo.
     """
     path = next((place for place in (Path(name), Path(name) / BASE) if is_recipe(place)), None) or project_recipe(name)
     if path is None:
@@ -207,10 +198,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
-    """Returns the content of a YAML file and the line of each key.
-
-    Raises: UserError for a missing, empty, invalid file, or a key given twice.
-    """
+    """Returns the content of a YAML file and the line of each key. UserError for an invalid file, a key given twice."""
     try:
         text = path.read_text(encoding="utf-8")
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -261,8 +249,6 @@ def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Line
         above: the recipes that extend this one.
 
     Returns: the content, and the line of each of the recipe's own keys.
-
-    Raises: UserError as load_yaml, and for a recipe that is not there, is wrong, or extends itself.
     """
     content, lines = _load_alone(path)
     if EXTENDS not in content:
@@ -333,9 +319,7 @@ def turn_round(content: dict[str, Any]) -> None:
     """Carries out the key `reverse` of a recipe's content, in place; what is left says the other direction itself.
 
     Languages and text processing change sides, every corpus of pairs is read the other way round, and text that names
-    a side gets the other one. Model, settings and names stay. Values of wrong types are left for `build` to refuse.
-
-    Raises: UserError where there are several directions.
+    a side gets the other one. Values of wrong types are left for `build` to refuse.
     """
     if truth(content.get(REVERSE)) is not True:
         return
@@ -380,10 +364,7 @@ def _exchange(sides: Any) -> None:
 
 
 def expand(recipe: Recipe) -> None:
-    """Puts the tasks and test sets that `directions` stands for into the recipe, in its place.
-
-    Raises: UserError naming the field.
-    """
+    """Puts the tasks and test sets that `directions` stands for into the recipe. Raises: UserError naming the field."""
     directions, where = recipe.directions, f"{recipe.path}: directions"
     if directions is None:
         return

@@ -552,10 +552,7 @@ def default_keys() -> dict[str, Any]:
 
 @dataclass
 class ObjectiveSettings:
-    """An objective without settings of its own.
-
-    Raises: UserError for a value outside its range, when it is made.
-    """
+    """An objective without settings of its own. Raises: UserError for a value outside its range, when made."""
 
     def __post_init__(self) -> None:
         for name, said in keys_of(type(self)).items():
@@ -655,7 +652,6 @@ class ObjectiveKey:
     """An objective that a recipe can name.
 
     Args:
-        settings: the dataclass of its settings.
         help: a plain sentence for people.
         reads: what its corpora hold: pairs of sentences, or text of one language.
         side: whose text it reads, for text of which nothing else is said.
@@ -729,10 +725,7 @@ def dev_names(recipe: Recipe) -> list[str]:
 
 
 def fill_in(recipe: Recipe, told: Mapping[str, Any]) -> None:
-    """Fills in what other keys decide: tokenizer.path, evaluation.metrics and evaluation.best say how.
-
-    told: the content of the recipe's YAML.
-    """
+    """Fills in what keys say that other keys decide; told: the content of the recipe's YAML."""
     model, tokenizer, evaluation = recipe.model, recipe.tokenizer, recipe.evaluation
     if tokenizer.path is None and model.add_to is not None:
         tokenizer.path = model.add_to

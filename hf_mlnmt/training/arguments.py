@@ -78,10 +78,7 @@ OPTIMIZERS = {"adam": "adamw_torch_fused", "adamw": "adamw_torch_fused", "sgd": 
 
 
 class Arguments(Seq2SeqTrainingArguments):
-    """Transformers' arguments, on a device that torch.load knows.
-
-    Theirs is "cpu:0" of several processes on a CPU, and the Trainer of 5.17 asks for the optimizer's state there.
-    """
+    """Transformers' arguments, on a device that torch.load knows: theirs is "cpu:0" of several processes on a CPU."""
 
     @property
     def device(self) -> torch.device:

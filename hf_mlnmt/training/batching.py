@@ -29,17 +29,11 @@ class TokenBatchSampler(Sampler[list[int]]):
         source_lengths, target_lengths: subwords per sentence, end-of-sentence symbol included.
         tokens: sentences times longest sentence of a batch; a sentence longer than this is a batch of its own.
         side: which side's tokens are counted; "both" counts the longer of the two.
-        world_size, rank: number of processes and which of them this is; each gets the same number of batches.
         accumulation: batches per optimizer step; the count per process is a multiple of it.
-        max_sentences: upper limit of sentences per batch.
-        shapes: at most so many shapes of batches (shapes.py), with as little padding as they allow; None: as they
-            come.
+        shapes: at most so many shapes of batches (shapes.py); None: as they come.
         noise: tokens by which the difference of the sides is disturbed; more mixes more and pads more.
         choose: epoch -> indices that make up this epoch (mixtures of corpora), of nearly equal total length in every
             epoch. Without it, or when it gives None: all of them, once each.
-
-    Raises:
-        UserError: no sentences, fewer sentences than processes times accumulation, or a senseless argument.
     """
 
     def __init__(

@@ -38,7 +38,6 @@ class FiniteGuard:
     """A check of each loss: at once on a CPU, where that costs nothing; elsewhere at each log, evaluation and save.
 
     Args:
-        weights: gives the model's parameters.
         show: (step, batch within the step) -> which batch that was, and its sentences, in words.
         save: writes a checkpoint of `step` completed steps and returns its name; None where that cannot be.
     """
@@ -177,8 +176,7 @@ class SaveEndsOfCycles(TrainerCallback):
 class EarlyStopping(TrainerCallback):
     """The end of a training whose `metric` has not been better for `patience` evaluations.
 
-    It reads the recorded evaluations and keeps nothing of its own: a training that was interrupted stops where an
-    uninterrupted one does.
+    It reads the recorded evaluations, so that an interrupted training stops where an uninterrupted one does.
     """
 
     def __init__(self, metric: str, higher_is_better: bool, patience: int) -> None:
@@ -264,24 +262,16 @@ def lines_until(path: Path, step: int) -> list[str]:
 
 
 class LogBeforeSaving(TrainerCallback):
-    """A log before each checkpoint: the mean loss since the last log is not in it, and would be lost with the process.
-
-    It must come after the callbacks that ask for checkpoints.
-    """
+    """A log before each checkpoint, or the mean loss since the last log would be lost with the process. Comes last."""
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         control.should_log |= control.should_save
 
 
 class WriteMetrics(TrainerCallback):
-    """The metrics file: each log and each evaluation, with a few translations.
+    """The metrics file: each log and each evaluation, with a few translations of `dev_set`, which `tell` hears too.
 
-    A training that goes on from a checkpoint first takes the lines after it away, so that every step is in the file
-    once, however often it was interrupted.
-
-    Args:
-        dev_set: whose translations are shown; sentences are chosen by `seed` and stay the same.
-        tell: hears the translations.
+    A training that goes on from a checkpoint first takes the lines after it away: every step is in the file once.
     """
 
     def __init__(self, folder: Path, dev_set: DevSet, seed: int, tell: Callable[[str], None]) -> None:
@@ -316,10 +306,7 @@ class WriteMetrics(TrainerCallback):
 
 
 class DrawCurves(TrainerCallback):
-    """The curves in curves.png, from the metrics file: at the end, a signal's too, and now and then at an evaluation.
-
-    `paused`: a context in which the time is not counted as training's.
-    """
+    """The curves in curves.png: at the end, a signal's too, and now and then at an evaluation, the clock `paused`."""
 
     def __init__(
         self, folder: Path, warn: Callable[[str], None], paused: Callable[[], AbstractContextManager] = nullcontext

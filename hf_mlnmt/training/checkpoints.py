@@ -160,10 +160,7 @@ def rotate(run: str | Path, keep: set[int]) -> None:
 
 
 def check_same_model(checkpoint: Path, config: Any) -> None:
-    """Refuses a checkpoint whose architecture or vocabulary is not the model's.
-
-    Raises: UserError naming the first differing field of config.json.
-    """
+    """Refuses a checkpoint whose architecture or vocabulary is not the model's, by the first differing field."""
     theirs, ours = read_part(checkpoint, CONFIG), json.loads(config.to_json_string(use_diff=False))
     if name := _other_field(theirs, ours):
         raise UserError(
@@ -193,10 +190,8 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
 def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
     """Returns the mean weights of model folders or checkpoints, as a state dict on the CPU in the dtype of the first.
 
-    One tensor at a time is read from each: memory for one model, whatever their number.
-
-    Raises: UserError when there is none, a folder has no safetensors weights, what configs say of the weights differs,
-    or directions, names, shapes or dtypes do, or a weight is no finite number.
+    One tensor at a time is read from each. Raises: UserError when there is none, or where weights, configs or
+    directions do not go together.
     """
     if not paths:
         raise UserError("no checkpoints to average.")
@@ -240,8 +235,7 @@ def write_model(
 ) -> Path:
     """Writes a model folder from a checkpoint's config and tokenizers and the mean weights of `weights_of`; atomically.
 
-    A causal language model's tokenizer puts <s> before a text and nothing behind it. Heads of objectives stay behind.
-    `generation` replaces the checkpoint's generation_config.
+    Heads of objectives stay behind. `generation` replaces the checkpoint's generation_config.
     """
     check_model_folder(checkpoint)
     with atomic_folder(folder) as new:

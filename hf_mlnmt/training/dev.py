@@ -33,15 +33,12 @@ class DevSet:
 
     Args:
         dataset: examples as in training, with source_lengths and target_lengths.
-        references: raw text, one per sentence.
+        references, sources: raw text, one per sentence; sources for metrics that read them.
         decode: token ids of many sentences -> texts (special tokens skipped, processing undone).
         metrics: functions of (outputs, references, sources), see `metric`; none: only the loss, no translation.
-        sources: raw text, for metrics that read it.
-        num_beams: 1 is greedy.
         batch_tokens: source tokens per batch, padding included.
         max_length: no output is longer than this, nor than twice the source plus 10.
         objective: whose loss is measured; None: translation, without smoothing. Its `items` must be one number.
-        name: before the names of what is measured, where a training has several development sets.
         languages: {"source": "en", "target": "de"}, between which a model of several languages translates.
         parts: an objective, and of how many first sentences the parts of its loss are measured too, per item.
         seen: what each metric has given so far.
@@ -67,10 +64,7 @@ class DevSet:
             raise UserError(f"{len(self.references)} references for {len(self.dataset)} development sentences.")
 
     def evaluate(self, model: PreTrainedModel, accelerator: Accelerator, **generation: Any) -> dict[str, float]:
-        """Measures loss per item (of translation: per target token), perplexity and metrics; the same on every process.
-
-        `accelerator` says which processes there are and what this one's device is.
-        """
+        """Measures loss per item (of translation: target token), perplexity and metrics; the same on every process."""
         asked: Any = model
         if self.languages and hasattr(model, "between"):
             asked = asked.between(self.languages["source"], self.languages["target"])
@@ -169,10 +163,7 @@ class DevSet:
 def metric(name: str, lowercase: bool = False, language: str | None = None) -> Metric:
     """Returns a metric by name: bleu, chrf, ter (sacreBLEU's, detokenised) or any other of the `evaluate` library.
 
-    `lowercase` leaves case out of sacreBLEU's: for a model of lower-cased text, whose every German noun would be wrong.
-    `language` is the target's, whose tokenizers sacreBLEU's have.
-
-    Raises: UserError when there is no such metric or it cannot be loaded.
+    `lowercase`: for a model of lower-cased text, whose every German noun would be wrong. `language`: the target's.
     """
     from hf_mlnmt.evaluation.scores import METRICS, sacrebleu_metric
 

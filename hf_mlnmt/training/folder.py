@@ -56,13 +56,9 @@ def changes(before: Recipe, now: Recipe) -> Changes:
 
 
 def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
-    """Returns the keys whose values differ, where none of them makes another training.
+    """Returns the keys whose values differ from those that the run in the folder `place` began with.
 
-    Args:
-        before: the recipe that the run began with.
-        place: the run's folder, for the message.
-
-    Raises: UserError that shows the conflicting keys, old -> new.
+    Raises: UserError that shows those that make another training, old -> new.
     """
     changed = changes(before, now)
     cycles = CYCLES if _differ_in_cycles_alone(before, now) else ()
@@ -119,10 +115,7 @@ REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOO
 
 
 def check_output(output: Path) -> None:
-    """Refuses a folder that cannot become, or is not, the folder of a run. Writes nothing.
-
-    Raises: UserError for a file, a folder of other things, and one that cannot be written.
-    """
+    """Raises UserError for a folder that cannot become, or is not, the folder of a run. Writes nothing."""
     if output.is_dir():
         others = sorted(path.name for path in output.iterdir() if not path.name.startswith("."))
         if others and not (output / RECIPE).is_file():
@@ -215,7 +208,7 @@ def kept_recipe(output: Path) -> Recipe | None:
 def compare(output: Path, recipe: Recipe) -> Changes:
     """Returns the keys that change something in this folder, all of which may; none for a new folder.
 
-    Raises: UserError for a conflict, see `allowed_changes`, and for changes of a run whose checkpoints are gone.
+    Raises: UserError as `allowed_changes`, and for changes of a run whose checkpoints are gone.
     """
     before = kept_recipe(output)
     if before is None:

@@ -81,10 +81,8 @@ class Histories:
 def rescore(model: Any, encoded: Any, mask: Tensor, ids: Tensor, sentences: Tensor, asked: Asked) -> Tensor:
     """Returns log q of the tokens that are asked for: (asked,), with gradients.
 
-    Args:
-        model: a fused model with sequence-level normalization.
-        encoded, mask: of every sentence, what the encoders gave, and which source positions are real.
-        ids: (rows, longest), decoder inputs. sentences: (rows,), whose translation each is.
+    encoded, mask: of every sentence, what the encoders gave, and which source positions are real. ids: (rows, longest),
+    decoder inputs. sentences: (rows,), whose translation each is.
     """
 
     def scores(first: int, last: int) -> Tensor:
@@ -120,13 +118,9 @@ def log_sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
 def with_references(rows: Tensor, labels: Tensor, ends: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Puts the reference into n-best lists, once; says which of their rows count, and which is the reference.
 
-    Args:
-        rows: (sentences, n, longest), best first, without start token, padded behind an end token.
-        labels: (sentences, longest of them), ending with an end token, -100 behind it.
-
-    Returns: rows (sentences, n, longest) with -100 behind the end; (sentences, n), True for what has ended, the first
-        time that it is there; and (sentences,). The reference takes the place of the worst where it was not found; what
-        has not ended is worse than what has.
+    rows: (sentences, n, longest), best first, without start token, padded behind an end token. labels: (sentences,
+    longest of them). Returns rows with -100 behind the end; (sentences, n), True for what has ended, the first time
+    that it is there; and (sentences,). The reference takes the place of the worst where it was not found.
     """
     is_end = torch.isin(rows, torch.tensor(list(ends), device=rows.device))
     ended = is_end.any(-1)
@@ -349,10 +343,7 @@ class FusionNBest(NBestSettings, FusionSequence):
 
 @dataclass
 class FusionTrellis(TrellisSettings, FusionSequence):
-    """log Z - s (4.5), Z the sum over the trellis of a beam search with recombination, made anew for every batch.
-
-    The reference's q is added where its path was pruned.
-    """
+    """log Z - s (4.5), Z over the trellis of a beam search with recombination; the reference is added where pruned."""
 
     def sums(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         source, mask, labels = batch["input_ids"], batch["attention_mask"], batch["labels"]

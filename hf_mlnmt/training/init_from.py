@@ -43,9 +43,7 @@ Shapes = dict[str, list[int]]
 class Account:
     """The account of what became of each tensor: name -> shape.
 
-    sources: part -> folder or Hub name, as the recipe has it.
     loaded, initialised: of the model; dropped: of the folders, with the folder before the name if there are several.
-    notes: sides that read embeddings they were not trained with.
     """
 
     sources: dict[str, str]
@@ -75,10 +73,7 @@ def read_sources(value: str | Mapping[str, str]) -> dict[str, str]:
 
 
 def local_folder(name: str, root: Path, part: str = "init_from") -> Path:
-    """Returns the folder itself, relative to `root` or not; of a name on the Hub, where its files were put.
-
-    Raises: UserError when there is neither.
-    """
+    """Returns the folder, relative to `root` or not; of a name on the Hub, where its files were put."""
     for path in (root / name, Path(name)):
         if path.is_dir():
             return path
@@ -94,10 +89,7 @@ def local_folder(name: str, root: Path, part: str = "init_from") -> Path:
 
 
 def check_sources(sources: Mapping[str, str], root: Path, file: str = "recipe") -> None:
-    """Refuses folders that no weights can be taken from; they are looked at, not read.
-
-    Raises: UserError for one that is not there, has no safetensors weights or no tokenizer.
-    """
+    """Raises UserError for folders that are not there or have no weights or tokenizer; they are not read."""
     for name in set(sources.values()):
         folder = local_folder(name, root, f"{file}: init_from")
         try:
@@ -112,19 +104,15 @@ def check_sources(sources: Mapping[str, str], root: Path, file: str = "recipe") 
 def initialise(
     model: PreTrainedModel, sources: Mapping[str, str], root: Path, tokenizers: Tokenizers, file: str = "recipe"
 ) -> Account:
-    """Puts the weights of `sources` into the model.
+    """Puts the weights of `sources`, part -> folder or Hub name, into the model.
 
     Args:
-        model: the model, with the weights it begins with otherwise.
-        sources: part -> folder or Hub name.
         root: what folders are relative to.
         tokenizers: of this training.
         file: the recipe, for messages.
 
-    Raises:
-        UserError: a part that the model has not; a folder without safetensors; other tokenizers than this training's,
-            where the part has a row for each subword; a config that gives the weights another meaning; a tensor of
-            another shape; a part of which the folder has nothing.
+    Raises: UserError for what does not fit: a part, tokenizers where the part has a row for each subword, a config that
+        gives the weights another meaning, a shape.
     """
     wanted = _sources_of_tensors(model, sources, file)
     state, account = model.state_dict(), Account(dict(sources))
@@ -179,10 +167,7 @@ def _copy(
     account: Account,
     shared: bool,
 ) -> set[str]:
-    """Copies the wanted tensors that are stored, and returns the stored names that were used.
-
-    shared: one table is both sides' there, stored as the decoder's.
-    """
+    """Copies what is stored, returns the stored names used. shared: one table is both sides' there."""
     used = set()
     for key in wanted:
         names = list(_names_of(model, key))

@@ -31,8 +31,6 @@ def extended_config(folder: Path, languages: Mapping[str, Sequence[str]], where:
     """Returns a model's config with the tasks' languages, {"source_languages": [...], "target_languages": [...]}.
 
     sizes: of the languages' vocabularies, where each has its own.
-
-    Raises: UserError for another kind of model, and when nothing is to be added.
     """
     config = read_config(folder)
     if not hasattr(config, "source_languages"):
@@ -84,10 +82,7 @@ def token_rules(recipe: Recipe, root: Path, begun: Path | None) -> dict[str, Any
 def config_of_recipe(
     recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[str], None]
 ) -> PreTrainedConfig:
-    """Returns the model's config for tokenizers of these sizes and ids.
-
-    Raises: UserError for an unknown system, shape or field, or too few positions; what the config itself refuses.
-    """
+    """Returns the model's config for tokenizers of these sizes and ids. UserError for what cannot be."""
     config = _config(recipe, tokenizers, root, tell)
     longest = max(recipe.data.max_length, recipe.decoding.max_new_tokens + 1)
     positions = getattr(config, "max_position_embeddings", None)
@@ -100,10 +95,7 @@ def config_of_recipe(
 
 
 def fused_model(recipe: Recipe, root: Path) -> FusionForConditionalGeneration:
-    """Fuses what model.fuse names, with the members' weights.
-
-    Raises: UserError when a model is not there, or does not go with the others.
-    """
+    """Fuses what model.fuse names, with the members' weights."""
     settings = dataclasses.asdict(recipe.model.fuse)  # type: ignore[arg-type]
     named: dict[str, Any] = {}
     for kind in ("translation", "language_model"):
@@ -220,8 +212,7 @@ def _fields_of_both_sides(recipe: Recipe, tokenizers: Tokenizers, root: Path) ->
 def _config_path(recipe: Recipe, root: Path) -> tuple[Path, bool]:
     """Returns the place of the model's config, and whether it is a record, which any tokenizer goes with.
 
-    A record is modeling/<record>.json beside the recipe's folder, or one of the project's own. Without one the config
-    is that of the model whose weights are all taken (init_from).
+    A record is beside the recipe's folder, or one of the project's own; else the config is that of `init_from`.
     """
     sources = read_sources(recipe.init_from or {})
     if recipe.model.record is None and "all" in sources:

@@ -238,10 +238,7 @@ class Translation(Objective):
     encoder-decoder of Transformers the loss is computed here from its logits, with the same formula:
         (1 - eps) * -log p(y) + eps * mean over the vocabulary of -log p       (Szegedy et al. 2016, section 7)
 
-    Args:
-        pad_token_id: what fills the source; labels are filled with -100.
-        label_smoothing: eps above; 0 is plain cross-entropy.
-        languages: what a model of several languages is told: {"source_language": "de", "target_language": "en"}.
+    languages: what a model of several languages is told: {"source_language": "de", "target_language": "en"}.
     """
 
     translates: ClassVar[bool] = True
@@ -407,10 +404,7 @@ class EncoderObjective(TextObjective):
 
 @dataclass
 class EncoderLanguageModel(EncoderObjective):
-    """The encoder, its self-attention causal, predicts each source token from those before it (4.7).
-
-    For pre-training an encoder alone, or beside translation; `EncoderCloze` reads both sides of a token.
-    """
+    """The encoder, its self-attention causal, predicts each source token from those before it (4.7)."""
 
     needs = (ONE_FOR_ALL, CAUSAL_ENCODER)
     whole_model: ClassVar = "AutoModelForCausalLM"
@@ -420,10 +414,7 @@ class EncoderLanguageModel(EncoderObjective):
 
 @dataclass
 class EncoderCloze(EncoderObjective):
-    """The encoder predicts the source tokens at the distorted positions from all others (4.9).
-
-    For pre-training an encoder alone, or beside translation; `EncoderLanguageModel` needs no <mask>.
-    """
+    """The encoder predicts the source tokens at the distorted positions from all others (4.9)."""
 
     needs = (ONE_FOR_ALL, HAS_ENCODER)
     whole_model: ClassVar = "AutoModelForMaskedLM"
@@ -432,10 +423,7 @@ class EncoderCloze(EncoderObjective):
 
 @dataclass
 class DecoderLanguageModel(TextObjective):
-    """The decoder of a translation model, without a source, or a causal language model predicts each token: F_trg-LM.
-
-    For pre-training a decoder, or beside translation; with a causal language model it is the usual training.
-    """
+    """The decoder of a translation model, without a source, or a language model predicts each token: F_trg-LM."""
 
     needs = (ONE_FOR_ALL, HAS_DECODER, NO_FUSION)
     collate = TextObjective.shifted
@@ -456,11 +444,7 @@ class DecoderLanguageModel(TextObjective):
 
 @dataclass
 class PseudoEncoder(TextObjective):
-    """The translation model restores a sentence from its distortion: F_pseudo-enc.
-
-    For pre-training the whole model, or beside translation. What a model adds to its loss (auxiliary decoders) is of
-    the same positions.
-    """
+    """The translation model restores a sentence from its distortion: F_pseudo-enc."""
 
     needs = (ONE_FOR_ALL, ENCODER_DECODER)
 

@@ -62,11 +62,7 @@ Spec = CorpusSpec | TextSpec
 
 
 class Preflight:
-    """The subject of the checks of one training; each part is made when it is first asked for.
-
-    Args:
-        processes: on this machine.
-    """
+    """The subject of the checks of one training, on so many processes; parts are made when first asked for."""
 
     def __init__(self, preparation: Preparation, processes: int = 1) -> None:
         self.given, self.processes = preparation, processes
@@ -92,10 +88,8 @@ class Preflight:
     def seen(self) -> dict[str, Seen]:
         """Reads every byte of the text files; of the sentences the first of training corpora, and all of other sets.
 
-        Returns: key of the recipe -> what was seen.
-
-        Raises: UserError for a file that is missing, cannot be read or is empty, for sides of different lengths, for a
-            record without the fields named, and for a set to be scored in which one side is blank throughout.
+        Returns: key of the recipe -> what was seen. Raises: UserError for what is missing, broken or empty, for sides
+            of different lengths, and for a set to be scored in which one side is blank throughout.
         """
         corpora = {**self.train, **self.scored}
         return {key: _look(key, spec, self.root, whole=key in self.scored) for key, spec in corpora.items()}
@@ -119,10 +113,7 @@ class Preflight:
 
 
 def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
-    """Checks all that can be known before a training begins; yields warnings. What takes long comes last.
-
-    Raises: UserError for the first thing that is wrong.
-    """
+    """Checks all that can be known before a training begins; yields warnings. What takes long comes last."""
     training = Preflight(preparation, processes)
     for check in CHECKS:
         yield from check(training) or ()
@@ -153,10 +144,7 @@ def model(training: Preflight) -> None:
 
 
 def weights(training: Preflight) -> None:
-    """Checks that what init_from names is there and, where the tokenizers are known, fits in the model.
-
-    A run that has begun no longer needs them.
-    """
+    """Checks that what init_from names is there and, if it can be known, fits; not of a run that has begun."""
     recipe = training.recipe
     if recipe.init_from is None or (training.given.output / "checkpoints").is_dir():
         return
@@ -168,10 +156,7 @@ def weights(training: Preflight) -> None:
 
 
 def languages(training: Preflight) -> Iterator[str]:
-    """Checks that one of the tokenizer's codes says the target language of every pair; yields a warning.
-
-    Raises: UserError for pairs of a language without a code.
-    """
+    """Refuses pairs into a language that the tokenizer has no code of; warns where nothing says into which."""
     recipe = training.recipe
     codes = recipe.tokenizer.languages if training.trains_tokenizer else languages_of(training.given.tokenizers.source)
     train = list(training.train.values())
@@ -329,10 +314,7 @@ def expected_tokenizers(recipe: Recipe, languages: Sequence[str] = ()) -> Tokeni
 
 
 def checked_model(preparation: Preparation) -> tuple[PreTrainedConfig, int]:
-    """Returns the model's config, and its number of parameters; of the model only the shapes are made.
-
-    Raises: UserError naming the recipe's key, or the task that such a model cannot be trained with.
-    """
+    """Returns the model's config, and its number of parameters; of the model only the shapes are made."""
     recipe = preparation.recipe
     try:
         config = preparation.config()
@@ -368,11 +350,7 @@ def _in_words(text: str) -> str:
 def check_memory(recipe: Recipe, config: PreTrainedConfig, parameters: int, processes: int, tokens: int) -> None:
     """Refuses a training that this machine cannot hold.
 
-    Args:
-        processes: on this machine.
-        tokens: of the largest batch there can be, on the side of the recipe's batch.side.
-
-    Raises: UserError with the estimate and what there is.
+    processes: on this machine. tokens: of the largest batch, on the side of the recipe's batch.side.
     """
     state = parameters * BYTES_OF_WEIGHT[recipe.optimizer.name] / GIB
     step = bytes_of_step(recipe, config, tokens) / GIB
@@ -393,8 +371,7 @@ def bytes_of_step(recipe: Recipe, config: Any, tokens: int) -> float:
     """Returns a lower bound of what the backward pass reads, of the layers on the side that `tokens` are of.
 
     In self-attention the input, queries, keys, values and the context, in a decoder's cross-attention input, queries
-    and context, in the feed-forward layer the input and what is inside; half of it in mixed precision. Of a
-    checkpointed layer only the input is kept.
+    and context, in the feed-forward layer the input and what is inside; of a checkpointed layer the input.
     """
     side, kept = ("encoder", 6) if recipe.batch.side == "source" else ("decoder", 9)
     layers, width, inner = (getattr(config, name, 0) for name in (f"{side}_layers", "d_model", f"{side}_ffn_dim"))
@@ -409,10 +386,9 @@ FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns
 
 @dataclass(frozen=True)
 class Seen:
-    """The findings about a corpus.
+    """The findings about a corpus. `identity` is equal for equal corpora alone.
 
-    `identity` is equal for equal corpora alone. `subwords` is what the target side has at least: one a line and one in
-    ten bytes; 0 where it was not read.
+    `subwords` is what the target side has at least: one a line and one in ten bytes; 0 where it was not read.
     """
 
     identity: tuple[object, ...]
@@ -487,10 +463,8 @@ def doubts_about_texts(
 ) -> Iterator[str]:
     """Yields warnings with their evidence: words shared with the recipe's other corpora, pieces of a tokenizer.
 
-    Args:
-        texts: key of the recipe -> training text of one language, which its spec names.
-        others: the recipe's pairs, and its development and test sets.
-        tokenizers: of tokenizer.path; those that are trained here learn from the very text.
+    texts: key of the recipe -> training text of one language. others: the recipe's pairs, and its development and test
+    sets. tokenizers: of tokenizer.path; those that are trained here learn from the very text.
     """
     known = _known(others, root) if texts else {}
     for key, spec in texts.items():
@@ -542,13 +516,7 @@ def _most_alike(lines: Sequence[str], known: Sequence[tuple[str, list[str]]]) ->
 
 
 def check_lengths(training: Preparation, config: Any, sets: Mapping[str, Any]) -> None:
-    """Refuses a development set, or text to be scored, of which the model cannot read a sentence.
-
-    Args:
-        sets: key of the recipe -> the encoded set; nothing was dropped of it.
-
-    Raises: UserError naming the sentence.
-    """
+    """Refuses sets to be scored, key of the recipe -> encoded set, of which the model cannot read a sentence."""
     limit = positions_of(config)
     if limit is None:
         return

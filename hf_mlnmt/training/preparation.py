@@ -109,10 +109,7 @@ def corpora_of(section: TaskSection) -> list[dict[str, Any]]:
 
 
 class RecipeCorpora:
-    """The corpora of a recipe, their keys read and checked: those of its tasks, `dev` and `test` by name.
-
-    Raises: UserError naming the field, when it is made.
-    """
+    """The corpora of a recipe, their keys read and checked: those of its tasks, `dev` and `test` by name."""
 
     def __init__(self, recipe: Recipe, root: Path) -> None:
         self.recipe, self.root = recipe, root
@@ -233,10 +230,7 @@ ACCOUNT = "init_from.json"  # in the run's folder
 
 
 class Preparation:
-    """Makes the parts of a run from a recipe. Files are kept in the run's folder `output`, and used again.
-
-    Raises: UserError naming the field, when it is made.
-    """
+    """The parts of a run, made from a recipe. Files are kept in its folder `output`, and used again."""
 
     def __init__(self, recipe: Recipe, data: Path, output: Path, tell: Callable[[str], None]) -> None:
         self.recipe, self.root, self.output, self.tell = recipe, data, output, tell
@@ -437,10 +431,7 @@ class Preparation:
     # Model
 
     def model(self) -> PreTrainedModel:
-        """Returns a new model with seeded weights for the tokenizers, its generation_config as the recipe's decoding.
-
-        A fused model (model.fuse) has its members' weights.
-        """
+        """Returns a new model with seeded weights, a fused one with its members', and the recipe's decoding."""
         config = self.config()
         set_seed(self.recipe.seed)
         folder = self.recipe.model.add_to
@@ -457,10 +448,7 @@ class Preparation:
         return model
 
     def auto_class(self, config: PreTrainedConfig) -> Any:
-        """Returns the Auto class of the model: of the whole one, or of the part that an objective needs alone.
-
-        Raises: UserError where pairs are to be scored with a model that does not translate.
-        """
+        """Returns the Auto class of the model, whole or the part that an objective needs alone."""
         architecture = architecture_of(config)
         if architecture is None:
             name = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
@@ -501,10 +489,7 @@ class Preparation:
 
 
 def measured_by(tasks: Sequence[Task], dev_sets: Sequence[dev.DevSet]) -> list[dev.DevSet]:
-    """Returns the development sets, those of a task that does not translate with its task's objective to measure.
-
-    data.dev is of the one task that there is, where it is text.
-    """
+    """Returns the development sets, those that are not translated with the objective that is measured on them."""
     objectives: dict[str, Objective | None] = {
         task.name: task.objective.measured() for task in tasks if not task.objective.translates
     }

@@ -76,10 +76,7 @@ class Rounds:
     each: Mapping[str, PlannedRound]
 
     def doubts(self, data: Path) -> Iterator[str]:
-        """Reads the texts and counts: yields warnings about ratios that they will hardly fill.
-
-        Raises: UserError for a text that is not there or cannot be read.
-        """
+        """Reads the texts and counts: yields warnings about ratios that they will hardly fill."""
         for planned in self.each.values():
             if planned.settings is None:
                 continue
@@ -117,13 +114,7 @@ def _count_lines(path: Path) -> int:
 
 
 def read_rounds(path: Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None) -> Rounds:
-    """Reads the rounds of a recipe, and checks them.
-
-    Args:
-        settings, seed: replace keys of all rounds, as of `read_recipe`.
-
-    Raises: UserError naming the round and the key.
-    """
+    """Reads and checks the rounds of a recipe; `settings` and `seed` replace keys of all of them."""
     content, lines = read_content(path, settings, seed)
     described = content.pop("rounds", None)
     if not described or not isinstance(described, dict):

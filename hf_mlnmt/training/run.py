@@ -99,11 +99,10 @@ def run_recipe(
 ) -> Results | dict[str, Results] | None:
     """Trains a model as a recipe says, scores it, and leaves complete model folders.
 
-    Everything goes into `output` (default: runs/<recipe>, with `seed` if it is given): tokenizer/, data/,
-    checkpoints/, metrics.jsonl, curves.png, best/, average/ (model folders), translations/, results.json (of the
-    average). Started again with the same arguments after any interruption it goes on where it was, to the same weights
-    bit for bit on a CPU; with changes that folder.py allows, only what changed is done again. Of a recipe with rounds
-    `output` has such a folder for each round, and what was translated for it in <round>.synthetic/.
+    Everything goes into `output` (default: runs/<recipe>, with `seed` if it is given). Started again with the same
+    arguments after any interruption it goes on where it was, to the same weights bit for bit on a CPU; with changes
+    that folder.py allows, only what changed is done again. Of a recipe with rounds `output` has a folder for each
+    round, and what was translated for it in <round>.synthetic/.
 
     Args:
         recipe: a Recipe, the path of its YAML, or the name of a setup.
@@ -116,8 +115,7 @@ def run_recipe(
     Returns: the Results of the average, or, of a recipe with rounds, {round: Results}; None after a dry run, and on
         other processes than the main one.
 
-    Raises:
-        UserError: for anything the user can mend; Interrupted after a signal, when the state is saved.
+    Raises: UserError for anything the user can mend; Interrupted after a signal, when the state is saved.
     """
     check_launcher()
     path = None
@@ -142,10 +140,7 @@ def run_recipe(
 
 @dataclass(frozen=True)
 class Run:
-    """A training as it was asked for.
-
-    data: the folder that the recipe's paths are relative to. output: the run's folder.
-    """
+    """A training as it was asked for. The paths of its recipe are relative to `data`; all it makes is in `output`."""
 
     recipe: Recipe
     data: Path
@@ -239,7 +234,7 @@ def dry_run_of_one(run: Run) -> None:
 def check(run: Run) -> Changes | None:
     """Compares with the last start; if there is something to do, checks everything that can be known beforehand.
 
-    Returns: the keys that changed since the last start, on the main process; None where nothing is to be done, on all.
+    Returns: the keys that changed, on the main process; None where nothing is to be done, on all.
     """
     preparation = run.preparation  # a mistake in the recipe is met by all processes
     finished, changes = False, Changes()
@@ -337,11 +332,7 @@ def _with_callbacks(run: Run, trainer: TranslationTrainer) -> Training:
 
 
 def last_checkpoint(run: Run, training: Training) -> Path | None:
-    """Returns the checkpoint that training goes on from; the same on every process, as the main one finds it.
-
-    Raises: UserError for a checkpoint that this training could not have made, or could not end with, and on all
-    processes where one of them has not got it.
-    """
+    """Returns the checkpoint to go on from, as the main process finds it; UserError where it cannot be gone on from."""
     found = None
     if run.is_main:
         checkpoints.remove_leftovers(run.saved)
@@ -422,10 +413,7 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
 
 
 def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
-    """Returns what oneDNN computes in this run (products.py): as it began, lest the last digits of its numbers change.
-
-    Warns on a processor, or with a choice of the user's, that is another.
-    """
+    """Returns what oneDNN computes in this run, as it began (products.py); warns of another processor or choice."""
     path = run.output / folder.PRODUCTS
     if run.is_main and not goes_on:
         write_json(path, products.record())
@@ -460,12 +448,7 @@ def _kept_steps(run: Run, training: Training) -> list[int]:
 
 
 def average(run: Run, training: Training) -> dict[str, Path]:
-    """Writes the best and the average model as complete folders, unless they are there as they would be.
-
-    Returns: the folders by the models' names.
-
-    Raises: UserError for a checkpoint that is not whole.
-    """
+    """Writes the best and the average model as whole folders, unless they are there as they would be; returns them."""
     generation = getattr(training.trainer.model, "generation_config", None)
     weights_of = {
         name: [run.saved / f"checkpoint-{step}" for step in steps]
@@ -487,10 +470,7 @@ def average(run: Run, training: Training) -> dict[str, Path]:
 
 
 def score(run: Run, training: Training, models: Mapping[str, Path]) -> Results:
-    """Scores both models on all test sets; writes results.json beside each and, of the average, in the run's folder.
-
-    Returns: the results of the average.
-    """
+    """Scores both models on all test sets, writes results.json beside each; returns the results of the average."""
     tests, made = run.preparation.test_sets(), folder.made_from(run.output)
     described, steps = _described(run, training.trainer), averaged_steps(run, training)
     pairs, texts = [test for test in tests if test.references], [test for test in tests if not test.references]
@@ -592,10 +572,7 @@ def _translations(run: Run, made: MadeFrom, model: Path, test: RawPairs) -> list
 
 
 def losses(path: Path, run: Run, training: Training, tests: Sequence[RawPairs]) -> dict[str, dict[str, float]]:
-    """Returns {test set: its numbers} of a finished model on text of one language, the "perplexity" of a results file.
-
-    Of a language model perplexity (evaluation/perplexity.py); of others loss and exp(loss) per predicted token.
-    """
+    """Returns {test set: its numbers} of a finished model on text of one language: "perplexity" in a results file."""
     auto_class = auto_class_of(path)
     model = load_model(path, getattr(transformers, auto_class)).eval()
     if auto_class == "AutoModelForCausalLM":
@@ -655,10 +632,7 @@ def _table(cells: Mapping[tuple[str, str], Mapping[str, str]], title: str, capti
 
 
 def train_in_rounds(run: Run, rounds: Rounds, dry_run: bool, watcher: Watcher | None) -> dict[str, Results] | None:
-    """Runs every round in its turn; what is finished is passed over, what was interrupted goes on.
-
-    A dry run checks every round and prints what it would cost; of what is not translated yet, without it.
-    """
+    """Runs every round in its turn; in a dry run without what is not translated yet."""
     watcher = watcher or Watcher(run.tell, lambda text: run.warn(f"warning: {text}"))
     for warning in rounds.doubts(run.data):
         run.warn(warning)

@@ -59,10 +59,7 @@ class Boxes:
         return np.clip(tokens // length, 1, self.sentences)
 
     def shape(self, sentences: int, source: int, target: int) -> Shape:
-        """Returns what a batch of so many sentences of at most these lengths is filled up to, the cheapest box.
-
-        A batch that fits in no box stays as it is; `pack` makes none with the tokens of the boxes.
-        """
+        """Returns the cheapest box for so many sentences of at most these lengths; where none fits, these numbers."""
         rows = self.rows(self.tokens)
         cells = rows * (self.source + self.target)
         fits = (self.source >= source) & (self.target >= target) & (rows >= sentences)

@@ -40,10 +40,7 @@ _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:\.\.({_NUMBER}))?")
 
 @dataclass(frozen=True)
 class Job:
-    """A training of a sweep: a recipe, the keys replaced in it and the values of the point, and a seed.
-
-    settings: what `--set` gets: those of the whole sweep, then the point's.
-    """
+    """A training of a sweep: a recipe, the values of the point, a seed, and all keys that are replaced (`settings`)."""
 
     name: str
     path: Path
@@ -68,14 +65,11 @@ def plan(
     """Returns all runs, in the order in which they are started.
 
     Args:
-        recipes: paths of recipes, or names of setups.
         over: "key.sub=values" of read_values; several are combined, all with all.
         seeds: of each point; None: the recipe's own.
         settings: "key.sub=value" for all runs.
         systems: what is trained in each recipe (zoo/records.py); none: the recipe's own.
         order: "values" does every seed of a point before the next point, "seeds" every point with the first seed first.
-
-    Raises: UserError for bad values, one key or recipe twice, and for recipes that are wrong at any of the points.
     """
     if order not in ("values", "seeds"):
         raise UserError(f"--order {order}: expected values or seeds.")
@@ -227,10 +221,7 @@ HANDLED = (*SIGNALS, signal.SIGHUP) if hasattr(signal, "SIGHUP") else SIGNALS  #
 
 @dataclass
 class Progress:
-    """The progress of a sweep; handed on at every change.
-
-    seconds: how long the runs took that ended well in this call, of which nothing was there before.
-    """
+    """The progress of a sweep. seconds: of the runs that ended well in this call, begun in it too."""
 
     jobs: Sequence[Job]
     states: dict[str, State]
@@ -252,9 +243,7 @@ class Queue:
     """The jobs of a sweep.
 
     Args:
-        root: folder of the sweep.
         start: starts the training of a job, what it says going into a file; it ends by SIGTERM with its state saved.
-        at_a_time: how many trainings run side by side.
         tell: hears a line at every start and end.
         watch: called at every change, and after each run that finished.
         retry: start failed runs again.

@@ -54,8 +54,7 @@ def _split(batch: Mapping[str, Any]) -> tuple[str, Batch]:
 class TaskLosses(nn.Module):
     """The model inside the objectives: one module, whose forward is a batch's loss.
 
-    Wrappers (for several processes, mixed precision, compilation) are put around this module, so that they see the
-    call of every part of the model that an objective calls.
+    Wrappers are put around it, so that they see the call of every part of the model that an objective calls.
     """
 
     def __init__(self, model: nn.Module, tasks: Sequence[Task]) -> None:
@@ -69,11 +68,9 @@ class TaskLosses(nn.Module):
 
 
 class NamedLosses:
-    """Sums of the losses between two logs, under the names they are logged with.
+    """Sums of the losses between two logs, under the names they are logged with; means are over steps with the task.
 
-    The loss of a step is the sum over its tasks of (sum of the task's losses / the task's items of the whole step).
-    With one task its parts are named alone; with several each task's loss is, and its parts after it. A mean is over
-    the steps that had a batch of the task.
+    With one task its parts are named alone; with several each task's loss is, and its parts after it.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -178,8 +175,7 @@ RECURRENT = (nn.RNNBase, nn.RNNCellBase)  # which it cannot trace
 def compiled_layers(model: nn.Module) -> Iterator[None]:
     """Compiles the layers of encoder and decoder in training mode while a block runs: a graph for each class of layers.
 
-    It is for all shapes, and parameters keep their names. What is around the layers, the loss, evaluation, and layers
-    of LSTMs stay as they are.
+    It is for all shapes, and parameters keep their names. Evaluation and layers of LSTMs stay as they are.
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     layers = [layer for layer in layers if not any(isinstance(part, RECURRENT) for part in layer.modules())]
@@ -213,26 +209,18 @@ class TranslationTrainer(Seq2SeqTrainer):
     tokens that its task has in the whole optimizer step (accumulated batches and all processes); where a step has
     batches of several tasks, their losses are added up; a parameter that no task of a step uses is not updated by it;
     batches hold a number of tokens, not of sentences; `evaluate` translates and scores `DevSet`s without touching the
-    model's generation_config, and config.use_cache stays as it was; checkpoints are written aside, checked by
-    checksums, and kept by step (the last `save_total_limit` scheduled ones, the best one and the newest); a loss that
-    is not a number stops the training.
+    model's generation_config; checkpoints are written aside, checked by checksums, and kept by step (the last
+    `save_total_limit` scheduled ones, the best one and the newest); a loss that is not a number stops the training.
 
     Args:
-        model, args: as in Trainer. What objectives own is made part of the model, see `attach_heads`. Of several
-            processes each waits for the gradients of the same parameters; with several tasks
-            args.ddp_find_unused_parameters is therefore on, unless it is set: tasks that use all parameters do not
-            need it.
-        tasks: what to train: a `Task`, or several.
+        model, args: as in Trainer. With several tasks and processes args.ddp_find_unused_parameters is on, unless set.
+        tasks: what to train: a `Task`, or several. UserError where they or the model do not go together.
         batches: their size, as in a recipe; how many are in a step, args.gradient_accumulation_steps says.
         schedule: learning-rate schedule; None takes args.lr_scheduler_type.
         dev_sets: what `evaluate` measures, translates and scores, the most important first; without any, evaluation
             is left to Seq2SeqTrainer.
         save_extras: called with the folder of each saved model (to put tokenizers beside it).
-        compiled: whether training steps compile the model's layers, see `compiled_layers`; args.torch_compile would
-            compile everything, anew for several shapes.
-
-    Raises:
-        UserError: for tasks that do not go together, or a model that lacks what an objective needs.
+        compiled: whether training steps compile the model's layers, see `compiled_layers`.
     """
 
     model: PreTrainedModel
@@ -313,10 +301,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Computes the task's loss. Gradients are averaged over processes, so each part is multiplied back.
-
-        `num_items_in_batch`, task -> items, is what `_get_num_items_in_batch` counted in the step.
-        """
+        """Computes a task's loss; multiplied back where gradients are averaged. num_items_in_batch: task -> items."""
         if return_outputs:
             return super().compute_loss(model, inputs, True, num_items_in_batch)
         task, batch = _split(inputs)
@@ -525,10 +510,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         checkpoints.rotate(run, keep | {max(steps), self.state.best_global_step or max(steps)})
 
     def scheduled(self, steps: Sequence[int]) -> list[int]:
-        """Returns those of `steps` whose checkpoints are kept and averaged, however often a run was interrupted.
-
-        The ends of the schedule's cycles or, without restarts, multiples of save_steps and the last step.
-        """
+        """Returns those of `steps` whose checkpoints count: ends of cycles, or multiples of save_steps and the last."""
         ends = self.schedule.ends(self.state.max_steps) if self.schedule is not None else []
         if ends:
             return sorted(set(steps) & set(ends))
