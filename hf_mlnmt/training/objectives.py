@@ -165,7 +165,8 @@ def computes_own_loss(model: nn.Module) -> bool:
     return getattr(unwrap(model), "computes_own_loss", False)
 
 
-def _part(model: nn.Module, side: str) -> Any:
+def part_of(model: nn.Module, side: str) -> Any:
+    """Returns the encoder or the decoder, or None."""
     get = getattr(unwrap(model), f"get_{side}", None)
     return get() if callable(get) else None
 
@@ -187,11 +188,11 @@ HAS_ENCODER = Need(
 )
 CAUSAL_ENCODER = Need(
     "an encoder of this package, whose self-attention can be made causal",
-    lambda model: isinstance(_part(model, "encoder"), Encoder),
+    lambda model: isinstance(part_of(model, "encoder"), Encoder),
 )
 HAS_DECODER = Need(
     "a decoder of this package, which can leave its attention over the source out, or a causal language model",
-    lambda model: isinstance(_part(model, "decoder"), Decoder) or _is_causal_model(model),
+    lambda model: isinstance(part_of(model, "decoder"), Decoder) or _is_causal_model(model),
 )
 NO_FUSION = Need(
     "a decoder that works without a source (with information_fusion it reads its auxiliary decoders, which read one)",
@@ -390,7 +391,7 @@ class EncoderObjective(TextObjective):
 
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """Sums -log softmax(W_proj h) of the labels, h the encoder's last states."""
-        encoder, options = _part(model, "encoder"), {"is_causal": True} if self.is_causal else {}
+        encoder, options = part_of(model, "encoder"), {"is_causal": True} if self.is_causal else {}
         states = encoder(batch["input_ids"], batch["attention_mask"], **options).last_hidden_state
         inner, labels = unwrap(model), batch["labels"]
         if self.tie:
@@ -431,7 +432,7 @@ class DecoderLanguageModel(TextObjective):
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         ids, labels, smoothing = batch["input_ids"], batch["labels"], self.label_smoothing
         if not _is_causal_model(model):
-            states = _part(model, "decoder")(ids, use_cache=False).last_hidden_state
+            states = part_of(model, "decoder")(ids, use_cache=False).last_hidden_state
             total = head_cross_entropy(unwrap(model).get_output_embeddings(), states, labels, smoothing)
         elif computes_own_loss(model):
             # Nothing that counts stands to the right of a padded place, so it needs no mask.
