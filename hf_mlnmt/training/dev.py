@@ -69,8 +69,8 @@ class DevSet:
         if self.languages and hasattr(model, "between"):
             asked = asked.between(self.languages["source"], self.languages["target"])
         with evaluating(model):
-            loss = self._loss(asked, accelerator)
-            parts = self._parts(asked, accelerator) if self.parts else {}
+            loss = self._losses(asked, accelerator, self.objective or Translation(model.config.pad_token_id))["loss"]
+            parts = self._losses(asked, accelerator, *self.parts) if self.parts else {}
             outputs = self._translate(asked, accelerator, generation) if self.metrics else []
         scores = {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0))), **parts}
         if self.metrics and self.decode:
@@ -115,32 +115,21 @@ class DevSet:
             batch = collate([{**self.dataset[i], SHOWN: np.array([0, i])} for i in indices])
             yield indices, {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
 
-    def _loss(self, model: PreTrainedModel, accelerator: Accelerator) -> float:
-        objective = self.objective or Translation(model.config.pad_token_id)
-        totals = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
-        for _, batch in self._batches(objective.collate, accelerator):
-            with accelerator.autocast():
-                loss, parts = objective.loss(model, batch, num_items_in_batch=1)
-            if self.objective is None:  # auxiliary losses are no part of the translation's perplexity
-                loss = parts.get("translation", loss)
-            totals += torch.stack([loss.double(), objective.items(batch).double()])
-        total, items = accelerator.reduce(totals, "sum").tolist()
-        return total / max(1.0, items)
-
-    def _parts(self, model: PreTrainedModel, accelerator: Accelerator) -> dict[str, float]:
-        """Measures parts of a loss per item, batch by batch in the order of the sentences' lengths."""
-        assert self.parts is not None
-        objective, first = self.parts
-        names: dict[str, int] = {}
-        totals = torch.zeros(8, dtype=torch.float64, device=accelerator.device)  # items, then the parts
+    def _losses(
+        self, model: PreTrainedModel, accelerator: Accelerator, objective: Objective, first: int | None = None
+    ) -> dict[str, float]:
+        """Measures the loss per item or, of the first sentences, its parts; in the order of the sentences' lengths."""
+        places = {"items": 0, "loss": 1} if first is None else {"items": 0}
+        totals = torch.zeros(8, dtype=torch.float64, device=accelerator.device)
         for _, batch in self._batches(objective.collate, accelerator, first):
             with accelerator.autocast():
-                _, parts = objective.loss(model, batch, num_items_in_batch=1)
-            totals[0] += objective.items(batch).double()
-            for name, value in parts.items():
-                totals[names.setdefault(name, len(names) + 1)] += value.double()
+                loss, parts = objective.loss(model, batch, num_items_in_batch=1)
+            if first is None:  # auxiliary losses are no part of the translation's perplexity
+                parts = {"loss": parts.get("translation", loss) if self.objective is None else loss}
+            for name, value in {"items": objective.items(batch), **parts}.items():
+                totals[places.setdefault(name, len(places))] += value.double()
         items, *sums = accelerator.reduce(totals, "sum").tolist()
-        return {name: sums[place - 1] / max(1.0, items) for name, place in names.items()}
+        return {name: sums[place - 1] / max(1.0, items) for name, place in places.items() if place}
 
     def _translate(
         self, model: PreTrainedModel, accelerator: Accelerator, generation: dict[str, Any]

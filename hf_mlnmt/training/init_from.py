@@ -136,8 +136,8 @@ def initialise(
             if not found:
                 raise UserError(
                     f"{where}: none of its {len(stored[name])} tensors is of this part; the first is "
-                    f"{next(iter(stored[name]), 'none')}, and {next(iter(keys), 'none')} is looked for. Is it a model of this "
-                    "kind?"
+                    f"{next(iter(stored[name]), 'none')}, and {next(iter(keys), 'none')} is looked for. Is it a model "
+                    "of this kind?"
                 )
             for key, theirs in found.items():
                 tensor = stored[name][theirs].get_tensor(theirs)

@@ -80,7 +80,7 @@ from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.preflight import check_before, check_lengths, doubts_about_rows
 from hf_mlnmt.training.preparation import ACCOUNT, Preparation, measured_by
 from hf_mlnmt.training.processes import check_all, main_first, meet, of_main
-from hf_mlnmt.training.rounds import Rounds, read_rounds
+from hf_mlnmt.training.rounds import PlannedRound, read_rounds
 from hf_mlnmt.training.tasks import lasting_parameters
 from hf_mlnmt.training.trainer import TranslationTrainer
 
@@ -631,20 +631,23 @@ def _table(cells: Mapping[tuple[str, str], Mapping[str, str]], title: str, capti
 # Rounds
 
 
-def train_in_rounds(run: Run, rounds: Rounds, dry_run: bool, watcher: Watcher | None) -> dict[str, Results] | None:
+def train_in_rounds(
+    run: Run, rounds: Mapping[str, PlannedRound], dry_run: bool, watcher: Watcher | None
+) -> dict[str, Results] | None:
     """Runs every round in its turn; in a dry run without what is not translated yet."""
     watcher = watcher or Watcher(run.tell, lambda text: run.warn(f"warning: {text}"))
-    for warning in rounds.doubts(run.data):
-        run.warn(warning)
+    for planned in rounds.values():
+        for warning in planned.doubts(run.data):
+            run.warn(warning)
     results = {}
-    for planned in rounds.each.values():
+    for planned in rounds.values():
         run.tell(f"round {planned.name}: {'-'.join(planned.languages)}", "bold")
         recipe, synthetic = planned.recipe, planned.synthetic(run.output)
-        if planned.translation is not None:
+        if planned.round.translate is not None:
             if not dry_run:
                 meet()
                 if run.is_main:
-                    rounds.translate(run.data, run.output, planned, watcher)
+                    planned.translate(run.data, run.output, watcher)
                 meet()
                 manifest = synthetic / MANIFEST
                 check_all(manifest, None if manifest.is_file() else "no such file")
