@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.errors import UserError, naming, suggest
 from hf_mlnmt.keys import Key, Range, build, keys_of
 from hf_mlnmt.recipe.schema import (
     LICENCES,
@@ -92,10 +92,8 @@ def check_tasks(recipe: Recipe) -> None:
     active = recipe.sections()
     if not active:
         raise UserError(f"{where}: tasks: none has a share above 0, so there is nothing to train.")
-    try:
+    with naming(f"{where}: tasks"):
         whole_numbers([section.share for section in active.values()])
-    except UserError as error:
-        raise UserError(f"{where}: tasks: {error}") from error
     if not dev_names(recipe):
         raise UserError(f"{where}: data.dev is missing: give it, or a dev set to one of the tasks (tasks.NAME.dev).")
 
@@ -201,12 +199,10 @@ def check_bpe_dropout(recipe: Recipe) -> None:
 def check_schedule(recipe: Recipe) -> None:
     """Checks that short cycles are of a schedule that has them, fit in the budget, and are not stopped early."""
     where, schedule = recipe.path, recipe.schedule
-    try:
+    with naming(f"{where}: schedule"):
         schedule.check_restarts()
         if recipe.budget.steps is not None:
             schedule.ends(recipe.budget.steps)
-    except UserError as error:
-        raise UserError(f"{where}: schedule: {error}") from error
     if schedule.restarts and recipe.evaluation.patience:
         raise UserError(
             f"{where}: evaluation.patience is {recipe.evaluation.patience} and schedule.restarts {schedule.restarts}: "
@@ -222,10 +218,8 @@ CHECKS = (check_values, check_tasks, check_fusion, check_choices, check_bpe_drop
 
 def check_budget(recipe: Recipe, steps: int) -> Iterator[str]:
     """Yields a warning for what is hardly meant in a training of so many steps; UserError for what cannot be."""
-    try:
+    with naming(f"{recipe.path}: schedule"):
         saved = len(saved_steps(recipe, steps))
-    except UserError as error:
-        raise UserError(f"{recipe.path}: schedule: {error}") from error
     if recipe.schedule.warmup >= steps:
         yield (
             f"schedule.warmup is {recipe.schedule.warmup:,} steps but the training has {steps:,}: the learning rate "

@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 
 from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.errors import UserError, naming
 from hf_mlnmt.model_folder import CONFIG, check_model_folder, first_line, open_weights, read_part
 from hf_mlnmt.training.checkpoints import NO_ARCHITECTURE
 from hf_mlnmt.training.objectives import part_of
@@ -94,10 +94,8 @@ def check_sources(sources: Mapping[str, str], root: Path, file: str = "recipe") 
     """Raises UserError for folders that are not there or have no weights or tokenizer; they are not read."""
     for name in set(sources.values()):
         folder = local_folder(name, root, f"{file}: init_from")
-        try:
+        with naming(f"{file}: init_from"):
             check_model_folder(folder)
-        except UserError as error:
-            raise UserError(f"{file}: init_from: {error}") from error
         with ExitStack() as stack:
             open_weights(folder, stack)
         load_tokenizers(folder)

@@ -15,7 +15,7 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.errors import UserError, naming, suggest
 from hf_mlnmt.generation.fusing import fuse
 from hf_mlnmt.model_folder import GENERATION_CONFIG, load_model, read_config, read_part
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
@@ -162,11 +162,9 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
             "size of the vocabulary is tokenizer.vocab_size."
         )
     if settings.system is not None:
-        try:
+        with naming(f"{recipe.path}: model"):
             fixed = alone if find_system(settings.system).architecture.kind == "language-model" else both
             return config_for(settings.system, settings.shape, **{**settings.settings, **fixed})
-        except UserError as error:
-            raise UserError(f"{recipe.path}: model: {error}") from error
     assert path is not None
     config = read_config(path)
     known = {item.name for item in dataclasses.fields(config)}

@@ -42,7 +42,7 @@ from hf_mlnmt.data.subwords import SPECIAL_TOKENS
 from hf_mlnmt.data.text import Overlap, TextSpec, read_text, word_overlap
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of
 from hf_mlnmt.data.words import spoken
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.errors import UserError, naming, suggest
 from hf_mlnmt.generation.synthetic_methods import FEWEST, LINES, SHORT_PIECES, bytes_per_piece
 from hf_mlnmt.memory import memory_of_machine
 from hf_mlnmt.recipe.checks import check_recipe
@@ -132,10 +132,8 @@ def arguments(training: Preflight) -> None:
 def metrics(training: Preflight) -> None:
     """Loads the metrics of the development sets."""
     for name in training.recipe.evaluation.metrics:
-        try:
+        with naming(f"{training.recipe.path}: evaluation.metrics"):
             dev.metric(name)
-        except UserError as error:
-            raise UserError(f"{training.recipe.path}: evaluation.metrics: {error}") from error
 
 
 def model(training: Preflight) -> None:
@@ -263,16 +261,13 @@ def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None] | 
     for job in jobs:  # seeds differ in nothing that is checked
         points.setdefault((job.path, job.settings), job)
     for job in points.values():
-        try:
-            with folder.temporary() as output:
-                preparation = Preparation(job.recipe(), data, output, lambda text: None)
-                if warn is not None:
-                    for warning in check_before(preparation):
-                        warn(f"{job.name}: {warning}")
-                elif job.recipe().tokenizer.path is None:
-                    model(Preflight(preparation))
-        except UserError as error:
-            raise UserError(f"{job.name}: {error}") from error
+        with naming(job.name), folder.temporary() as output:
+            preparation = Preparation(job.recipe(), data, output, lambda text: None)
+            if warn is not None:
+                for warning in check_before(preparation):
+                    warn(f"{job.name}: {warning}")
+            elif job.recipe().tokenizer.path is None:
+                model(Preflight(preparation))
 
 
 # The model
@@ -401,11 +396,9 @@ def _look(key: str, spec: CorpusSpec | TextSpec, root: Path, whole: bool) -> See
 
 
 def _look_at_text(key: str, spec: TextSpec, root: Path) -> Seen:
-    try:
+    with naming(key):
         sentences = list(islice(read_text(spec, root), FIRST_PAIRS))
         files = [_lines_of(path) for path in spec.local_files(root) if path.suffix != ".parquet"]
-    except UserError as error:
-        raise UserError(f"{key}: {error}") from error
     if not any(sentence.strip() for sentence in sentences):
         raise UserError(f"{key}: {spec}: there is no text at its beginning.")
     identity = (str(spec), spec.column, *(checksum for _, checksum, _ in files))
@@ -413,11 +406,9 @@ def _look_at_text(key: str, spec: TextSpec, root: Path) -> Seen:
 
 
 def _look_at_pairs(key: str, spec: CorpusSpec, root: Path, whole: bool) -> Seen:
-    try:
+    with naming(key):
         pairs = list(islice(read_pairs(spec, root), None if whole else FIRST_PAIRS))
         files = [_lines_of(path) for path in spec.local_files(root) if path.suffix != ".parquet"]
-    except UserError as error:
-        raise UserError(f"{key}: {error}") from error
     if spec.is_two_files and files[0][0] != files[1][0]:
         source, target = spec.local_files(root)
         raise UserError(

@@ -28,7 +28,7 @@ from hf_mlnmt.data.synthetic import Manifest, find_synthetic, read_manifest
 from hf_mlnmt.data.text import TextSide, TextSpec, ending, with_end
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
 from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.errors import UserError, naming
 from hf_mlnmt.files import atomic_folder, write_json
 from hf_mlnmt.keys import build
 from hf_mlnmt.languages import direction_of, same_language
@@ -150,10 +150,8 @@ class RecipeCorpora:
             languages = {"text": "+".join(dict.fromkeys(str(spec.language) for spec in texts))}
             return TaskCorpora(name, section, languages, objective, seed, texts=texts)
         pairs = [self.pair_spec(fields, at, languages) for fields in corpora_of(section)]
-        try:
+        with naming(f"{recipe.path}: {'.'.join(at)}"):
             check_ratios(pairs, recipe.data.temperature)
-        except UserError as error:
-            raise UserError(f"{recipe.path}: {'.'.join(at)}: {error}") from error
         return TaskCorpora(name, section, languages, objective, seed, pairs)
 
     def pair_spec(self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str]) -> CorpusSpec:
@@ -381,10 +379,8 @@ class Preparation:
         if tokenizers.each and task.pairs:
             tokenizers = tokenizers.between(task.languages["source"], task.languages["target"])
         given = Ingredients(model, tokenizers, task.languages, self.recipe.label_smoothing, task.seed, sides)
-        try:
+        with naming(f"{self.recipe.path}: task '{task.name}'"):
             return make_objective(task.objective, given)
-        except UserError as error:
-            raise UserError(f"{self.recipe.path}: task '{task.name}': {error}") from error
 
     @cached_property
     def dev_sets(self) -> list[dev.DevSet]:
