@@ -36,9 +36,6 @@ def check_recipe(recipe: Recipe) -> None:
         check(recipe)
 
 
-# Values
-
-
 def _values(section: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, Key, Any]]:
     """Yields each key of nested sections: its path, what is said of it, its value."""
     for name, key in keys_of(type(section)).items():
@@ -211,9 +208,6 @@ def check_schedule(recipe: Recipe) -> None:
 
 
 CHECKS = (check_values, check_tasks, check_fusion, check_choices, check_bpe_dropout, check_schedule)
-
-
-# Where the number of steps is known
 
 
 def check_budget(recipe: Recipe, steps: int) -> Iterator[str]:

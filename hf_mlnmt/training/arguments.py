@@ -1,12 +1,7 @@
 """Arguments of Transformers from a recipe: the trainer's, the schedule, the generation_config.
 
-`precision.compile` says whether torch.compile works on a training's layers (`trainer.compiled_layers`):
-
-| value | a CPU | an accelerator |
-| --- | --- | --- |
-| true | yes, if there is a C++ compiler | yes |
-| auto | no: it costs more time than it saves there (docs/training.md) | no: nothing was measured there |
-| false | no | no |
+`precision.compile: true` works on the layers (`trainer.compiled_layers`) where there is a compiler; `auto` does not: it
+costs more time than it saves on a CPU (docs/training.md), and on an accelerator nothing was measured.
 """
 
 from __future__ import annotations
@@ -154,7 +149,14 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         # renamed in Transformers 5.20
         settings["activation_checkpointing" if "activation_checkpointing" in known else "gradient_checkpointing"] = True
     for name, value in recipe.arguments.items():
-        if problem := _problem_of(name, value, known):
+        problem = None
+        if name not in known:
+            problem = f"Seq2SeqTrainingArguments has no such field{suggest(name, known)}"
+        elif value and name in _REFUSED:
+            problem = _REFUSED[name]
+        elif isinstance(known[name], bool) and not isinstance(value, bool):
+            problem = f"expected true or false, not {value!r}"
+        if problem:
             raise UserError(f"{recipe.path}: arguments.{name}: {problem}.")
     try:
         arguments = Arguments(**{**settings, **recipe.arguments})
@@ -167,17 +169,6 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
             f"--mixed_precision no, and say what is meant with --set precision.dtype={launched}."
         )
     return arguments
-
-
-def _problem_of(name: str, value: Any, known: dict[str, Any]) -> str | None:
-    """Returns what is wrong with a field of the recipe's arguments, or None; known: field -> default."""
-    if name not in known:
-        return f"Seq2SeqTrainingArguments has no such field{suggest(name, known)}"
-    if value and name in _REFUSED:
-        return _REFUSED[name]
-    if isinstance(known[name], bool) and not isinstance(value, bool):
-        return f"expected true or false, not {value!r}"
-    return None
 
 
 def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:

@@ -13,8 +13,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.text import begin_texts
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder, explained, follow_umask, read_json, size_and_crc, write_json
+from hf_mlnmt.files import atomic_folder, follow_umask, read_json, size_and_crc, write_json
 from hf_mlnmt.languages import check_same_direction
 from hf_mlnmt.made_from import differences
 from hf_mlnmt.model_folder import (
@@ -61,11 +61,6 @@ def step_of(checkpoint: str | Path) -> int:
 def checkpoints(run: str | Path) -> list[Path]:
     """Returns the checkpoint folders of a run by step, whole or not."""
     return sorted((path for path in Path(run).glob("checkpoint-*") if NAME.search(path.name)), key=step_of)
-
-
-def staging_folder(checkpoint: Path) -> Path:
-    """Returns where a checkpoint is written before it gets its name; all processes agree on it."""
-    return checkpoint.with_name(f".{checkpoint.name}.part")
 
 
 def finish(staging: Path, checkpoint: Path) -> None:
@@ -144,12 +139,6 @@ def last_good(run: str | Path, tell: Callable[[str], None]) -> Path | None:
     return None
 
 
-def remove_leftovers(run: str | Path) -> None:
-    """Deletes what a killed process left half-written."""
-    for path in Path(run).glob(".checkpoint-*.part"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def rotate(run: str | Path, keep: set[int]) -> None:
     """Deletes all checkpoints of a run but those of the steps in `keep`."""
     for checkpoint in checkpoints(run):
@@ -174,17 +163,6 @@ def _other_field(config: Mapping[str, Any], other: Mapping[str, Any]) -> str | N
     """Returns a field of two config.json that gives the weights other shapes or another meaning; None without one."""
     changed = differences(config, other, may_differ=NO_ARCHITECTURE, whole=["*"]).keys() & config.keys() & other.keys()
     return min(changed, key=lambda name: (name != "model_type", name), default=None)
-
-
-@contextmanager
-def explain_full_disk(folder: Path) -> Iterator[None]:
-    """Turns the errors of a full disk, while `folder` is written, into one message; removes what is half-written."""
-    with explained(folder):
-        try:
-            yield
-        except Exception:
-            shutil.rmtree(folder, ignore_errors=True)  # its space may be what is missing
-            raise
 
 
 def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:

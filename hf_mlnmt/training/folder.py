@@ -192,27 +192,20 @@ def alone(output: Path) -> AbstractContextManager[None]:
     )
 
 
-def kept_recipe(output: Path) -> Recipe | None:
-    """Returns the recipe that a run was last started with; None in a new folder."""
-    path = output / RECIPE
-    if not path.is_file():
-        return None
-    try:
-        return build(Recipe, load_yaml(path)[0], str(path))
-    except UserError as error:
-        raise UserError(
-            f"{error}\n{output} is the folder of another version's training, or of none: choose another --output."
-        ) from error
-
-
 def compare(output: Path, recipe: Recipe) -> Changes:
     """Returns the keys that change something in this folder, all of which may; none for a new folder.
 
     Raises: UserError as `allowed_changes`, and for changes of a run whose checkpoints are gone.
     """
-    before = kept_recipe(output)
-    if before is None:
+    path = output / RECIPE
+    if not path.is_file():
         return {}
+    try:
+        before = build(Recipe, load_yaml(path)[0], str(path))
+    except UserError as error:
+        raise UserError(
+            f"{error}\n{output} is the folder of another version's training, or of none: choose another --output."
+        ) from error
     allowed = allowed_changes(before, recipe, str(output))
     changed = {key: values for key, values in allowed.items() if not is_below(key, WITHOUT_EFFECT)}
     if changed and (output / RESULTS).is_file() and not checkpoints.checkpoints(output / "checkpoints"):
@@ -233,7 +226,7 @@ def is_finished(output: Path, changes: Changes, tests: Callable[[], Sequence[Raw
 
 def clean(output: Path) -> None:
     """Cleans up after a killed process."""
-    for path in [*output.glob(".*.part"), *output.glob(".*.old"), *output.glob("data/.*.part")]:
+    for path in [*output.glob(".*.part"), *output.glob(".*.old"), *output.glob("*/.*.part")]:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 

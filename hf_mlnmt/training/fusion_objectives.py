@@ -112,9 +112,6 @@ def log_sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
     return torch.where(empty, -torch.inf, sums.masked_fill(empty, 1.0).log() + shift)
 
 
-# n-best lists
-
-
 def with_references(rows: Tensor, labels: Tensor, ends: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Puts the reference into n-best lists, once; says which of their rows count, and which is the reference.
 
@@ -152,9 +149,6 @@ def n_best_sums(model: Any, encoded: Any, mask: Tensor, rows: Tensor, counted: T
     sums = tokens.new_zeros(len(flat)).index_add(0, asked.rows, tokens).view(sentences, n)
     log_z = sums.masked_fill(~counted, -torch.inf).logsumexp(1, keepdim=True)
     return torch.cat([log_z, sums], dim=1)
-
-
-# Trellises
 
 
 def trellis_sums(

@@ -115,19 +115,6 @@ def speaks_many(recipe: Recipe, root: Path) -> bool:
     return hasattr(read_config(_config_path(recipe, root)[0]), "source_languages")
 
 
-def _check_tokenizer(recipe: Recipe) -> None:
-    """Refuses what a tokenizer for each language cannot have. Raises: UserError naming the key."""
-    settings = recipe.tokenizer
-    if settings.joint or settings.path is not None:
-        return
-    for key in ("languages", "processing"):
-        if getattr(settings, key):
-            raise UserError(
-                f"{recipe.path}: tokenizer.{key} is for one vocabulary of all languages, and tokenizer.joint is false: "
-                "here each language has its own. Use one of the two."
-            )
-
-
 def languages_of_tasks(recipe: Recipe) -> dict[str, list[str]]:
     """Returns the fields of a config that name the languages of the tasks, in their order."""
     tasks = [section.languages or recipe.languages for section in recipe.sections().values()]
@@ -196,7 +183,13 @@ def _fields_of_both_sides(recipe: Recipe, tokenizers: Tokenizers, root: Path) ->
     if not speaks_many(recipe, root):
         return fields
     languages, sizes = languages_of_tasks(recipe), tokenizers.sizes()
-    _check_tokenizer(recipe)
+    settings = recipe.tokenizer
+    for key in () if settings.joint or settings.path is not None else ("languages", "processing"):
+        if getattr(settings, key):
+            raise UserError(
+                f"{recipe.path}: tokenizer.{key} is for one vocabulary of all languages, and tokenizer.joint is false: "
+                "here each language has its own. Use one of the two."
+            )
     missing = [code for codes in languages.values() for code in codes if code not in sizes]
     if sizes and missing:
         raise UserError(

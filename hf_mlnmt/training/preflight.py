@@ -91,8 +91,12 @@ class Preflight:
         Returns: key of the recipe -> what was seen. Raises: UserError for what is missing, broken or empty, for sides
             of different lengths, and for a set to be scored in which one side is blank throughout.
         """
-        corpora = {**self.train, **self.scored}
-        return {key: _look(key, spec, self.root, whole=key in self.scored) for key, spec in corpora.items()}
+        return {
+            key: _look_at_text(key, spec, self.root)
+            if isinstance(spec, TextSpec)
+            else _look_at_pairs(key, spec, self.root, whole=key in self.scored)
+            for key, spec in {**self.train, **self.scored}.items()
+        }
 
     @cached_property
     def train(self) -> dict[str, Spec]:
@@ -252,9 +256,6 @@ CHECKS: tuple[Callable[[Preflight], Iterable[str] | None], ...]
 CHECKS = (keys, arguments, metrics, model, weights, languages, corpora, processing, sides, texts, memory)
 
 
-# Of a sweep
-
-
 def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None] | None = None) -> None:
     """Checks a training of each point: all before it begins, or without `warn` the model alone. UserError naming it."""
     points: dict[tuple[Path, tuple[str, ...]], Job] = {}
@@ -391,10 +392,6 @@ class Seen:
     sides_are_equal: bool = False
 
 
-def _look(key: str, spec: CorpusSpec | TextSpec, root: Path, whole: bool) -> Seen:
-    return _look_at_text(key, spec, root) if isinstance(spec, TextSpec) else _look_at_pairs(key, spec, root, whole)
-
-
 def _look_at_text(key: str, spec: TextSpec, root: Path) -> Seen:
     with naming(key):
         sentences = list(islice(read_text(spec, root), FIRST_PAIRS))
@@ -503,14 +500,13 @@ def _most_alike(lines: Sequence[str], known: Sequence[tuple[str, list[str]]]) ->
     return max(overlaps, key=lambda pair: pair[0].share, default=(Overlap(0.0, ()), ""))
 
 
-# With the encoded data
-
-
-def check_lengths(training: Preparation, config: Any, sets: Mapping[str, Any]) -> None:
-    """Refuses sets to be scored, key of the recipe -> encoded set, of which the model cannot read a sentence."""
-    limit = positions_of(config)
-    if limit is None:
+def check_lengths(training: Preparation, config: Any) -> None:
+    """Refuses a development set, or text to be scored, with a sentence that the model cannot read whole."""
+    if (limit := positions_of(config)) is None:
         return
+    sets = {"data.dev" if dev.name == MAIN_DEV else f"tasks.{dev.name}.dev": dev.dataset for dev in training.dev_sets}
+    texts = [name for name, spec in training.corpora.test.items() if isinstance(spec, TextSpec)]
+    sets |= {f"data.test.{name}": training.encoded_test(name) for name in texts}  # a pipeline splits those of pairs
     for key, data in sets.items():
         for side, lengths in (("source", data.source_lengths), ("target", data.target_lengths)):
             if len(long := np.flatnonzero(lengths > limit)):

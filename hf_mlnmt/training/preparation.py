@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -257,36 +257,28 @@ class Preparation:
         if not folder.is_dir():
             with atomic_folder(folder) as new:
                 if given is not None or (not settings.joint and speaks_many(self.recipe, self.root)):
-                    self._tokenizers_of_languages({} if given is None else given.each).save(new)
+                    each = {} if given is None else dict(given.each)
+                    for language in dict.fromkeys(language for _, _, language in self.corpora.sides()):
+                        if language not in each:
+                            each[language] = self._train_tokenizer(language, partial(self.corpora.texts_of, language))
+                    Tokenizers.of_languages(each).save(new)
                 else:
                     save_tokenizers(new, *self._tokenizers_of_sides())
         return load_tokenizers(folder)
 
-    def _train_tokenizer(self, lines: Callable[[], Iterator[str]], codes: Sequence[str]) -> Any:
+    def _train_tokenizer(self, what: str, lines: Callable[[], Iterator[str]], codes: Sequence[str] = ()) -> Any:
         settings = self.recipe.tokenizer
+        self.tell(f"training a {settings.kind} tokenizer of {settings.vocab_size} subwords for {what}")
         return train_tokenizer(
             lines,
             settings.kind,
             settings.vocab_size,
-            codes,
+            list(codes),
             settings.byte_fallback,
             alphabet_limit=settings.alphabet_limit,
             tags=settings.tags,
             keep=settings.keep,
         )
-
-    def _tell_of_training(self, what: str) -> None:
-        settings = self.recipe.tokenizer
-        self.tell(f"training a {settings.kind} tokenizer of {settings.vocab_size} subwords for {what}")
-
-    def _tokenizers_of_languages(self, given: Mapping[str, Any]) -> Tokenizers:
-        """Returns one for each language of the tasks: those given, and newly trained ones for the others."""
-        each = dict(given)
-        for _, _, language in self.corpora.sides():
-            if language not in each:
-                self._tell_of_training(language)
-                each[language] = self._train_tokenizer(partial(self.corpora.texts_of, language), [])
-        return Tokenizers.of_languages(each)
 
     def processing(self) -> dict[str, TextProcessing]:
         """Returns what is done to the text of each side before the tokenizers that are trained here."""
@@ -302,16 +294,14 @@ class Preparation:
 
     def _tokenizers_of_sides(self) -> tuple[Any, Any, dict[str, TextProcessing]]:
         """Trains the source's and the target's (None: one for both); returns them and the processing of each side."""
-        settings, processing = self.recipe.tokenizer, self.processing()
-        self._tell_of_training("both sides" if settings.joint else "each side")
+        codes, processing = self.recipe.tokenizer.languages, self.processing()
 
-        def texts(side: TextSide) -> Iterator[str]:
-            return map(processing[side].apply, self.corpora.texts(side))
+        def texts(*sides: TextSide) -> Iterator[str]:
+            return itertools.chain(*(map(processing[side].apply, self.corpora.texts(side)) for side in sides))
 
-        if settings.joint:
-            both = self._train_tokenizer(lambda: itertools.chain(*map(texts, SIDES)), settings.languages)
-            return both, None, processing
-        source, target = (self._train_tokenizer(partial(texts, side), settings.languages) for side in SIDES)
+        if self.recipe.tokenizer.joint:
+            return self._train_tokenizer("both sides", partial(texts, *SIDES), codes), None, processing
+        source, target = (self._train_tokenizer(f"the {side}", partial(texts, side), codes) for side in SIDES)
         return source, target, processing
 
     # Data
@@ -417,12 +407,6 @@ class Preparation:
     def encoded_test(self, name: str) -> Any:
         """Returns a test set, encoded."""
         return self.encode(f"test.{name}", self.corpora.test[name])
-
-    def read_whole(self) -> dict[str, Any]:
-        """Returns {key of the recipe: set} of those whose sentences are read whole; a pipeline splits others'."""
-        sets = {"data.dev" if dev.name == MAIN_DEV else f"tasks.{dev.name}.dev": dev.dataset for dev in self.dev_sets}
-        texts = [name for name, spec in self.corpora.test.items() if isinstance(spec, TextSpec)]
-        return sets | {f"data.test.{name}": self.encoded_test(name) for name in texts}
 
     # Model
 

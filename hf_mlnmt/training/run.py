@@ -228,9 +228,6 @@ def dry_run_of_one(run: Run) -> None:
         run.tell(dry_run_report(run.recipe, training.trainer))
 
 
-# Check
-
-
 def check(run: Run) -> Changes | None:
     """Compares with the last start; if there is something to do, checks everything that can be known beforehand.
 
@@ -252,18 +249,12 @@ def check(run: Run) -> Changes | None:
     return None if of_main(finished) else changes
 
 
-# Prepare
-
-
 def prepare(run: Run) -> None:
     """Makes tokenizers and data in one process while the others wait, then reads them in all."""
     with main_first():  # each part is made or read where it is first asked for
         fingerprints, _ = run.preparation.fingerprints(), run.preparation.dev_sets
     if run.is_main:
         folder.check_data(run.output, fingerprints)
-
-
-# Build
 
 
 @dataclass(frozen=True)
@@ -297,7 +288,7 @@ def build(run: Run) -> Training:
     if model.config.is_encoder_decoder and model.can_generate():  # longer sentences are translated in parts
         generation: Any = model.generation_config
         generation.max_source_tokens = max(int(task.data.source_lengths.max()) for task in tasks)
-    check_lengths(preparation, model.config, preparation.read_whole())
+    check_lengths(preparation, model.config)
     trainer = TranslationTrainer(
         model,
         arguments,
@@ -328,14 +319,10 @@ def _with_callbacks(run: Run, trainer: TranslationTrainer) -> Training:
     return Training(trainer, progress, stop, early)
 
 
-# Train
-
-
 def last_checkpoint(run: Run, training: Training) -> Path | None:
     """Returns the checkpoint to go on from, as the main process finds it; UserError where it cannot be gone on from."""
     found = None
     if run.is_main:
-        checkpoints.remove_leftovers(run.saved)
         found = checkpoints.last_good(run.saved, run.warn)
     name, manifest = of_main((found.name, checkpoints.manifest_of(found)) if found else ("", ""))
     if not name:
@@ -427,9 +414,6 @@ def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
     return frozenset(began["onednn"])
 
 
-# Average
-
-
 def last_state(run: Run) -> dict[str, Any]:
     """Returns the state of the last checkpoint."""
     return checkpoints.read_state(checkpoints.checkpoints(run.saved)[-1])
@@ -464,9 +448,6 @@ def average(run: Run, training: Training) -> dict[str, Path]:
             checkpoints.write_model(model, weights_of[name][-1], weights_of[name], generation)
             made.note(product, made_of)
     return models
-
-
-# Score
 
 
 def score(run: Run, training: Training, models: Mapping[str, Path]) -> Results:
@@ -626,9 +607,6 @@ def _table(cells: Mapping[tuple[str, str], Mapping[str, str]], title: str, capti
     by_test = sorted(cells, key=lambda key: tests.index(key[0]))
     rows = [[*key, *(cells[key].get(column, "") for column in columns)] for key in by_test]
     return Table(["test set", "model", *map(Number, columns)], rows, title, caption)
-
-
-# Rounds
 
 
 def train_in_rounds(

@@ -35,9 +35,6 @@ _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:\.\.({_NUMBER}))?")
 
 
-# The plan
-
-
 @dataclass(frozen=True)
 class Job:
     """A training of a sweep: a recipe, the values of the point, a seed, and all keys that are replaced (`settings`)."""
@@ -167,9 +164,6 @@ def _check_once(names: Sequence[str], what: str) -> None:
     twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
     if twice is not None:
         raise UserError(f"{what} {twice}: is there twice.")
-
-
-# The state of each run
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer_callback import ExportableState
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import write_json
+from hf_mlnmt.files import explained, write_json
 from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.model_folder import first_line
 from hf_mlnmt.recipe.schema import Batches
@@ -424,8 +424,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.guard.check_weights()
         run = Path(self._get_output_dir(trial=trial))
         checkpoint = run / f"checkpoint-{self.state.global_step}"
-        staging = checkpoints.staging_folder(checkpoint)
-        with self.meter.paused(), checkpoints.explain_full_disk(staging):
+        staging = checkpoint.with_name(f".{checkpoint.name}.part")
+        with self.meter.paused(), explained(staging), contextlib.ExitStack() as written:
+            written.callback(shutil.rmtree, staging, ignore_errors=True)  # also where the disk is full
             if self.args.should_save:
                 shutil.rmtree(staging, ignore_errors=True)
                 staging.mkdir(parents=True)
@@ -443,7 +444,6 @@ class TranslationTrainer(Seq2SeqTrainer):
                 checkpoints.finish(staging, checkpoint)
                 self._rotate(run)
             self.accelerator.wait_for_everyone()
-            shutil.rmtree(staging, ignore_errors=True)  # of a machine that does not see the first one's folder
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
 
