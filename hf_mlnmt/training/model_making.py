@@ -48,9 +48,9 @@ def extended_config(folder: Path, languages: Mapping[str, Sequence[str]], where:
     return config
 
 
-def with_languages(folder: Path, config: Any) -> Any:
-    """Loads the model of a folder and adds the languages of `config`; what it had is frozen."""
-    model = load_model(folder, dtype="float32")
+def with_languages(recipe: Recipe, root: Path, config: Any) -> Any:
+    """Loads the model of model.add_to and adds the languages of `config`; what it had is frozen."""
+    model = load_model(local_folder(str(recipe.model.add_to), root, f"{recipe.path}: model.add_to"), dtype="float32")
     known = {name for name, _ in model.named_parameters()}
     wanted, there = ([set(getattr(each, f"{side}_languages")) for side in SIDES] for each in (config, model.config))
     sides = [new - old for new, old in zip(wanted, there)]

@@ -34,17 +34,10 @@ from hf_mlnmt.keys import build
 from hf_mlnmt.languages import direction_of, same_language
 from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
-from hf_mlnmt.training import checkpoints, dev
+from hf_mlnmt.training import checkpoints, dev, model_making
 from hf_mlnmt.training.arguments import generation_config
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
 from hf_mlnmt.training.init_from import initialise, local_folder, read_sources
-from hf_mlnmt.training.model_making import (
-    config_of_recipe,
-    fused_model,
-    speaks_many,
-    token_rules,
-    with_languages,
-)
 from hf_mlnmt.training.objectives import (
     DecoderLanguageModel,
     EncoderCloze,
@@ -256,7 +249,7 @@ class Preparation:
                 return given
         if not folder.is_dir():
             with atomic_folder(folder) as new:
-                if given is not None or (not settings.joint and speaks_many(self.recipe, self.root)):
+                if given is not None or (not settings.joint and model_making.speaks_many(self.recipe, self.root)):
                     each = {} if given is None else dict(given.each)
                     for language in dict.fromkeys(language for _, _, language in self.corpora.sides()):
                         if language not in each:
@@ -397,7 +390,7 @@ class Preparation:
 
     def raw(self, name: str, spec: Spec) -> RawPairs:
         """Reads a development or test set as raw text."""
-        many = speaks_many(self.recipe, self.root)
+        many = model_making.speaks_many(self.recipe, self.root)
         return read_raw(name, spec, self.root, bool(self.recipe.tokenizer.languages or many), many)
 
     def test_sets(self) -> list[RawPairs]:
@@ -414,17 +407,17 @@ class Preparation:
         """Returns a new model with seeded weights, a fused one with its members', and the recipe's decoding."""
         config = self.config()
         set_seed(self.recipe.seed)
-        folder = self.recipe.model.add_to
         if self.recipe.model.fuse is not None:
-            model = fused_model(self.recipe, self.root)
-        elif folder is not None:
-            model = with_languages(local_folder(folder, self.root, f"{self.recipe.path}: model.add_to"), config)
+            model = model_making.fused_model(self.recipe, self.root)
+        elif self.recipe.model.add_to is not None:
+            model = model_making.with_languages(self.recipe, self.root, config)
         else:
             model = self.auto_class(config).from_config(config)
         if model.can_generate():
             model.generation_config = generation_config(self.recipe, model.config)
             saved = checkpoints.checkpoints(self.output / "checkpoints")
-            model.generation_config.update(**token_rules(self.recipe, self.root, saved[-1] if saved else None))
+            rules = model_making.token_rules(self.recipe, self.root, saved[-1] if saved else None)
+            model.generation_config.update(**rules)
         return model
 
     def auto_class(self, config: PreTrainedConfig) -> Any:
@@ -447,7 +440,7 @@ class Preparation:
 
     def config(self) -> PreTrainedConfig:
         """Returns the model's config for tokenizers of these sizes and ids (model_making.py)."""
-        config = config_of_recipe(self.recipe, self.tokenizers, self.root, self.tell)
+        config = model_making.config_of_recipe(self.recipe, self.tokenizers, self.root, self.tell)
         if any(getattr(task.objective.settings, "tie", False) for task in self.corpora.tasks):
             config.tie_projection = True
         return config

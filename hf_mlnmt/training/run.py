@@ -53,28 +53,7 @@ from hf_mlnmt.recipe.checks import check_budget
 from hf_mlnmt.recipe.reading import Recipe, find_recipe, read_recipe
 from hf_mlnmt.recipe.schema import saved_steps
 from hf_mlnmt.table import Number, Table
-from hf_mlnmt.training import checkpoints, folder
-from hf_mlnmt.training.arguments import (
-    check_launcher,
-    computes_bfloat16,
-    higher_is_better,
-    is_compiled,
-    precision,
-    remark,
-    schedule,
-    tracking_in,
-    training_arguments,
-)
-from hf_mlnmt.training.callbacks import (
-    DrawCurves,
-    EarlyStopping,
-    Interrupted,
-    LogBeforeSaving,
-    ShowProgress,
-    StopOnSignal,
-    WriteMetrics,
-    sigterm_interrupts,
-)
+from hf_mlnmt.training import arguments, callbacks, checkpoints, folder
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.preflight import check_before, check_lengths, doubts_about_rows
@@ -117,7 +96,7 @@ def run_recipe(
 
     Raises: UserError for anything the user can mend; Interrupted after a signal, when the state is saved.
     """
-    check_launcher()
+    arguments.check_launcher()
     path = None
     if not isinstance(recipe, Recipe):
         path, own = find_recipe(recipe, system)
@@ -184,13 +163,13 @@ def train_in_folder(run: Run, dry_run: bool) -> Results | None:
     """Runs `train_one` or `dry_run_of_one`, alone in the run's folder, with errors of the system in words."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
-    with folder.explained(run.output), tracking_in(run.output):
+    with folder.explained(run.output), arguments.tracking_in(run.output):
         if run.is_main:
             folder.check_output(run.output)
         if dry_run:
             dry_run_of_one(run)
             return None
-        with folder.alone(run.output) if run.is_main else nullcontext(), sigterm_interrupts():
+        with folder.alone(run.output) if run.is_main else nullcontext(), callbacks.sigterm_interrupts():
             return train_one(run)
 
 
@@ -262,9 +241,9 @@ class Training:
     """The trainer, which holds the model and its tasks, and the callbacks that are asked something afterwards."""
 
     trainer: TranslationTrainer
-    progress: ShowProgress
-    stop: StopOnSignal
-    early: EarlyStopping | None
+    progress: callbacks.ShowProgress
+    stop: callbacks.StopOnSignal
+    early: callbacks.EarlyStopping | None
 
     @property
     def steps(self) -> int:
@@ -275,13 +254,13 @@ class Training:
 def build(run: Run) -> Training:
     """Makes the model with new weights, its tasks, and the trainer around them."""
     recipe, preparation = run.recipe, run.preparation
-    arguments = training_arguments(recipe, run.output)
-    if arguments.bf16 and not computes_bfloat16(arguments.use_cpu):
+    args = arguments.training_arguments(recipe, run.output)
+    if args.bf16 and not arguments.computes_bfloat16(args.use_cpu):
         run.warn(
             "precision.dtype is bf16, but this machine has no instructions for bfloat16 and emulates it, slowly. "
             "Set precision.dtype to float32, or to auto, which chooses."
         )
-    if line := remark(recipe, arguments.use_cpu):
+    if line := arguments.remark(recipe, args.use_cpu):
         run.warn(line)
     model = preparation.model()
     tasks = preparation.tasks(model)
@@ -291,13 +270,13 @@ def build(run: Run) -> Training:
     check_lengths(preparation, model.config)
     trainer = TranslationTrainer(
         model,
-        arguments,
+        args,
         tasks,
         recipe.batch,
-        schedule(recipe),
+        arguments.schedule(recipe),
         measured_by(tasks, preparation.dev_sets),
         save_extras=preparation.tokenizers.save,
-        compiled=is_compiled(recipe, arguments.use_cpu),
+        compiled=arguments.is_compiled(recipe, args.use_cpu),
     )
     training = _with_callbacks(run, trainer)
     for warning in [*check_budget(recipe, training.steps), *doubts_about_rows(model.config, tasks)]:
@@ -307,15 +286,16 @@ def build(run: Run) -> Training:
 
 def _with_callbacks(run: Run, trainer: TranslationTrainer) -> Training:
     recipe, patience = run.recipe, run.recipe.evaluation.patience
-    progress, stop = ShowProgress(run.console), StopOnSignal()
-    early = EarlyStopping(recipe.evaluation.best, higher_is_better(recipe), patience) if patience else None
+    progress, stop = callbacks.ShowProgress(run.console), callbacks.StopOnSignal()
+    better = arguments.higher_is_better(recipe)
+    early = callbacks.EarlyStopping(recipe.evaluation.best, better, patience) if patience else None
     shown = next((dev_set for dev_set in trainer.dev_sets if dev_set.references), trainer.dev_sets[0])
-    metrics = WriteMetrics(run.output, shown, recipe.seed, run.tell)
-    curves = DrawCurves(run.output, run.warn, trainer.meter.paused)
+    metrics = callbacks.WriteMetrics(run.output, shown, recipe.seed, run.tell)
+    curves = callbacks.DrawCurves(run.output, run.warn, trainer.meter.paused)
     trainer.remove_callback(PrinterCallback)
     for callback in (progress, stop, metrics, curves, *filter(None, [early])):
         trainer.add_callback(callback)
-    trainer.add_callback(LogBeforeSaving())  # the last, so that it sees who wants a checkpoint
+    trainer.add_callback(callbacks.LogBeforeSaving())  # the last, so that it sees who wants a checkpoint
     return Training(trainer, progress, stop, early)
 
 
@@ -392,7 +372,7 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if signum := training.stop.signum:
         name = signal.Signals(signum).name
-        raise Interrupted(
+        raise callbacks.Interrupted(
             signum,
             f"{name}: stopped at step {trainer.state.global_step}; the state is saved in {run.saved}. The same "
             "command goes on from there.",
@@ -493,7 +473,7 @@ def _described(run: Run, trainer: TranslationTrainer) -> Results:
             "target_tokens": meter["tokens"],
             "processes": trainer.args.world_size,
             "device": str(trainer.args.device),
-            "precision": precision(trainer.args),
+            "precision": arguments.precision(trainer.args),
         },
         command=run.command,
         parameters=lasting_parameters(trainer.model),

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, set_seed
@@ -29,7 +30,7 @@ from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.model_folder import first_line
 from hf_mlnmt.recipe.schema import Batches
 from hf_mlnmt.training import checkpoints, dev
-from hf_mlnmt.training.callbacks import FiniteGuard, SaveEndsOfCycles
+from hf_mlnmt.training.callbacks import SaveEndsOfCycles
 from hf_mlnmt.training.objectives import Batch, Losses
 from hf_mlnmt.training.processes import of_all
 from hf_mlnmt.training.schedules import Schedule
@@ -167,6 +168,66 @@ class Meter:
             self._since = now
 
 
+class NonFiniteLoss(UserError):
+    """The loss, or a weight, became nan or infinite."""
+
+
+class FiniteGuard:
+    """A check of each loss: at once on a CPU, where that costs nothing; elsewhere at each log, evaluation and save."""
+
+    def __init__(self, trainer: TranslationTrainer) -> None:
+        self.trainer = trainer
+        self._seen: list[tuple[int, int, Tensor]] = []  # completed steps, batch within the step, loss
+        self._last = (-1, 0)  # completed steps, batch within the step
+
+    def watch(self, step: int, loss: Tensor) -> None:
+        """Notes the loss of the next batch after `step` completed steps; on a CPU checks it."""
+        batch = self._last[1] + 1 if self._last[0] == step else 0
+        self._last = step, batch
+        self._seen.append((step, batch, loss))
+        if loss.device.type == "cpu":
+            self.check(at_once=True)
+
+    def check(self, at_once: bool = False) -> None:
+        """Raises NonFiniteLoss if a loss noted since the last check is not finite.
+
+        at_once: whether no step came after the loss, so that the weights may still be good.
+        """
+        seen, self._seen = self._seen, []
+        finite = torch.isfinite(torch.stack([loss for _, _, loss in seen])).tolist() if seen else []
+        for good, (step, batch, loss) in zip(finite, seen):
+            if not good:
+                self._stop(step, batch, f"the loss is {loss.item()}", at_once and self._weights_are_finite())
+
+    def check_weights(self) -> None:
+        """Raises NonFiniteLoss if a weight is not finite: such a state must not be saved as a good one."""
+        if not self._weights_are_finite():
+            self._stop(max(0, self._last[0]), self._last[1], "the weights are not finite after it")
+
+    def _weights_are_finite(self) -> bool:
+        sums = torch.stack([parameter.detach().sum().float() for parameter in self.trainer.model.parameters()])
+        return bool(torch.isfinite(sums).all())
+
+    def _stop(self, step: int, batch: int, what: str, weights_are_good: bool = False) -> None:
+        trainer, args = self.trainer, self.trainer.args
+        kept = "the last checkpoint is good and is kept"
+        # Of several processes not all may come here.
+        if weights_are_good and step and args.world_size == 1 and args.save_strategy != "no":
+            self._last = (-1, 0)
+            trainer._save_checkpoint(trainer.model, None)
+            kept = f"the good state before it is kept in checkpoint-{step}"
+        number, indices = trainer.sampler().members(step)[batch * args.world_size + args.process_index]
+        task = trainer.tasks[number]
+        sentences = [index % task.data.distinct for index in indices]  # also those shown in another way
+        which = f" of task '{task.name}'" if len(trainer.tasks) > 1 else ""
+        raise NonFiniteLoss(
+            f"step {step + 1}, batch {batch + 1} of {args.gradient_accumulation_steps}: {what}. Sentences of the batch "
+            f"(positions in the training set{which}, from 0): {sentences}. Training stopped; {kept}. Look at these "
+            "sentences; if nothing is wrong with them, lower the learning rate, lengthen the warm-up or lower the "
+            "gradient limit."
+        )
+
+
 COMPILER = "inductor"  # torch.compile's backend
 RECURRENT = (nn.RNNBase, nn.RNNCellBase)  # which it cannot trace
 
@@ -277,7 +338,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.model_accepts_loss_kwargs = True
         self.loss_is_scaled_for_ga = True
         self.meter = Meter()
-        self.guard = FiniteGuard(self.model.parameters, self._show_batch, self._save_good_state)
+        self.guard = FiniteGuard(self)
         self.losses = NamedLosses(self.tasks)
         self._parameters = sum(parameter.numel() for parameter in self.model.parameters())
 
@@ -474,23 +535,6 @@ class TranslationTrainer(Seq2SeqTrainer):
                 f"{checkpoint}: its optimizer.pt or scheduler.pt does not fit this training ({why}). Put back the "
                 "files of this run, or delete the checkpoint: the run goes on from the one before it."
             )
-
-    def _show_batch(self, step: int, batch: int) -> tuple[str, str]:
-        """Describes a batch of this process, for the guard: its place, and its sentences."""
-        args = self.args
-        number, indices = self.sampler().members(step)[batch * args.world_size + args.process_index]
-        task = self.tasks[number]
-        sentences = [index % task.data.distinct for index in indices]  # also those shown in another way
-        which = f" of task '{task.name}'" if len(self.tasks) > 1 else ""
-        place = f"step {step + 1}, batch {batch + 1} of {args.gradient_accumulation_steps}"
-        return place, f"(positions in the training set{which}, from 0): {sentences}"
-
-    def _save_good_state(self, step: int) -> str | None:
-        """Saves a checkpoint, for the guard; several processes may not all come here."""
-        if self.args.world_size > 1 or self.args.save_strategy == "no":
-            return None
-        self._save_checkpoint(self.model, None)
-        return f"checkpoint-{step}"
 
     def _save_state(self, folder: Path) -> None:
         saved: Any = self.state.stateful_callbacks
