@@ -136,7 +136,8 @@ SAID_BY_KEYS = {
     "evaluation.best": "metric_for_best_model greater_is_better",
     "checkpoints.keep": "save_total_limit",
     "precision.dtype": "bf16 fp16",
-    "precision": "torch_compile gradient_checkpointing activation_checkpointing",
+    "precision.compile": "torch_compile torch_compile_backend torch_compile_mode",
+    "precision": "gradient_checkpointing activation_checkpointing",
     "logging.every": "logging_steps",
     "logging.trackers": "report_to",
 }

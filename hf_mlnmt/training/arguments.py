@@ -41,13 +41,7 @@ def remark(recipe: Recipe, on_cpu: bool) -> str | None:
     return None
 
 
-_WHOLE_MODEL = "trainings here have the whole model in every process; leave it out"
-_COMPILES = "a training compiles layers, by precision.compile"
-# Of Seq2SeqTrainingArguments: what a training does not do, or does by keys of its own.
-_REFUSED = {
-    **dict.fromkeys(("fsdp", "fsdp_config", "deepspeed", "parallelism_config"), _WHOLE_MODEL),
-    **dict.fromkeys(("torch_compile", "torch_compile_backend", "torch_compile_mode"), _COMPILES),
-}
+_SHARDING = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config")
 _SHARDED = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM", "PARALLELISM_CONFIG": "parallelism"}
 
 
@@ -152,8 +146,8 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         problem = None
         if name not in known:
             problem = f"Seq2SeqTrainingArguments has no such field{suggest(name, known)}"
-        elif value and name in _REFUSED:
-            problem = _REFUSED[name]
+        elif value and name in _SHARDING:
+            problem = "trainings here have the whole model in every process; leave it out"
         elif isinstance(known[name], bool) and not isinstance(value, bool):
             problem = f"expected true or false, not {value!r}"
         if problem:

@@ -14,8 +14,7 @@
 | texts | text that looks as if it were in another language |
 | memory | the largest batch needs more memory than there is |
 
-Behind these, with the length of an epoch known: `check_budget` (recipe/checks.py), `check_lengths` and
-`doubts_about_rows`. What concerns the folder of a run is in folder.py.
+Behind these, with the data encoded: `check_budget` (recipe/checks.py), `check_lengths`. The folder of a run: folder.py.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from hf_mlnmt.training.arguments import training_arguments
 from hf_mlnmt.training.init_from import check_sources, initialise, read_sources
 from hf_mlnmt.training.model_making import speaks_many
 from hf_mlnmt.training.preparation import Preparation
-from hf_mlnmt.training.tasks import Task, check_needs
+from hf_mlnmt.training.tasks import check_needs
 from hf_mlnmt.zoo.systems import positions_of
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def languages(training: Preflight) -> Iterator[str]:
     """Refuses pairs into a language that the tokenizer has no code of; warns where nothing says into which."""
     recipe = training.recipe
     codes = recipe.tokenizer.languages if training.trains_tokenizer else languages_of(training.given.tokenizers.source)
-    train = list(training.train.values())
+    train = [spec for task in training.corpora.tasks for spec in task.specs]
     for spec in (*train, *training.scored.values()):
         language = spec.languages["target"] if isinstance(spec, CorpusSpec) and spec.languages else None
         if codes and language is not None and language not in codes:
@@ -515,22 +514,3 @@ def check_lengths(training: Preparation, config: Any) -> None:
                     f"{lengths[long[0]]} subwords, and the model reads {limit}: split or leave out its pair, or raise "
                     "model.settings.max_position_embeddings."
                 )
-
-
-def doubts_about_rows(config: Any, tasks: Sequence[Task]) -> Iterator[str]:
-    """Yields one warning for all tasks where most sentences have fewer positions than the bridge has rows.
-
-    With n positions the penalty of k rows is at least k - n (bridge.py): a floor that says nothing of a model.
-    """
-    rows = getattr(config, "bridge_heads", None)
-    if rows is None or not config.penalty_weight:
-        return
-    positions = np.concatenate([task.data.source_lengths for task in tasks]) - bool(config.language_codes)
-    short = float((positions < rows).mean())
-    if short > 0.5:
-        floor = float(np.clip(rows - positions, 0, None).mean())
-        yield (
-            f"{short:.0%} of the training sentences have fewer positions than the bridge's {rows} rows, and the "
-            f"penalty of a sentence cannot be less than rows - positions: {floor:.1f} in the mean. With "
-            "fewer rows (model.settings.bridge_heads) it can come closer to 0."
-        )

@@ -56,7 +56,7 @@ from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training import arguments, callbacks, checkpoints, folder
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
-from hf_mlnmt.training.preflight import check_before, check_lengths, doubts_about_rows
+from hf_mlnmt.training.preflight import check_before, check_lengths
 from hf_mlnmt.training.preparation import ACCOUNT, Preparation, measured_by
 from hf_mlnmt.training.processes import check_all, main_first, meet, of_main
 from hf_mlnmt.training.rounds import PlannedRound, read_rounds
@@ -279,7 +279,7 @@ def build(run: Run) -> Training:
         compiled=arguments.is_compiled(recipe, args.use_cpu),
     )
     training = _with_callbacks(run, trainer)
-    for warning in [*check_budget(recipe, training.steps), *doubts_about_rows(model.config, tasks)]:
+    for warning in check_budget(recipe, training.steps):
         run.warn(warning)
     return training
 

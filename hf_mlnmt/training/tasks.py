@@ -21,9 +21,8 @@ from hf_mlnmt.data.training_set import TrainingSet
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.recipe.checks import whole_numbers
 from hf_mlnmt.recipe.schema import TASK_NAME, Batches
-from hf_mlnmt.training.batching import TokenBatchSampler
+from hf_mlnmt.training.batching import Boxes, Shape, TokenBatchSampler
 from hf_mlnmt.training.objectives import IGNORED, SHOWN, Batch, Example, Objective
-from hf_mlnmt.training.shapes import Boxes, Shape
 
 HEADS = "objective_heads"  # the part of a model in training that holds what the objectives own
 
