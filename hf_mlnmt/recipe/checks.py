@@ -112,10 +112,7 @@ def read_objective(value: str | dict[str, Any], file: str, at: tuple[str, ...]) 
 
 
 def whole_numbers(shares: Sequence[float]) -> list[int]:
-    """Returns the smallest whole numbers in the ratio of the shares: how often each task comes in a cycle.
-
-    Raises: UserError when the cycle has more than 1,000 places.
-    """
+    """Returns the smallest whole numbers in the ratio of the shares; UserError where they add up to more than 1,000."""
     exact = [Fraction(str(share)) for share in shares]
     common = math.lcm(*(share.denominator for share in exact))
     counts = [int(share * common) for share in exact]

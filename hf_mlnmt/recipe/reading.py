@@ -243,13 +243,7 @@ CLEARED = {("model",), ("model", "settings")}  # by null
 
 
 def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Lines]:
-    """Lays the content of a recipe over that of the one it extends, which must be a whole recipe by itself.
-
-    Args:
-        above: the recipes that extend this one.
-
-    Returns: the content, and the line of each of the recipe's own keys.
-    """
+    """Lays a recipe's content over that of the whole recipe it extends; returns it, and the lines of its own keys."""
     content, lines = _load_alone(path)
     if EXTENDS not in content:
         return content, lines
@@ -289,8 +283,6 @@ def lay_over(
     """Returns `below` with the keys of `content` in their place, as one recipe extends another.
 
     file, of, lines: for messages: where `content` stands, the keys down to it, the line of each key.
-
-    Raises: UserError for an empty section, which would change nothing.
     """
     merged = dict(below)
     for key, value in content.items():

@@ -390,10 +390,7 @@ class LearningRate:
             )
 
     def ends(self, total: int) -> list[int]:
-        """Returns, with restarts, the steps after which a cycle ends, of a training of `total` steps; otherwise none.
-
-        Raises: UserError when the cycles do not fit.
-        """
+        """Returns, with restarts, the steps after which a cycle ends; else none. UserError where they do not fit."""
         if not self.restarts:
             return []
         first = total - self.restarts * self.restart_steps

@@ -101,10 +101,7 @@ def precision(arguments: TrainingArguments) -> str:
 
 
 def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments:
-    """Makes the Seq2SeqTrainingArguments of a recipe. Checkpoints go to output/checkpoints.
-
-    Raises: UserError for an unknown argument or tracker, or one that this machine cannot do (such as bf16).
-    """
+    """Makes the Seq2SeqTrainingArguments of a recipe. UserError for what is unknown, or this machine cannot do."""
     optimizer, dtype = recipe.optimizer, recipe.precision.dtype
     # Without use_cpu bf16 is refused on a CPU.
     on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()

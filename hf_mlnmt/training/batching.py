@@ -3,8 +3,8 @@
 A GPU prepares every new shape of a batch anew: plans of attention, compiled kernels, graphs, places in memory. So
 batches can be filled up to few `Boxes`, chosen from the lengths of the data: `Boxes.fit` begins with a fine grid and
 takes the box away that costs least, again and again; a sentence is in the cheapest box that it fits in. What does not
-fill a batch goes on to the next box that it fits in where that costs less than rows without a sentence. With k boxes the
-padding falls as k ** -0.5, and with the spread of the lengths and of their ratio: 64 pad 3 % of captions and 7 % of
+fill a batch goes on to the next box that it fits in where that costs less than rows without a sentence. With k boxes
+the padding falls as k ** -0.5, and with the spread of the lengths and of their ratio: 64 pad 3 % of captions and 7 % of
 news, 128 pad 5 % of news (tests/training/test_shapes.py has these lengths).
 """
 
@@ -76,10 +76,7 @@ class Boxes:
     def pack(
         self, source: np.ndarray, target: np.ndarray, draws: np.random.Generator, tokens: int
     ) -> tuple[np.ndarray, list[int]]:
-        """Orders the sentences with these lengths; says where batches begin and end in that order.
-
-        How many batches there are depends on the lengths alone; `draws` decides who is with whom.
-        """
+        """Orders sentences of these lengths, says where batches begin and end; `draws` decides who is with whom."""
         fits = self.source >= np.arange(int(self.source.max()) + 1)[:, None]  # (length, boxes)
         fits_target = self.target >= np.arange(int(self.target.max()) + 1)[:, None]
         lengths, rows = self.source + self.target, self.rows(tokens)

@@ -107,10 +107,7 @@ class SaveEndsOfCycles(TrainerCallback):
 
 
 class EarlyStopping(TrainerCallback):
-    """The end of a training whose `metric` has not been better for `patience` evaluations.
-
-    It reads the recorded evaluations, so that an interrupted training stops where an uninterrupted one does.
-    """
+    """The end of a training whose `metric` has not been better for `patience` recorded evaluations."""
 
     def __init__(self, metric: str, higher_is_better: bool, patience: int) -> None:
         self.key, self.higher, self.patience = f"eval_{metric}", higher_is_better, patience

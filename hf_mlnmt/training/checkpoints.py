@@ -96,10 +96,7 @@ def manifest_of(checkpoint: Path) -> str:
 
 
 def checkpoints_to_average(paths: list[Path], last: int | None) -> list[Path]:
-    """Returns the folders named, or the last whole checkpoints of the one run named.
-
-    Raises: UserError when there are not that many, `last` comes with several folders, or vocabularies differ.
-    """
+    """Returns the folders named, of one vocabulary, or the last whole checkpoints of the one run named."""
     if last is None:
         _check_same_vocabularies(paths)
         return paths

@@ -84,10 +84,7 @@ class DevSet:
         return scores
 
     def _warn(self, measured: Mapping[str, float]) -> None:
-        """Says, once, which numbers have been the same for all translations so far: no best checkpoint is told by them.
-
-        Called where the translations are others than those of the evaluation before.
-        """
+        """Warns once of numbers that are the same, though the translations differ: they tell no best checkpoint."""
         for name, value in measured.items():
             values = self.seen.setdefault(name, [])
             values.append(value)

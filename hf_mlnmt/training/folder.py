@@ -193,10 +193,7 @@ def alone(output: Path) -> AbstractContextManager[None]:
 
 
 def compare(output: Path, recipe: Recipe) -> Changes:
-    """Returns the keys that change something in this folder, all of which may; none for a new folder.
-
-    Raises: UserError as `allowed_changes`, and for changes of a run whose checkpoints are gone.
-    """
+    """Returns the keys that change something here; UserError where one must not, or the checkpoints are gone."""
     path = output / RECIPE
     if not path.is_file():
         return {}
@@ -256,9 +253,5 @@ def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
 
 
 def made_from(output: Path) -> MadeFrom:
-    """Returns what each product of a run was made from.
-
-    Products are `model/<name>`, `translations/<file>` and `scores/<file>`. `data` and `tests` are the digests of the
-    training data and of all test sets' text, to see at the start whether they changed.
-    """
+    """Returns what was made from what: model/<name>, translations/<file>, scores/<file>, and the text itself."""
     return MadeFrom(output / MADE_FROM)

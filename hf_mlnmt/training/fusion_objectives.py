@@ -236,10 +236,7 @@ def _of_fused(kind: Any, settings: Any, given: Ingredients) -> Any:
 
 @dataclass
 class FusionSymbol(Translation):
-    """Cross-entropy of the renormalised product (4.1), whatever the model's `normalization` is for its search.
-
-    The cheapest of the three, without a search; it does not train what a sequence-level model searches with.
-    """
+    """Cross-entropy of the renormalised product (4.1), whatever the model's `normalization`: the cheapest one."""
 
     needs = (*Translation.needs, FUSED)
 
@@ -284,8 +281,7 @@ class FusionSequence(Objective):
 class FusionNBest(NBestSettings, FusionSequence):
     """log Z - s (4.5), Z the sum over an n-best list of a beam search, made anew for every batch.
 
-    `FusionTrellis` sums over more translations than such a list holds. The reference is always in the list: in the
-    place of the worst, unless it was found. The thesis has both values of `found_by`, section 4.4.2.
+    The reference takes the place of the worst, unless it was found. The thesis has both values of `found_by`, 4.4.2.
     """
 
     kept: dict[tuple[tuple[int, ...], ...], tuple[Tensor, int]] = field(default_factory=dict, repr=False)

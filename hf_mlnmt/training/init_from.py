@@ -189,10 +189,7 @@ def _names(model: PreTrainedModel) -> dict[str, list[str]]:
 def _stored_names(
     keys: Mapping[str, Sequence[str]], stored: Mapping[str, Any], base: str, shared: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yields the tensors that are stored, each with the name that it is stored under.
-
-    base: what names of the inner model begin with, or not. shared: one table is both sides' there, the decoder's.
-    """
+    """Yields each tensor with the name that it is stored under, with or without `base`; shared: one table for both."""
     for key, names in keys.items():
         possible = [each for name in names for each in (name, name.removeprefix(base), base + name)]
         if shared:

@@ -28,10 +28,7 @@ SIDES = ("source", "target")
 
 
 def extended_config(folder: Path, languages: Mapping[str, Sequence[str]], where: str, sizes: Mapping[str, int]) -> Any:
-    """Returns a model's config with the tasks' languages, {"source_languages": [...], "target_languages": [...]}.
-
-    sizes: of the languages' vocabularies, where each has its own.
-    """
+    """Returns a model's config with the tasks' languages; sizes: of their vocabularies, where each has its own."""
     config = read_config(folder)
     if not hasattr(config, "source_languages"):
         raise UserError(f"{where}: model.add_to: {folder} has no modules of single languages ({config.model_type}).")

@@ -86,14 +86,8 @@ def train_pair(
 ) -> Results | dict[str, Results] | None:
     """Chooses a recipe for two files, writes it into the run's folder and trains it, as `run_recipe` does.
 
-    Args:
-        output: the run's folder; unless told, runs/<name of the files>, with the seed if it is given.
-        settings, seed: replace keys of the recipe that was chosen.
-
-    Returns: as `run_recipe`.
-
-    Raises: UserError for files that are missing, broken, too small or do not go together, for languages that nothing
-        says, and for a folder of another training.
+    output: unless told, runs/<name of the files>, with the seed if it is given. settings, seed: replace keys of the
+    recipe that was chosen. Raises: UserError for files that are missing, broken, too small or do not go together.
     """
     console = console or Console(stderr=True)
     data, languages = Path(data), chooser.languages_of(asked.pair, (asked.source, asked.target))

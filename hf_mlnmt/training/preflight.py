@@ -343,10 +343,7 @@ def _in_words(text: str) -> str:
 
 
 def check_memory(recipe: Recipe, config: PreTrainedConfig, parameters: int, processes: int, tokens: int) -> None:
-    """Refuses a training that this machine cannot hold.
-
-    processes: on this machine. tokens: of the largest batch, on the side of the recipe's batch.side.
-    """
+    """Refuses a training that this machine cannot hold. tokens: of the largest batch, on the side of batch.side."""
     state = parameters * BYTES_OF_WEIGHT[recipe.optimizer.name] / GIB
     step = bytes_of_step(recipe, config, tokens) / GIB
     on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()

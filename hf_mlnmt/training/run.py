@@ -208,10 +208,7 @@ def dry_run_of_one(run: Run) -> None:
 
 
 def check(run: Run) -> Changes | None:
-    """Compares with the last start; if there is something to do, checks everything that can be known beforehand.
-
-    Returns: the keys that changed, on the main process; None where nothing is to be done, on all.
-    """
+    """Checks what can be known beforehand; returns the keys that changed, or on all processes None: nothing to do."""
     preparation = run.preparation  # a mistake in the recipe is met by all processes
     finished, changes = False, Changes()
     meet()
@@ -490,10 +487,7 @@ def _described(run: Run, trainer: TranslationTrainer) -> Results:
 
 
 def score_model(run: Run, made: MadeFrom, model: Path, tests: Sequence[RawPairs], results: Results) -> Results:
-    """Adds every test set's scores under both protocols to `results`, and writes them as model/results.json.
-
-    What is unchanged is not done again: `made` says what translations and scores of before were made from.
-    """
+    """Adds the scores of every test set to `results`, and writes them; what is unchanged is not done again (`made`)."""
     file = model / RESULTS
     before = read_results(file) if file.is_file() else None
     for test in tests:

@@ -252,10 +252,7 @@ class Queue:
     signum: int | None = None
 
     def run(self, jobs: Sequence[Job]) -> Progress:
-        """Trains what is not trained. After a signal the trainings save their state, and `signum` says which it was.
-
-        Ctrl-C, SIGTERM and SIGHUP end the trainings in order; a second one ends them at once.
-        """
+        """Trains what is not trained. A signal (`signum`) lets the trainings save their state; a second ends them."""
         progress = Progress(jobs, {job.name: state_of(self.root, job) for job in jobs})
         done = ("finished",) if self.retry else ("finished", "failed")
         waiting = [job for job in jobs if progress.states[job.name].kind not in done]

@@ -189,10 +189,7 @@ class FiniteGuard:
             self.check(at_once=True)
 
     def check(self, at_once: bool = False) -> None:
-        """Raises NonFiniteLoss if a loss noted since the last check is not finite.
-
-        at_once: whether no step came after the loss, so that the weights may still be good.
-        """
+        """Raises NonFiniteLoss for a loss noted since the last check; at_once: no step came after it."""
         seen, self._seen = self._seen, []
         finite = torch.isfinite(torch.stack([loss for _, _, loss in seen])).tolist() if seen else []
         for good, (step, batch, loss) in zip(finite, seen):
