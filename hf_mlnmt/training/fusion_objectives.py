@@ -39,7 +39,6 @@ from hf_mlnmt.training.objectives import (
     Objective,
     Translation,
     evaluating,
-    refuse_smoothing,
     unwrap,
 )
 
@@ -230,7 +229,7 @@ SEQUENCE = Need(
 
 
 def _of_fused(kind: Any, settings: Any, given: Ingredients) -> Any:
-    refuse_smoothing(given.label_smoothing)
+    given.smoothing(settings)
     return kind(pad_token_id=given.model.config.pad_token_id, **vars(settings))
 
 
@@ -239,11 +238,6 @@ class FusionSymbol(Translation):
     """Cross-entropy of the renormalised product (4.1), whatever the model's `normalization`: the cheapest one."""
 
     needs = (*Translation.needs, FUSED)
-
-    def __post_init__(self) -> None:
-        if self.label_smoothing:
-            raise ValueError("label smoothing is not defined for a fused model")
-
     of = classmethod(_of_fused)
 
 

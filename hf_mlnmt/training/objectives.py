@@ -39,7 +39,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling.encoder_models import EncoderWithProjection
 from hf_mlnmt.modeling.loss import cross_entropy, divisor, head_cross_entropy, projected_cross_entropy
 from hf_mlnmt.modeling.transformer import Decoder, Encoder
-from hf_mlnmt.recipe.schema import DistortionSettings, EncoderSettings, SmoothedSettings
+from hf_mlnmt.recipe.schema import DistortionSettings, EncoderSettings
 
 SHOWN = "shown"  # of an example: (epoch, number of the example), for what is drawn anew each time that it is shown
 IGNORED = -100  # label of a position that counts nothing, as everywhere in Transformers
@@ -64,15 +64,13 @@ class Ingredients:
     seed: int = 1
     sides: frozenset[TextSide] = frozenset()
 
-    def smoothing(self, settings: SmoothedSettings) -> float:
-        """Returns the label smoothing of an objective with these settings."""
-        return self.label_smoothing if settings.label_smoothing is None else settings.label_smoothing
-
-
-def refuse_smoothing(smoothing: float) -> None:
-    """Raises UserError for label smoothing of a fused model."""
-    if smoothing:
-        raise UserError(f"label_smoothing is {smoothing}: it is not defined for a fused model; set label_smoothing: 0.")
+    def smoothing(self, settings: Any) -> float:
+        """Returns the label smoothing of an objective with these settings. UserError for that of a fused model."""
+        own = getattr(settings, "label_smoothing", None)
+        smoothing = self.label_smoothing if own is None else own
+        if smoothing and hasattr(self.model, "factors"):
+            raise UserError(f"label_smoothing is {smoothing}: it is not defined for a fused model; set it to 0.")
+        return smoothing
 
 
 @dataclass(frozen=True)
@@ -252,11 +250,8 @@ class Translation(Objective):
     @classmethod
     def of(cls, settings: Any, given: Ingredients) -> Self:
         config, smoothing = given.model.config, given.smoothing(settings)
-        if hasattr(given.model, "factors"):
-            refuse_smoothing(smoothing)
         languages = {f"{side}_language": code for side, code in given.languages.items()}
-        speaks_many = hasattr(config, "source_languages")
-        return cls(config.pad_token_id, smoothing, languages=languages if speaks_many else {})
+        return cls(config.pad_token_id, smoothing, languages if hasattr(config, "source_languages") else {})
 
     def collate(self, examples: Sequence[Example]) -> Batch:
         sources, targets = [[example[name] for example in examples] for name in ("input_ids", "labels")]

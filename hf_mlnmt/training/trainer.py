@@ -300,10 +300,9 @@ class TranslationTrainer(Seq2SeqTrainer):
     ) -> None:
         if args.label_smoothing_factor:
             raise UserError(
-                f"label_smoothing_factor={args.label_smoothing_factor}: Trainer's own label smoothing takes the labels "
-                "away from the model and computes the loss from its logits, so that losses computed in forward "
-                "(auxiliary decoders, penalties) vanish without a word. Leave it 0 and give the objective its "
-                f"label_smoothing instead: Translation(..., label_smoothing={args.label_smoothing_factor})."
+                f"label_smoothing_factor={args.label_smoothing_factor}: with it Trainer drops the losses that forward "
+                "adds (auxiliary decoders, penalties) without a word. Leave it 0, and give it to the objective: "
+                f"Translation(..., label_smoothing={args.label_smoothing_factor})."
             )
         if args.n_gpu > 1:
             # Trainer would cut every batch over the GPUs with DataParallel; several processes are faster and exact.
