@@ -195,12 +195,8 @@ def processing(training: Preflight) -> None:
     preparation = training.given
     made = preparation.processing() if training.trains_tokenizer else preparation.tokenizers.processing
     moses: dict[str | None, TextProcessing] = {side: each for side, each in made.items() if each.moses}
-    texts: dict[Any, Sequence[str]]
     for key, spec in training.train.items() if moses else ():
-        if isinstance(spec, TextSpec):
-            texts = {spec.side: list(islice(read_text(spec, training.root), LINES))}
-        else:
-            texts = dict(zip(("source", "target"), zip(*islice(read_pairs(spec, training.root), LINES))))
+        texts = _first_lines(spec, training.root)
         for side in (side for side in texts if side in moses):
             lines, own = texts[side], moses[side]
             kept = replace(own, moses=False)
@@ -435,65 +431,49 @@ def _lines_of(path: Path) -> tuple[int, int, int]:
 FOREIGN = 0.2
 SMALLEST = 2000  # entries of a tokenizer; a smaller one cuts its own languages into short pieces too
 
-Known = Mapping[str, Sequence[tuple[str, list[str]]]]
-"""language -> texts that are said to be in it, each with its name."""
-
 
 def doubts_about_texts(
-    texts: Mapping[str, TextSpec],
-    others: Sequence[CorpusSpec | TextSpec],
-    root: Path,
-    tokenizers: Tokenizers | None,
+    texts: Mapping[str, TextSpec], others: Sequence[Spec], root: Path, tokenizers: Tokenizers | None
 ) -> Iterator[str]:
     """Yields warnings with their evidence: words shared with the recipe's other corpora, pieces of a tokenizer.
 
     texts: key of the recipe -> training text of one language. others: the recipe's pairs, and its development and test
     sets. tokenizers: of tokenizer.path; those that are trained here learn from the very text.
     """
-    known = _known(others, root) if texts else {}
+    known: list[tuple[str, str, Sequence[str]]] = []  # language, name, lines
+    for spec in others if texts else ():
+        for side, lines in _first_lines(spec, root).items():
+            language = spec.language if isinstance(spec, TextSpec) else (spec.languages or {}).get(side)
+            known += [(language, str(spec), lines)] if language else []
     for key, spec in texts.items():
         lines = [line for line in islice(read_text(spec, root), LINES) if line.split()]
-        language = spec.language or ""
         if len(lines) < FEWEST:
             continue
-        own, there = _most_alike(lines, known.get(language, ()))
-        alike = {other: _most_alike(lines, given) for other, given in known.items() if other != language}
-        other = max(alike, key=lambda name: alike[name][0].share, default="")
+        found = sorted(
+            ((word_overlap(lines, theirs), language, name) for language, name, theirs in known),
+            key=lambda each: -each[0].share,
+        )
+        nothing = (Overlap(0.0, ()), "", "")
+        own, _, there = next((each for each in found if each[1] == spec.language), nothing)
+        other, its_language, its_name = next((each for each in found if each[1] != spec.language), nothing)
         signs = []
-        if other and alike[other][0].share > max(own.share, FOREIGN):
-            signs.append(f"{alike[other][0]} stand in {alike[other][1]}, which is '{other}'")
+        if other.share > max(own.share, FOREIGN):
+            signs.append(f"{other} stand in {its_name}, which is '{its_language}'")
         if there and (signs or own.share < FOREIGN):
-            signs.append(f"{own} in {there}, which is '{language}'")
+            signs.append(f"{own} in {there}, which is '{spec.language}'")
         tokenizer = getattr(tokenizers, spec.side or "source", None)
         learnt = tokenizer is not None and len(tokenizer) >= SMALLEST
         if learnt and (size := bytes_per_piece(tokenizer, lines)) < SHORT_PIECES:
             signs.append(f"the tokenizer cuts them into pieces of {size:.1f} bytes")
         if signs:
-            yield f"{key}: is it in '{language}'? Of its first {len(lines)} lines {' and '.join(signs)}."
+            yield f"{key}: is it in '{spec.language}'? Of its first {len(lines)} lines {' and '.join(signs)}."
 
 
-def _known(specs: Sequence[CorpusSpec | TextSpec], root: Path) -> dict[str, list[tuple[str, list[str]]]]:
-    by_language: dict[str, list[tuple[str, list[str]]]] = {}
-    for spec in specs:
-        if isinstance(spec, TextSpec):
-            sides = {spec.language or "": list(islice(read_text(spec, root), LINES))}
-        else:
-            pairs = list(islice(read_pairs(spec, root), LINES))
-            languages = spec.languages or {}
-            sides = {
-                languages.get(side, ""): [pair[place] for pair in pairs]
-                for place, side in enumerate(("source", "target"))
-            }
-        for language, lines in sides.items():
-            if language:
-                by_language.setdefault(language, []).append((str(spec), lines))
-    return by_language
-
-
-def _most_alike(lines: Sequence[str], known: Sequence[tuple[str, list[str]]]) -> tuple[Overlap, str]:
-    """Returns the largest share of the lines' words that one of the known texts has, and its name."""
-    overlaps = [(word_overlap(lines, others), name) for name, others in known]
-    return max(overlaps, key=lambda pair: pair[0].share, default=(Overlap(0.0, ()), ""))
+def _first_lines(spec: Spec, root: Path) -> dict[Any, Sequence[str]]:
+    """Returns side -> the first lines of a corpus."""
+    if isinstance(spec, TextSpec):
+        return {spec.side: list(islice(read_text(spec, root), LINES))}
+    return dict(zip(("source", "target"), zip(*islice(read_pairs(spec, root), LINES))))
 
 
 def check_lengths(training: Preparation, config: Any) -> None:
