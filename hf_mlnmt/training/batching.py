@@ -15,6 +15,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -174,11 +175,15 @@ class TokenBatchSampler(Sampler[list[int]]):
         noise: float = 1.0,
         choose: Callable[[int], np.ndarray | None] | None = None,
     ) -> None:
+        if side not in get_args(Side):
+            raise UserError(f"batch side '{side}' is unknown: use one of {', '.join(get_args(Side))}.")
         if tokens < 1 or (max_sentences is not None and max_sentences < 1):
             raise UserError("a batch must have room for at least 1 token and 1 sentence.")
         if shapes is not None and shapes < 1:
             raise UserError(f"shapes={shapes}: batches have at least 1 shape; None leaves them as they come.")
         source, target = np.asarray(source_lengths, np.int64), np.asarray(target_lengths, np.int64)
+        if len(source) != len(target):
+            raise UserError(f"{len(source)} source lengths but {len(target)} target lengths: the data set is broken.")
         self.source, self.target = source, target
         self.longer, self.difference = np.maximum(source, target), source - target
         self.lengths = {"source": source, "target": target, "both": self.longer}[side]
