@@ -362,7 +362,13 @@ def expand(recipe: Recipe) -> None:
         return
     if recipe.tasks is not None or recipe.data.train is not None or recipe.data.dev is not None:
         raise UserError(f"{where}: takes the place of tasks, data.train and data.dev: give one or the other.")
-    _check_directions(directions, where)
+    if len(set(directions.between)) < max(2, len(directions.between)):
+        raise UserError(f"{where}.between: give at least two languages, each once, not {directions.between}.")
+    if bad := [code for code in directions.between if "-" in code or not code.isalnum()]:
+        raise UserError(f"{where}.between: {bad[0]!r}: a code of letters and digits is expected, as in task names.")
+    for key, pattern in {"train": directions.train, "dev": directions.dev, **directions.test}.items():
+        if pattern is not None and PLACE not in pattern:
+            raise UserError(f"{where}: {key}: {pattern!r} has no {PLACE}, which stands for the language.")
     trained = trained_pairs(directions, where)
     copied = list(dict.fromkeys(itertools.chain(*trained))) if directions.copies else []
     recipe.tasks = {}
@@ -408,16 +414,6 @@ def trained_pairs(directions: Directions, where: str) -> list[tuple[str, str]]:
     if not pairs:
         raise UserError(f"{where}: no pair of languages is left to train.")
     return pairs
-
-
-def _check_directions(directions: Directions, where: str) -> None:
-    if len(set(directions.between)) < max(2, len(directions.between)):
-        raise UserError(f"{where}.between: give at least two languages, each once, not {directions.between}.")
-    if bad := [code for code in directions.between if "-" in code or not code.isalnum()]:
-        raise UserError(f"{where}.between: {bad[0]!r}: a code of letters and digits is expected, as in task names.")
-    for key, pattern in {"train": directions.train, "dev": directions.dev, **directions.test}.items():
-        if pattern is not None and PLACE not in pattern:
-            raise UserError(f"{where}: {key}: {pattern!r} has no {PLACE}, which stands for the language.")
 
 
 def _pair(name: str, directions: Directions, where: str) -> tuple[str, str]:

@@ -70,14 +70,6 @@ def _some(corpora: Any) -> str | None:
     return ": give a corpus, or a list of them." if corpora == [] else None
 
 
-def _no_empty(keys: Mapping[str, Any] | None) -> str | None:
-    return ": {} changes nothing: name keys that are different, or leave it out." if keys == {} else None
-
-
-def _some_model(names: str | Sequence[str]) -> str | None:
-    return None if names else ": give at least one model."
-
-
 def _scales(fuse: Fuse | None) -> str | None:
     if fuse is None:
         return None
@@ -88,10 +80,6 @@ def _scales(fuse: Fuse | None) -> str | None:
     except ValueError as error:
         return f": {error}."
     return None
-
-
-def _two(betas: Sequence[float]) -> str | None:
-    return None if len(betas) == 2 else ": expected two numbers, as in [0.9, 0.98]."
 
 
 def _parts(sources: str | Mapping[str, str] | None) -> str | None:
@@ -237,7 +225,11 @@ class TaskSection:
 class Fuse:
     """A fused model (modeling/fusion.py) of finished ones: folders, relative to --data or not, or Hub names."""
 
-    translation: str | list[str] = key(REQUIRED, "The translation model, or several.", check=_some_model)
+    translation: str | list[str] = key(
+        REQUIRED,
+        "The translation model, or several.",
+        check=lambda names: None if names else ": give at least one model.",
+    )
     language_model: str | list[str] = key(REQUIRED, "The language model, or several.")
     alpha: float = key(1.0, "The scale of the translation models.")
     beta: float = key(0.1, "The scale of the language models.")
@@ -295,7 +287,10 @@ class Round:
     translate: TranslationSection | None = key(None, "What is translated for this round.")
     ratio: float | None = key(None, "Synthetic pairs to each pair of the recipe's own corpora.", MILLION)
     recipe: dict[str, Any] | None = key(
-        None, "Keys of the recipe that are different in this round.", of=(f"{__name__}:Recipe",), check=_no_empty
+        None,
+        "Keys of the recipe that are different in this round.",
+        of=(f"{__name__}:Recipe",),
+        check=lambda keys: ": {} changes nothing: name keys that differ, or leave it out." if keys == {} else None,
     )
 
 
@@ -357,7 +352,12 @@ class Optimizer:
 
     name: Literal["adam", "adamw", "sgd"] = key("adam", "The optimizer; weight_decay needs adamw.")
     learning_rate: float = key(1e-3, "The peak of the learning rate.", THOUSAND)
-    betas: list[float] = key([0.9, 0.98], "Adam's two decay rates of the moments.", SHARE, check=_two)
+    betas: list[float] = key(
+        [0.9, 0.98],
+        "Adam's two decay rates of the moments.",
+        SHARE,
+        check=lambda betas: None if len(betas) == 2 else ": expected two numbers, as in [0.9, 0.98].",
+    )
     eps: float = key(1e-9, "Adam's epsilon.", Range(0, 1))
     weight_decay: float = key(0.0, "The weight decay of adamw.", Range(0, 100))
     clip: float = key(1.0, "The gradient's norm is clipped to this; 0 does not clip.", Range(0, 10**6))

@@ -442,7 +442,12 @@ def score(run: Run, training: Training, models: Mapping[str, Path]) -> Results:
         for name, numbers in measured.items():
             results[name].extra["perplexity"] = numbers
             results[name].write(models[name] / RESULTS)
-        run.console.print(table_of_losses(measured))
+        cells = {
+            (test, model): {name.replace("_", " "): f"{numbers[name]:.3f}" for name in COLUMNS if name in numbers}
+            for model, each in measured.items()
+            for test, numbers in each.items()
+        }
+        run.console.print(_table(cells, "perplexity"))
     made.note("tests", digest_of_texts(tests))
     results["average"].write(run.output / RESULTS)
     if pairs:
@@ -562,16 +567,6 @@ def table_of(results: Mapping[str, Results]) -> Table:
 
 
 COLUMNS = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")
-
-
-def table_of_losses(measured: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
-    """Returns a table of what `losses` returned for each model."""
-    cells = {
-        (test, model): {name.replace("_", " "): f"{numbers[name]:.3f}" for name in COLUMNS if name in numbers}
-        for model, each in measured.items()
-        for test, numbers in each.items()
-    }
-    return _table(cells, "perplexity")
 
 
 def _table(cells: Mapping[tuple[str, str], Mapping[str, str]], title: str, caption: str = "") -> Table:

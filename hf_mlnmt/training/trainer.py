@@ -7,7 +7,6 @@ meter counts time and tokens: what the training cost so far, over all its interr
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import pickle
@@ -25,7 +24,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer_callback import ExportableState
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import explained, write_json
+from hf_mlnmt.files import explained, read_json, write_json
 from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.model_folder import first_line
 from hf_mlnmt.recipe.schema import Batches
@@ -149,10 +148,10 @@ class Meter:
 
     def load(self, folder: Path, step: int) -> None:
         """Reads the totals of a checkpoint folder, written at `step`, to go on from; without them, from zero."""
-        with contextlib.suppress(FileNotFoundError):
-            totals = json.loads((folder / checkpoints.METER).read_text(encoding="utf-8"))
-            self.seconds, self.cpu_seconds = totals["seconds"], totals["cpu_seconds"]
-            self.tokens = totals["tokens"]
+        if totals := read_json(folder / checkpoints.METER):
+            self.seconds, self.cpu_seconds, self.tokens = (
+                totals[name] for name in ("seconds", "cpu_seconds", "tokens")
+            )
         self._last = self._now(step)
 
     def _now(self, step: int) -> tuple[float, int, int]:
