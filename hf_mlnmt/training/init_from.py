@@ -149,10 +149,10 @@ def initialise(
                     tensors[key].copy_(tensor)
                 account.loaded[key] = list(tensor.shape)
             used.setdefault(name, set()).update(found.values())
-        for name, theirs in stored.items():
+        for name, there in stored.items():
             prefix = f"{name}: " if len(stored) > 1 else ""
-            for key in sorted(theirs.keys() - used[name]):
-                account.dropped[prefix + key] = list(theirs[key].get_slice(key).get_shape())
+            for key in sorted(there.keys() - used[name]):
+                account.dropped[prefix + key] = list(there[key].get_slice(key).get_shape())
     account.initialised = {key: list(tensors[key].shape) for key in names if key not in account.loaded}
     account.notes = list(_notes(model, wanted, sources))
     return account
