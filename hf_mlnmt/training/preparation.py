@@ -192,7 +192,7 @@ class RecipeCorpora:
         """Yields all text of one side that passes the filters, for a tokenizer to learn from."""
         for spec, its_side, _ in self.sides():
             if its_side == side:
-                yield from self._passing(spec, side)
+                yield from self._side(spec, side)
 
     def texts_of(self, language: str) -> Iterator[str]:
         """Yields all text of one language that passes the filters; a file that several tasks read counts once."""
@@ -202,14 +202,18 @@ class RecipeCorpora:
             name = files[side] if files else repr(spec)
             if code == language and name not in read:
                 read.add(name)
-                yield from self._passing(spec, side)
+                yield from self._side(spec, side)
 
-    def _passing(self, spec: Spec, side: TextSide) -> Iterator[str]:
-        """Yields the texts of a side that pass the filters. Raises: UserError at the end where none does."""
+    def _side(self, spec: Spec, side: TextSide) -> Iterator[str]:
+        passing = self._passing(spec)
+        return passing if isinstance(spec, TextSpec) else (pair[SIDES.index(side)] for pair in passing)
+
+    def _passing(self, spec: Spec) -> Iterator[Any]:
+        """Yields pairs or sentences of a corpus that pass the filters. Raises: UserError at the end where none does."""
         report = FilterReport()
         if isinstance(spec, CorpusSpec):
-            what, column = "pair", SIDES.index(side)
-            yield from (pair[column] for pair in filtered_pairs(spec, self.root, self.filter, report))
+            what = "pair"
+            yield from filtered_pairs(spec, self.root, self.filter, report)
         else:
             what = "sentence"
             yield from filtered_text(spec, self.root, self.filter.of_text(), report)
@@ -238,12 +242,10 @@ class Preparation:
             local = self.root / settings.path
             name = local if local.exists() else settings.path
             is_model = local.is_file() and local.suffix in (".model", ".spm")
-            try:
+            key = "model.add_to" if settings.path == self.recipe.model.add_to else "tokenizer.path"
+            with naming(f"{self.recipe.path}: {key}"):
                 loaded = read_sentencepiece(local) if is_model else load_tokenizers(name)
                 given = with_end(ending(loaded), str(name), self.tell)
-            except UserError as error:
-                key = "model.add_to" if settings.path == self.recipe.model.add_to else "tokenizer.path"
-                raise UserError(f"{self.recipe.path}: {key}: {error}") from error
             given = with_mask(given) if settings.mask else given
             if not (given.each and self.recipe.model.add_to):
                 return given

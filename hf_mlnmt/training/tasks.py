@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import TrainingArguments
 
 from hf_mlnmt.data.training_set import TrainingSet
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.errors import UserError, naming
 from hf_mlnmt.recipe.checks import whole_numbers
 from hf_mlnmt.recipe.schema import TASK_NAME, Batches
 from hf_mlnmt.training.batching import Boxes, Shape, TokenBatchSampler
@@ -194,7 +195,7 @@ def task_sampler(tasks: Sequence[Task], batches: Batches, args: TrainingArgument
     seed = args.seed if args.data_seed is None else args.data_seed
     samplers = []
     for number, task in enumerate(tasks):
-        try:
+        with naming(f"task '{task.name}'") if len(tasks) > 1 else nullcontext():
             sampler = TokenBatchSampler(
                 task.data.source_lengths,
                 task.data.target_lengths,
@@ -208,8 +209,6 @@ def task_sampler(tasks: Sequence[Task], batches: Batches, args: TrainingArgument
                 shapes=batches.shapes and max(1, batches.shapes // len(tasks)),
                 choose=task.data.choose,
             )
-        except UserError as error:
-            raise error if len(tasks) == 1 else UserError(f"task '{task.name}': {error}") from error
         samplers.append(sampler)
     return TaskBatchSampler(samplers, Rotation([task.share for task in tasks], seed))
 

@@ -251,12 +251,6 @@ def _in_training(layer: nn.Module, compiled: Any) -> Callable[..., Any]:
 
 
 logger = logging.getLogger(__name__)
-_UNFIT = "its tensors have other shapes than the weights"
-
-
-def _is_unfit(state: Any, weight: Tensor) -> bool:
-    """Returns whether a moment of the optimizer cannot be this weight's; step counters are scalars."""
-    return isinstance(state, Tensor) and state.dim() > 0 and state.shape != weight.shape
 
 
 class TranslationTrainer(Seq2SeqTrainer):
@@ -522,9 +516,10 @@ class TranslationTrainer(Seq2SeqTrainer):
             why = first_line(error)
         else:
             state = self.optimizer.state if checkpoint and self.optimizer else {}
-            why = next(
-                (_UNFIT for weight, of in state.items() for moment in of.values() if _is_unfit(moment, weight)), None
-            )
+            moments = ((weight, each) for weight, of in state.items() for each in of.values() if torch.is_tensor(each))
+            # A counter of steps is a scalar.
+            unfit = any(each.dim() > 0 and each.shape != weight.shape for weight, each in moments)
+            why = "its tensors have other shapes than the weights" if unfit else None
         if why:
             raise UserError(
                 f"{checkpoint}: its optimizer.pt or scheduler.pt does not fit this training ({why}). Put back the "
