@@ -20,7 +20,6 @@ from transformers import GenerationConfig, Seq2SeqTrainingArguments, TrainingArg
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.model_folder import token_ids
 from hf_mlnmt.recipe.schema import Recipe
-from hf_mlnmt.training.schedules import Schedule
 
 
 def is_compiled(recipe: Recipe, on_cpu: bool) -> bool:
@@ -80,11 +79,6 @@ def higher_is_better(recipe: Recipe) -> bool:
     told = recipe.evaluation.higher_is_better
     metric = recipe.evaluation.best.rsplit("_", 1)[-1]  # before it, the name of a development set
     return metric not in ("loss", "perplexity", "ter") if told is None else told
-
-
-def schedule(recipe: Recipe) -> Schedule:
-    """Makes the learning-rate schedule; its total is set by the trainer."""
-    return Schedule(**dataclasses.asdict(recipe.schedule))
 
 
 def computes_bfloat16(on_cpu: bool) -> bool:

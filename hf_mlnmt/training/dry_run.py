@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hf_mlnmt.memory import peak_memory
-from hf_mlnmt.training.arguments import precision, schedule
+from hf_mlnmt.training.arguments import precision
 from hf_mlnmt.training.batching import BatchStatistics, TokenBatchSampler, batch_statistics
 from hf_mlnmt.training.sweep import duration
 from hf_mlnmt.training.tasks import Task, TaskBatchSampler, collate_in, lasting_parameters
@@ -34,7 +34,7 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     counts = [batches * count / sampler.rotation.length for count in sampler.rotation.counts]
     tokens = [count * figure.target_tokens_per_batch for count, figure in zip(counts, figures)]
     seconds = sum(map(operator.mul, tokens, seconds_per_token))
-    cycles = schedule(recipe).ends(steps)
+    cycles = recipe.schedule.ends(steps)
     evaluations = len({*range(recipe.evaluation.every, steps, recipe.evaluation.every), steps, *cycles})
     state = trainer.model.num_parameters() * 16 / 2**20  # weights, gradients and Adam's two moments, float32
     lines = {

@@ -60,6 +60,7 @@ from hf_mlnmt.training.preflight import check_before, check_lengths
 from hf_mlnmt.training.preparation import ACCOUNT, Preparation, measured_by
 from hf_mlnmt.training.processes import check_all, main_first, meet, of_main
 from hf_mlnmt.training.rounds import PlannedRound, read_rounds
+from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import lasting_parameters
 from hf_mlnmt.training.trainer import TranslationTrainer
 
@@ -270,7 +271,7 @@ def build(run: Run) -> Training:
         args,
         tasks,
         recipe.batch,
-        arguments.schedule(recipe),
+        Schedule(**dataclasses.asdict(recipe.schedule)),
         measured_by(tasks, preparation.dev_sets),
         save_extras=preparation.tokenizers.save,
         compiled=arguments.is_compiled(recipe, args.use_cpu),
