@@ -475,25 +475,29 @@ class TranslationTrainer(Seq2SeqTrainer):
         run = Path(self._get_output_dir(trial=trial))
         checkpoint = run / f"checkpoint-{self.state.global_step}"
         staging = checkpoint.with_name(f".{checkpoint.name}.part")
-        with self.meter.paused(), explained(staging), contextlib.ExitStack() as written:
-            written.callback(shutil.rmtree, staging, ignore_errors=True)  # also where the disk is full
-            if self.args.should_save:
-                shutil.rmtree(staging, ignore_errors=True)
-                staging.mkdir(parents=True)
-            self.accelerator.wait_for_everyone()
-            self.store_flos()
-            self.save_model(str(staging), _internal_call=True)
-            if not self.args.save_only_model:
-                self._save_optimizer_and_scheduler(str(staging))
-                self._save_scaler(str(staging))
-                self._save_rng_state(str(staging))
-                self._gather_rng_states(staging)
-            self.accelerator.wait_for_everyone()
-            if self.args.should_save:
-                self._save_state(staging)
-                checkpoints.finish(staging, checkpoint)
-                self._rotate(run)
-            self.accelerator.wait_for_everyone()
+        with self.meter.paused(), explained(staging):
+            try:
+                if self.args.should_save:
+                    shutil.rmtree(staging, ignore_errors=True)
+                    staging.mkdir(parents=True)
+                self.accelerator.wait_for_everyone()
+                self.store_flos()
+                self.save_model(str(staging), _internal_call=True)
+                if not self.args.save_only_model:
+                    self._save_optimizer_and_scheduler(str(staging))
+                    self._save_scaler(str(staging))
+                    self._save_rng_state(str(staging))
+                    self._gather_rng_states(staging)
+                self.accelerator.wait_for_everyone()
+                if self.args.should_save:
+                    self._save_state(staging)
+                    checkpoints.finish(staging, checkpoint)
+                    self._rotate(run)
+                self.accelerator.wait_for_everyone()
+            finally:
+                shutil.rmtree(
+                    staging, ignore_errors=True
+                )  # a full disk may lack its space; another machine has its own
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
 
