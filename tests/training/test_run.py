@@ -21,7 +21,6 @@ from hf_mlnmt.data.raw_pairs import RawPairs
 from hf_mlnmt.evaluation import Results
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.training import arguments, read_recipe, run_recipe
-from hf_mlnmt.training import run as runs
 from hf_mlnmt.training.callbacks import EarlyStopping
 from hf_mlnmt.training.folder import made_from
 from hf_mlnmt.training.preparation import Preparation
@@ -151,8 +150,7 @@ def test_arguments_that_no_training_takes_are_refused(data, tmp_path, name):
     ("dtype", "able", "used"), [("auto", True, "bf16"), ("auto", False, "float32"), ("bf16", False, "bf16")]
 )
 def test_bfloat16_where_the_machine_computes_in_it(dtype, able, used, data, tmp_path, monkeypatch):
-    for module in (arguments, runs):
-        monkeypatch.setattr(module, "computes_bfloat16", lambda on_cpu: able)
+    monkeypatch.setattr(arguments, "computes_bfloat16", lambda on_cpu: able)
     recipe = write_recipe(tmp_path / "recipe.yaml", precision={"dtype": dtype})
     text = run(recipe, data, tmp_path / "run", dry_run=True)
     assert f"batches on cpu in {used})" in text
