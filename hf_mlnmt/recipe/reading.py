@@ -9,16 +9,7 @@ settings.
 
 `reverse: true` makes of a training from en to de the one from de to en.
 
-`directions:` is short for a task for each pair of languages, with its own test sets:
-
-directions:
-  between: [cs, de, en, fr]
-  train: train.<language>.gz  #  line i of one translates line i of every other
-  dev: val.<language>.gz
-  test: {flickr2016: test_2016_flickr.<language>.gz}
-  pairs: all                    # or to-en, from-en, with-en (both), or a list: [de-en, en-de]
-  leave_out: [de-fr]            # both directions: not trained, and tested all the same (zero-shot)
-  copies: true                  # also en -> en and so on, of the same corpus
+`directions:` is short for a task for each pair of languages, with its own test sets (docs/multilingual.md).
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """The keys of a recipe, each once: its type, range, choices and default, and what it means.
 
-Sections are dataclasses, and a key is a field: `name: type = key(default, "help", range)` (hf_mlnmt/keys.py).
-Dataclasses and not pydantic: nothing new is installed, and the texts of errors, which name the line of the YAML and the
-nearest right key, stay our own.
-
-What reads this: keys.py (`build`: unknown keys and types), checks.py (values), studies/keys_page.py (the tables of
-docs/recipes.md, the JSON schema of editors). Keys of corpora, filters and text processing stand in the same way at the
-dataclasses of hf_mlnmt/data that `of` names.
+Sections are dataclasses, and a key is a field: `name: type = key(default, "help", range)` (hf_mlnmt/keys.py). keys.py
+reads this (`build`: unknown keys and types), checks.py (values), and studies/keys_page.py (docs/recipes.md, the JSON
+schema of editors). Keys of corpora, filters and text processing stand in the same way at the dataclasses of
+hf_mlnmt/data that `of` names.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """A model from two files: a corpus is read, a development set held out, a recipe chosen and written, and trained.
 
-| in the run's folder | what |
-| --- | --- |
-| pair/asked.json | what was asked for, by the files' checksums, and what was chosen |
-| pair/dev.* | the pairs that were held out, unless a development set was given |
-| pair/train.*, pair/text.* | pairs and text without sentences of the development set, where there were such |
-| recipe.yaml | the recipe, to copy and change |
+The run's folder has recipe.yaml, to copy and change, and pair/: asked.json, what was asked for, by checksums, and what
+was chosen; dev.*, the pairs that were held out; train.* and text.*, what is left without sentences of the development
+set, where there were such.
 
 What is asked again is not read again: the recipe of the first time is trained on. recipe/sizes.py has the choices.
 """

@@ -1,11 +1,7 @@
 """Sweeps: many trainings from one command, planned, queued and gone on with.
 
 A plan has every recipe with every combination of values and every seed, each with a folder of its own. The queue runs
-several at a time. Whatever ends it, the same call goes on: the folder is all that a sweep remembers.
-
-<folder>/<run>/             what `hf-mlnmt train` makes; finished when results.json is there
-<folder>/logs/<run>.log     what the training said, of all its starts
-<folder>/failed/<run>.json  the message of a run that failed; gone when it is started again
+several at a time. Whatever ends it, the same call goes on: the folder is all that a sweep remembers (docs/sweeps.md).
 """
 
 from __future__ import annotations
