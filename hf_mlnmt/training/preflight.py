@@ -480,7 +480,9 @@ def check_lengths(training: Preparation, config: Any) -> None:
     """Refuses a development set, or text to be scored, with a sentence that the model cannot read whole."""
     if (limit := positions_of(config)) is None:
         return
-    sets = {"data.dev" if dev.name == MAIN_DEV else f"tasks.{dev.name}.dev": dev.dataset for dev in training.dev_sets}
+    sets = {
+        "data.dev" if each.name == MAIN_DEV else f"tasks.{each.name}.dev": each.dataset for each in training.dev_sets
+    }
     texts = [name for name, spec in training.corpora.test.items() if isinstance(spec, TextSpec)]
     sets |= {f"data.test.{name}": training.encoded_test(name) for name in texts}  # a pipeline splits those of pairs
     for key, data in sets.items():
