@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(ValueError):
     """Bad input. The message names the file, line or field, what was expected, and what to do."""
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Puts a place, as "recipe.yaml: data.dev", before the message of a UserError of the block."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

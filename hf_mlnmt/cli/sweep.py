@@ -60,7 +60,7 @@ def sweep(
 
     from hf_mlnmt.cli.processes import check_processes, cores, lower_priority, starting_alone
     from hf_mlnmt.table import Number, Table
-    from hf_mlnmt.training.preflight import check_everything, check_models
+    from hf_mlnmt.training.preflight import check_points
     from hf_mlnmt.training.sweep import plan, read_values, state_of
 
     check_processes(jobs * processes, "--jobs times --processes")
@@ -78,14 +78,14 @@ def sweep(
     console = Console(stderr=True)
     states = {job.name: state_of(root, job) for job in planned}
     if dry_run:
-        check_everything(planned, data, lambda text: console.print(text, style="yellow", markup=False))
+        check_points(planned, data, lambda text: console.print(text, style="yellow", markup=False))
         rows = [[str(number), job.name, str(states[job.name])] for number, job in enumerate(planned, 1)]
         Console().print(Table([Number(""), "run", "state"], rows))
         kinds = [state.kind for state in states.values()]
         counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("finished", "failed", "begun", "new"))
         console.print(f"{len(planned)} runs: {counts}", highlight=False)
         return
-    check_models([job for job in planned if states[job.name].kind != "finished"], data)
+    check_points([job for job in planned if states[job.name].kind != "finished"], data)
 
     from rich.progress import Progress as Bar
 

@@ -12,15 +12,13 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.errors import UserError, naming, suggest
 from hf_mlnmt.keys import Key, Range, build, keys_of
 from hf_mlnmt.recipe.schema import (
     LICENCES,
     OBJECTIVES,
     NamedObjective,
     Recipe,
-    check_restarts,
-    cycle_ends,
     dev_names,
     measured,
     name_of,
@@ -36,9 +34,6 @@ def check_recipe(recipe: Recipe) -> None:
     """Raises: UserError naming the key, for a recipe that cannot be carried out."""
     for check in CHECKS:
         check(recipe)
-
-
-# Values
 
 
 def _values(section: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, Key, Any]]:
@@ -94,19 +89,14 @@ def check_tasks(recipe: Recipe) -> None:
     active = recipe.sections()
     if not active:
         raise UserError(f"{where}: tasks: none has a share above 0, so there is nothing to train.")
-    try:
+    with naming(f"{where}: tasks"):
         whole_numbers([section.share for section in active.values()])
-    except UserError as error:
-        raise UserError(f"{where}: tasks: {error}") from error
     if not dev_names(recipe):
         raise UserError(f"{where}: data.dev is missing: give it, or a dev set to one of the tasks (tasks.NAME.dev).")
 
 
 def read_objective(value: str | dict[str, Any], file: str, at: tuple[str, ...]) -> NamedObjective:
-    """Reads what `objective:` says: a name, or a mapping with `name` and the objective's settings.
-
-    Raises: UserError naming file and field.
-    """
+    """Reads what `objective:` says: a name, or {name: ..., setting: ...}. Raises: UserError naming file and field."""
     settings = {"name": value} if isinstance(value, str) else dict(value)
     name, where = settings.pop("name", None), f"{file}: {'.'.join(at)}"
     if not isinstance(name, str) or name not in OBJECTIVES:
@@ -122,10 +112,7 @@ def read_objective(value: str | dict[str, Any], file: str, at: tuple[str, ...]) 
 
 
 def whole_numbers(shares: Sequence[float]) -> list[int]:
-    """Returns the smallest whole numbers in the ratio of the shares: how often each task comes in a cycle.
-
-    Raises: UserError when the cycle has more than 1,000 places.
-    """
+    """Returns the smallest whole numbers in the ratio of the shares; UserError where they add up to more than 1,000."""
     exact = [Fraction(str(share)) for share in shares]
     common = math.lcm(*(share.denominator for share in exact))
     counts = [int(share * common) for share in exact]
@@ -206,12 +193,10 @@ def check_bpe_dropout(recipe: Recipe) -> None:
 def check_schedule(recipe: Recipe) -> None:
     """Checks that short cycles are of a schedule that has them, fit in the budget, and are not stopped early."""
     where, schedule = recipe.path, recipe.schedule
-    try:
-        check_restarts(schedule)
+    with naming(f"{where}: schedule"):
+        schedule.check_restarts()
         if recipe.budget.steps is not None:
-            cycle_ends(schedule, recipe.budget.steps)
-    except UserError as error:
-        raise UserError(f"{where}: schedule: {error}") from error
+            schedule.ends(recipe.budget.steps)
     if schedule.restarts and recipe.evaluation.patience:
         raise UserError(
             f"{where}: evaluation.patience is {recipe.evaluation.patience} and schedule.restarts {schedule.restarts}: "
@@ -222,18 +207,10 @@ def check_schedule(recipe: Recipe) -> None:
 CHECKS = (check_values, check_tasks, check_fusion, check_choices, check_bpe_dropout, check_schedule)
 
 
-# Where the number of steps is known
-
-
 def check_budget(recipe: Recipe, steps: int) -> Iterator[str]:
-    """Checks what must fit in a training of so many steps; yields a warning for what is hardly meant.
-
-    Raises: UserError naming the key.
-    """
-    try:
+    """Yields a warning for what is hardly meant in a training of so many steps; UserError for what cannot be."""
+    with naming(f"{recipe.path}: schedule"):
         saved = len(saved_steps(recipe, steps))
-    except UserError as error:
-        raise UserError(f"{recipe.path}: schedule: {error}") from error
     if recipe.schedule.warmup >= steps:
         yield (
             f"schedule.warmup is {recipe.schedule.warmup:,} steps but the training has {steps:,}: the learning rate "

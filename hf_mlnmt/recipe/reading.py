@@ -9,16 +9,7 @@ settings.
 
 `reverse: true` makes of a training from en to de the one from de to en.
 
-`directions:` is short for a task for each pair of languages, with its own test sets:
-
-directions:
-  between: [cs, de, en, fr]
-  train: train.<language>.gz  #  line i of one translates line i of every other
-  dev: val.<language>.gz
-  test: {flickr2016: test_2016_flickr.<language>.gz}
-  pairs: all                    # or to-en, from-en, with-en (both), or a list: [de-en, en-de]
-  leave_out: [de-fr]            # both directions: not trained, and tested all the same (zero-shot)
-  copies: true                  # also en -> en and so on, of the same corpus
+`directions:` is short for a task for each pair of languages, with its own test sets (docs/multilingual.md).
 """
 
 from __future__ import annotations
@@ -44,15 +35,9 @@ _SIDES = {"source": "target", "target": "source"}
 
 
 def read_recipe(path: str | Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None) -> Recipe:
-    """Reads and checks a recipe.
+    """Reads and checks a recipe, a YAML file; `settings` ("key.sub=value", read as YAML) and `seed` replace its keys.
 
-    Args:
-        path: a YAML file.
-        settings: "key.sub=value" strings that replace keys; values are read as YAML.
-        seed: replaces the recipe's.
-
-    Raises:
-        UserError: naming file, line and key, what was expected, and the nearest right key.
+    Raises: UserError naming file, line and key, what was expected, and the nearest right key.
     """
     content, lines = read_content(path, settings, seed)
     turn_round(content)
@@ -115,10 +100,7 @@ def find_recipe(name: str | Path, system: str | None = None) -> tuple[Path, list
 
     Args:
         name: a recipe's file, a folder with a base.yaml, or one of this project's setups.
-        system: what is trained in it: the setup's own recipe or variant of that name where there is one, else a system
-            of the zoo, by the settings, in the place of the recipe's own.
-
-    Raises: UserError naming the nearest setup or system.
+        system: the setup's own recipe or variant of that name where there is one, else a system of the zoo.
     """
     path = next((place for place in (Path(name), Path(name) / BASE) if is_recipe(place)), None) or project_recipe(name)
     if path is None:
@@ -207,10 +189,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
-    """Returns the content of a YAML file and the line of each key.
-
-    Raises: UserError for a missing, empty, invalid file, or a key given twice.
-    """
+    """Returns the content of a YAML file and the line of each key. UserError for an invalid file, a key given twice."""
     try:
         text = path.read_text(encoding="utf-8")
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -255,15 +234,7 @@ CLEARED = {("model",), ("model", "settings")}  # by null
 
 
 def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Lines]:
-    """Lays the content of a recipe over that of the one it extends, which must be a whole recipe by itself.
-
-    Args:
-        above: the recipes that extend this one.
-
-    Returns: the content, and the line of each of the recipe's own keys.
-
-    Raises: UserError as load_yaml, and for a recipe that is not there, is wrong, or extends itself.
-    """
+    """Lays a recipe's content over that of the whole recipe it extends; returns it, and the lines of its own keys."""
     content, lines = _load_alone(path)
     if EXTENDS not in content:
         return content, lines
@@ -303,8 +274,6 @@ def lay_over(
     """Returns `below` with the keys of `content` in their place, as one recipe extends another.
 
     file, of, lines: for messages: where `content` stands, the keys down to it, the line of each key.
-
-    Raises: UserError for an empty section, which would change nothing.
     """
     merged = dict(below)
     for key, value in content.items():
@@ -333,9 +302,7 @@ def turn_round(content: dict[str, Any]) -> None:
     """Carries out the key `reverse` of a recipe's content, in place; what is left says the other direction itself.
 
     Languages and text processing change sides, every corpus of pairs is read the other way round, and text that names
-    a side gets the other one. Model, settings and names stay. Values of wrong types are left for `build` to refuse.
-
-    Raises: UserError where there are several directions.
+    a side gets the other one. Values of wrong types are left for `build` to refuse.
     """
     if truth(content.get(REVERSE)) is not True:
         return
@@ -380,16 +347,19 @@ def _exchange(sides: Any) -> None:
 
 
 def expand(recipe: Recipe) -> None:
-    """Puts the tasks and test sets that `directions` stands for into the recipe, in its place.
-
-    Raises: UserError naming the field.
-    """
+    """Puts the tasks and test sets that `directions` stands for into the recipe. Raises: UserError naming the field."""
     directions, where = recipe.directions, f"{recipe.path}: directions"
     if directions is None:
         return
     if recipe.tasks is not None or recipe.data.train is not None or recipe.data.dev is not None:
         raise UserError(f"{where}: takes the place of tasks, data.train and data.dev: give one or the other.")
-    _check_directions(directions, where)
+    if len(set(directions.between)) < max(2, len(directions.between)):
+        raise UserError(f"{where}.between: give at least two languages, each once, not {directions.between}.")
+    if bad := [code for code in directions.between if "-" in code or not code.isalnum()]:
+        raise UserError(f"{where}.between: {bad[0]!r}: a code of letters and digits is expected, as in task names.")
+    for key, pattern in {"train": directions.train, "dev": directions.dev, **directions.test}.items():
+        if pattern is not None and PLACE not in pattern:
+            raise UserError(f"{where}: {key}: {pattern!r} has no {PLACE}, which stands for the language.")
     trained = trained_pairs(directions, where)
     copied = list(dict.fromkeys(itertools.chain(*trained))) if directions.copies else []
     recipe.tasks = {}
@@ -435,16 +405,6 @@ def trained_pairs(directions: Directions, where: str) -> list[tuple[str, str]]:
     if not pairs:
         raise UserError(f"{where}: no pair of languages is left to train.")
     return pairs
-
-
-def _check_directions(directions: Directions, where: str) -> None:
-    if len(set(directions.between)) < max(2, len(directions.between)):
-        raise UserError(f"{where}.between: give at least two languages, each once, not {directions.between}.")
-    if bad := [code for code in directions.between if "-" in code or not code.isalnum()]:
-        raise UserError(f"{where}.between: {bad[0]!r}: a code of letters and digits is expected, as in task names.")
-    for key, pattern in {"train": directions.train, "dev": directions.dev, **directions.test}.items():
-        if pattern is not None and PLACE not in pattern:
-            raise UserError(f"{where}: {key}: {pattern!r} has no {PLACE}, which stands for the language.")
 
 
 def _pair(name: str, directions: Directions, where: str) -> tuple[str, str]:

@@ -1,12 +1,9 @@
 """The keys of a recipe, each once: its type, range, choices and default, and what it means.
 
-Sections are dataclasses, and a key is a field: `name: type = key(default, "help", range)` (hf_mlnmt/keys.py).
-Dataclasses and not pydantic: nothing new is installed, and the texts of errors, which name the line of the YAML and the
-nearest right key, stay our own.
-
-What reads this: keys.py (`build`: unknown keys and types), checks.py (values), studies/keys_page.py (the tables of
-docs/recipes.md, the JSON schema of editors). Keys of corpora, filters and text processing stand in the same way at the
-dataclasses of hf_mlnmt/data that `of` names.
+Sections are dataclasses, and a key is a field: `name: type = key(default, "help", range)` (hf_mlnmt/keys.py). keys.py
+reads this (`build`: unknown keys and types), checks.py (values), and studies/keys_page.py (docs/recipes.md, the JSON
+schema of editors). Keys of corpora, filters and text processing stand in the same way at the dataclasses of
+hf_mlnmt/data that `of` names.
 """
 
 from __future__ import annotations
@@ -70,14 +67,6 @@ def _some(corpora: Any) -> str | None:
     return ": give a corpus, or a list of them." if corpora == [] else None
 
 
-def _no_empty(keys: Mapping[str, Any] | None) -> str | None:
-    return ": {} changes nothing: name keys that are different, or leave it out." if keys == {} else None
-
-
-def _some_model(names: str | Sequence[str]) -> str | None:
-    return None if names else ": give at least one model."
-
-
 def _scales(fuse: Fuse | None) -> str | None:
     if fuse is None:
         return None
@@ -88,10 +77,6 @@ def _scales(fuse: Fuse | None) -> str | None:
     except ValueError as error:
         return f": {error}."
     return None
-
-
-def _two(betas: Sequence[float]) -> str | None:
-    return None if len(betas) == 2 else ": expected two numbers, as in [0.9, 0.98]."
 
 
 def _parts(sources: str | Mapping[str, str] | None) -> str | None:
@@ -136,7 +121,8 @@ SAID_BY_KEYS = {
     "evaluation.best": "metric_for_best_model greater_is_better",
     "checkpoints.keep": "save_total_limit",
     "precision.dtype": "bf16 fp16",
-    "precision": "torch_compile gradient_checkpointing activation_checkpointing",
+    "precision.compile": "torch_compile torch_compile_backend torch_compile_mode",
+    "precision": "gradient_checkpointing activation_checkpointing",
     "logging.every": "logging_steps",
     "logging.trackers": "report_to",
 }
@@ -236,7 +222,11 @@ class TaskSection:
 class Fuse:
     """A fused model (modeling/fusion.py) of finished ones: folders, relative to --data or not, or Hub names."""
 
-    translation: str | list[str] = key(REQUIRED, "The translation model, or several.", check=_some_model)
+    translation: str | list[str] = key(
+        REQUIRED,
+        "The translation model, or several.",
+        check=lambda names: None if names else ": give at least one model.",
+    )
     language_model: str | list[str] = key(REQUIRED, "The language model, or several.")
     alpha: float = key(1.0, "The scale of the translation models.")
     beta: float = key(0.1, "The scale of the language models.")
@@ -294,7 +284,10 @@ class Round:
     translate: TranslationSection | None = key(None, "What is translated for this round.")
     ratio: float | None = key(None, "Synthetic pairs to each pair of the recipe's own corpora.", MILLION)
     recipe: dict[str, Any] | None = key(
-        None, "Keys of the recipe that are different in this round.", of=(f"{__name__}:Recipe",), check=_no_empty
+        None,
+        "Keys of the recipe that are different in this round.",
+        of=(f"{__name__}:Recipe",),
+        check=lambda keys: ": {} changes nothing: name keys that differ, or leave it out." if keys == {} else None,
     )
 
 
@@ -356,7 +349,12 @@ class Optimizer:
 
     name: Literal["adam", "adamw", "sgd"] = key("adam", "The optimizer; weight_decay needs adamw.")
     learning_rate: float = key(1e-3, "The peak of the learning rate.", THOUSAND)
-    betas: list[float] = key([0.9, 0.98], "Adam's two decay rates of the moments.", SHARE, check=_two)
+    betas: list[float] = key(
+        [0.9, 0.98],
+        "Adam's two decay rates of the moments.",
+        SHARE,
+        check=lambda betas: None if len(betas) == 2 else ": expected two numbers, as in [0.9, 0.98].",
+    )
     eps: float = key(1e-9, "Adam's epsilon.", Range(0, 1))
     weight_decay: float = key(0.0, "The weight decay of adamw.", Range(0, 100))
     clip: float = key(1.0, "The gradient's norm is clipped to this; 0 does not clip.", Range(0, 10**6))
@@ -379,6 +377,26 @@ class LearningRate:
     )
     restart_steps: int = key(0, "Steps of each of these cycles.", Range(0, 10**9))
     restart_factor: float = key(0.4, "The factor that each of these cycles begins with.", FACTOR)
+
+    def check_restarts(self) -> None:
+        """Raises UserError for cycles of a schedule that has none, or of no steps."""
+        if self.restarts and (self.name not in ("cosine", "linear") or self.restarts < 0 or self.restart_steps < 1):
+            raise UserError(
+                f"restarts is {self.restarts}: 0 or more are expected, of the schedules cosine and linear, with "
+                f"restart_steps of 1 or more; this is {self.name} with {self.restart_steps}."
+            )
+
+    def ends(self, total: int) -> list[int]:
+        """Returns, with restarts, the steps after which a cycle ends; else none. UserError where they do not fit."""
+        if not self.restarts:
+            return []
+        first = total - self.restarts * self.restart_steps
+        if first <= self.warmup:
+            raise UserError(
+                f"restarts: {self.restarts} cycles of {self.restart_steps:,} steps and a warm-up of {self.warmup:,} do "
+                f"not fit in a training of {total:,}: lower restarts, restart_steps or warmup, or train longer."
+            )
+        return list(range(first, total + 1, self.restart_steps))
 
 
 @dataclass
@@ -524,46 +542,12 @@ def default_keys() -> dict[str, Any]:
     return {key: value for key, value in keys.items() if key not in ("languages", "data")}
 
 
-def cycle_ends(schedule: Any, total: int) -> list[int]:
-    """Returns the steps after which a short cycle ends, in a training of `total` steps; none without restarts.
-
-    Args:
-        schedule: a `LearningRate`, or a `Schedule` made from it.
-
-    Raises: UserError when the cycles do not fit.
-    """
-    if not schedule.restarts:
-        return []
-    first = total - schedule.restarts * schedule.restart_steps
-    if first <= schedule.warmup:
-        raise UserError(
-            f"restarts: {schedule.restarts} cycles of {schedule.restart_steps:,} steps and a warm-up of "
-            f"{schedule.warmup:,} do not fit in a training of {total:,}: lower restarts, restart_steps or warmup, or "
-            "train longer."
-        )
-    return list(range(first, total + 1, schedule.restart_steps))
-
-
-def check_restarts(schedule: Any) -> None:
-    """Raises UserError for cycles of a schedule that has none, or of no steps."""
-    if schedule.restarts and (
-        schedule.name not in ("cosine", "linear") or schedule.restarts < 0 or schedule.restart_steps < 1
-    ):
-        raise UserError(
-            f"restarts is {schedule.restarts}: 0 or more are expected, of the schedules cosine and linear, with "
-            f"restart_steps of 1 or more; this is {schedule.name} with {schedule.restart_steps}."
-        )
-
-
 # Objectives: their names, and the settings that each has in a recipe. training/preparation.py names their classes.
 
 
 @dataclass
 class ObjectiveSettings:
-    """An objective without settings of its own.
-
-    Raises: UserError for a value outside its range, when it is made.
-    """
+    """An objective without settings of its own. Raises: UserError for a value outside its range, when made."""
 
     def __post_init__(self) -> None:
         for name, said in keys_of(type(self)).items():
@@ -619,11 +603,24 @@ class ClozeSettings(PseudoEncoderSettings, EncoderSettings):
 
 
 _AT_LEAST_1 = Range(1)
-_DEV_SENTENCES = Range(0, says="must be at least 0, which measures none")
 
 
 @dataclass
-class NBestSettings(ObjectiveSettings):
+class SequenceSettings(ObjectiveSettings):
+    """The settings of both sums over translations of a fused model."""
+
+    max_length: int | None = key(
+        None, "The most tokens; unless told 10 more than twice the batch's longest reference.", _AT_LEAST_1
+    )
+    dev_sentences: int = key(
+        200,
+        "log Z and log q are measured on so many first sentences of the development set.",
+        Range(0, says="must be at least 0, which measures none"),
+    )
+
+
+@dataclass
+class NBestSettings(SequenceSettings):
     """The lists of the best translations (`FusionNBest`)."""
 
     n: int = key(12, "Hypotheses, and beams.", Range(1, 1000))
@@ -631,30 +628,18 @@ class NBestSettings(ObjectiveSettings):
         "q", "What finds them: q, the fused model; or its translation models alone."
     )
     length_penalty: float = key(0.0, "Of that beam search; 0: the list has the n largest q that were found.")
-    max_length: int | None = key(
-        None, "The most tokens; unless told 10 more than twice the batch's longest reference.", _AT_LEAST_1
-    )
     reuse: int = key(
         1, "Make a sentence's list anew after so many uses; above 1 a resumed training differs.", _AT_LEAST_1
-    )
-    dev_sentences: int = key(
-        200, "log Z and log q are measured on so many first sentences of the development set.", _DEV_SENTENCES
     )
 
 
 @dataclass
-class TrellisSettings(ObjectiveSettings):
+class TrellisSettings(SequenceSettings):
     """The beam search with recombination (`FusionTrellis`)."""
 
     beams: int = key(12, "Beams of the search.", Range(1, 1000))
     k: int = key(1, "Beams that share so many last tokens are joined.", Range(0))
-    max_length: int | None = key(
-        None, "The most tokens; unless told 10 more than twice the batch's longest reference.", _AT_LEAST_1
-    )
     tolerance: float = key(1e-6, "A sentence's search ends when its open beams have less than this part of Z.", SHARE)
-    dev_sentences: int = key(
-        200, "log Z and log q are measured on so many first sentences of the development set.", _DEV_SENTENCES
-    )
 
 
 @dataclass(frozen=True)
@@ -662,7 +647,6 @@ class ObjectiveKey:
     """An objective that a recipe can name.
 
     Args:
-        settings: the dataclass of its settings.
         help: a plain sentence for people.
         reads: what its corpora hold: pairs of sentences, or text of one language.
         side: whose text it reads, for text of which nothing else is said.
@@ -736,10 +720,7 @@ def dev_names(recipe: Recipe) -> list[str]:
 
 
 def fill_in(recipe: Recipe, told: Mapping[str, Any]) -> None:
-    """Fills in what other keys decide: tokenizer.path, evaluation.metrics and evaluation.best say how.
-
-    told: the content of the recipe's YAML.
-    """
+    """Fills in what keys say that other keys decide; told: the content of the recipe's YAML."""
     model, tokenizer, evaluation = recipe.model, recipe.tokenizer, recipe.evaluation
     if tokenizer.path is None and model.add_to is not None:
         tokenizer.path = model.add_to
@@ -773,4 +754,4 @@ def measured(recipe: Recipe) -> set[str]:
 def saved_steps(recipe: Recipe, steps: int) -> Sequence[int]:
     """Returns the steps of the checkpoints of a training of `steps` that count for the average."""
     every = recipe.evaluation.every
-    return cycle_ends(recipe.schedule, steps) or sorted({*range(every, steps, every), steps})
+    return recipe.schedule.ends(steps) or sorted({*range(every, steps, every), steps})

@@ -1,12 +1,7 @@
 """Arguments of Transformers from a recipe: the trainer's, the schedule, the generation_config.
 
-`precision.compile` says whether torch.compile works on a training's layers (`trainer.compiled_layers`):
-
-| value | a CPU | an accelerator |
-| --- | --- | --- |
-| true | yes, if there is a C++ compiler | yes |
-| auto | no: it costs more time than it saves there (docs/training.md) | no: nothing was measured there |
-| false | no | no |
+`precision.compile: true` works on the layers (`trainer.compiled_layers`) where there is a compiler; `auto` does not: it
+costs more time than it saves on a CPU (docs/training.md), and on an accelerator nothing was measured.
 """
 
 from __future__ import annotations
@@ -25,7 +20,6 @@ from transformers import GenerationConfig, Seq2SeqTrainingArguments, TrainingArg
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.model_folder import token_ids
 from hf_mlnmt.recipe.schema import Recipe
-from hf_mlnmt.training.schedules import Schedule
 
 
 def is_compiled(recipe: Recipe, on_cpu: bool) -> bool:
@@ -46,13 +40,7 @@ def remark(recipe: Recipe, on_cpu: bool) -> str | None:
     return None
 
 
-_WHOLE_MODEL = "trainings here have the whole model in every process; leave it out"
-_COMPILES = "a training compiles layers, by precision.compile"
-# Of Seq2SeqTrainingArguments: what a training does not do, or does by keys of its own.
-_REFUSED = {
-    **dict.fromkeys(("fsdp", "fsdp_config", "deepspeed", "parallelism_config"), _WHOLE_MODEL),
-    **dict.fromkeys(("torch_compile", "torch_compile_backend", "torch_compile_mode"), _COMPILES),
-}
+_SHARDING = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config")
 _SHARDED = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM", "PARALLELISM_CONFIG": "parallelism"}
 
 
@@ -78,10 +66,7 @@ OPTIMIZERS = {"adam": "adamw_torch_fused", "adamw": "adamw_torch_fused", "sgd": 
 
 
 class Arguments(Seq2SeqTrainingArguments):
-    """Transformers' arguments, on a device that torch.load knows.
-
-    Theirs is "cpu:0" of several processes on a CPU, and the Trainer of 5.17 asks for the optimizer's state there.
-    """
+    """Transformers' arguments, on a device that torch.load knows: theirs is "cpu:0" of several processes on a CPU."""
 
     @property
     def device(self) -> torch.device:
@@ -94,11 +79,6 @@ def higher_is_better(recipe: Recipe) -> bool:
     told = recipe.evaluation.higher_is_better
     metric = recipe.evaluation.best.rsplit("_", 1)[-1]  # before it, the name of a development set
     return metric not in ("loss", "perplexity", "ter") if told is None else told
-
-
-def schedule(recipe: Recipe) -> Schedule:
-    """Makes the learning-rate schedule; its total is set by the trainer."""
-    return Schedule(**dataclasses.asdict(recipe.schedule))
 
 
 def computes_bfloat16(on_cpu: bool) -> bool:
@@ -115,10 +95,7 @@ def precision(arguments: TrainingArguments) -> str:
 
 
 def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments:
-    """Makes the Seq2SeqTrainingArguments of a recipe. Checkpoints go to output/checkpoints.
-
-    Raises: UserError for an unknown argument or tracker, or one that this machine cannot do (such as bf16).
-    """
+    """Makes the Seq2SeqTrainingArguments of a recipe. UserError for what is unknown, or this machine cannot do."""
     optimizer, dtype = recipe.optimizer, recipe.precision.dtype
     # Without use_cpu bf16 is refused on a CPU.
     on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()
@@ -157,7 +134,14 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         # renamed in Transformers 5.20
         settings["activation_checkpointing" if "activation_checkpointing" in known else "gradient_checkpointing"] = True
     for name, value in recipe.arguments.items():
-        if problem := _problem_of(name, value, known):
+        problem = None
+        if name not in known:
+            problem = f"Seq2SeqTrainingArguments has no such field{suggest(name, known)}"
+        elif value and name in _SHARDING:
+            problem = "trainings here have the whole model in every process; leave it out"
+        elif isinstance(known[name], bool) and not isinstance(value, bool):
+            problem = f"expected true or false, not {value!r}"
+        if problem:
             raise UserError(f"{recipe.path}: arguments.{name}: {problem}.")
     try:
         arguments = Arguments(**{**settings, **recipe.arguments})
@@ -170,17 +154,6 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
             f"--mixed_precision no, and say what is meant with --set precision.dtype={launched}."
         )
     return arguments
-
-
-def _problem_of(name: str, value: Any, known: dict[str, Any]) -> str | None:
-    """Returns what is wrong with a field of the recipe's arguments, or None; known: field -> default."""
-    if name not in known:
-        return f"Seq2SeqTrainingArguments has no such field{suggest(name, known)}"
-    if value and name in _REFUSED:
-        return _REFUSED[name]
-    if isinstance(known[name], bool) and not isinstance(value, bool):
-        return f"expected true or false, not {value!r}"
-    return None
 
 
 def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:

@@ -1,6 +1,5 @@
 """Callbacks: checkpoints at signals and at the ends of cycles, early stopping, progress, metrics, curves.
 
-`FiniteGuard` ends a training before a loss that is not a number spoils the weights, and names the batch.
 metrics.jsonl holds what a training logs and scores, a JSON object a line, as it goes; curves.png is drawn from it.
 """
 
@@ -20,79 +19,12 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import write_text
 from hf_mlnmt.model_folder import CURVES
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.schedules import Schedule
-
-
-class NonFiniteLoss(UserError):
-    """The loss, or a weight, became nan or infinite."""
-
-
-class FiniteGuard:
-    """A check of each loss: at once on a CPU, where that costs nothing; elsewhere at each log, evaluation and save.
-
-    Args:
-        weights: gives the model's parameters.
-        show: (step, batch within the step) -> which batch that was, and its sentences, in words.
-        save: writes a checkpoint of `step` completed steps and returns its name; None where that cannot be.
-    """
-
-    def __init__(
-        self,
-        weights: Callable[[], Iterable[Tensor]],
-        show: Callable[[int, int], tuple[str, str]],
-        save: Callable[[int], str | None],
-    ) -> None:
-        self.weights, self.show, self.save = weights, show, save
-        self._seen: list[tuple[int, int, Tensor]] = []  # completed steps, batch within the step, loss
-        self._last = (-1, 0)  # completed steps, batch within the step
-
-    def watch(self, step: int, loss: Tensor) -> None:
-        """Notes the loss of the next batch after `step` completed steps; on a CPU checks it."""
-        batch = self._last[1] + 1 if self._last[0] == step else 0
-        self._last = step, batch
-        self._seen.append((step, batch, loss))
-        if loss.device.type == "cpu":
-            self.check(at_once=True)
-
-    def check(self, at_once: bool = False) -> None:
-        """Raises NonFiniteLoss if a loss noted since the last check is not finite.
-
-        at_once: whether no step came after the loss, so that the weights may still be good.
-        """
-        seen, self._seen = self._seen, []
-        finite = torch.isfinite(torch.stack([loss for _, _, loss in seen])).tolist() if seen else []
-        for good, (step, batch, loss) in zip(finite, seen):
-            if not good:
-                self._stop(step, batch, f"the loss is {loss.item()}", at_once and self._weights_are_finite())
-
-    def check_weights(self) -> None:
-        """Raises NonFiniteLoss if a weight is not finite: such a state must not be saved as a good one."""
-        if not self._weights_are_finite():
-            self._stop(max(0, self._last[0]), self._last[1], "the weights are not finite after it")
-
-    def _weights_are_finite(self) -> bool:
-        sums = torch.stack([parameter.detach().sum().float() for parameter in self.weights()])
-        return bool(torch.isfinite(sums).all())
-
-    def _stop(self, step: int, batch: int, what: str, weights_are_good: bool = False) -> None:
-        kept = "the last checkpoint is good and is kept"
-        if weights_are_good and step:
-            self._last = (-1, 0)
-            if checkpoint := self.save(step):
-                kept = f"the good state before it is kept in {checkpoint}"
-        place, sentences = self.show(step, batch)
-        raise NonFiniteLoss(
-            f"{place}: {what}. Sentences of the batch {sentences}. Training stopped; {kept}. Look at these sentences; "
-            "if nothing is wrong with them, lower the learning rate, lengthen the warm-up or lower the gradient limit."
-        )
-
 
 # SIGUSR1 is what Slurm is asked to send before a job's time is over; Windows has none.
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
@@ -175,11 +107,7 @@ class SaveEndsOfCycles(TrainerCallback):
 
 
 class EarlyStopping(TrainerCallback):
-    """The end of a training whose `metric` has not been better for `patience` evaluations.
-
-    It reads the recorded evaluations and keeps nothing of its own: a training that was interrupted stops where an
-    uninterrupted one does.
-    """
+    """The end of a training whose `metric` has not been better for `patience` recorded evaluations."""
 
     def __init__(self, metric: str, higher_is_better: bool, patience: int) -> None:
         self.key, self.higher, self.patience = f"eval_{metric}", higher_is_better, patience
@@ -264,24 +192,16 @@ def lines_until(path: Path, step: int) -> list[str]:
 
 
 class LogBeforeSaving(TrainerCallback):
-    """A log before each checkpoint: the mean loss since the last log is not in it, and would be lost with the process.
-
-    It must come after the callbacks that ask for checkpoints.
-    """
+    """A log before each checkpoint, or the mean loss since the last log would be lost with the process. Comes last."""
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         control.should_log |= control.should_save
 
 
 class WriteMetrics(TrainerCallback):
-    """The metrics file: each log and each evaluation, with a few translations.
+    """The metrics file: each log and each evaluation, with a few translations of `dev_set`, which `tell` hears too.
 
-    A training that goes on from a checkpoint first takes the lines after it away, so that every step is in the file
-    once, however often it was interrupted.
-
-    Args:
-        dev_set: whose translations are shown; sentences are chosen by `seed` and stay the same.
-        tell: hears the translations.
+    A training that goes on from a checkpoint first takes the lines after it away: every step is in the file once.
     """
 
     def __init__(self, folder: Path, dev_set: DevSet, seed: int, tell: Callable[[str], None]) -> None:
@@ -316,10 +236,7 @@ class WriteMetrics(TrainerCallback):
 
 
 class DrawCurves(TrainerCallback):
-    """The curves in curves.png, from the metrics file: at the end, a signal's too, and now and then at an evaluation.
-
-    `paused`: a context in which the time is not counted as training's.
-    """
+    """The curves in curves.png: at the end, a signal's too, and now and then at an evaluation, the clock `paused`."""
 
     def __init__(
         self, folder: Path, warn: Callable[[str], None], paused: Callable[[], AbstractContextManager] = nullcontext

@@ -13,8 +13,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.text import begin_texts
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder, explained, follow_umask, read_json, size_and_crc, write_json
+from hf_mlnmt.files import atomic_folder, follow_umask, read_json, size_and_crc, write_json
 from hf_mlnmt.languages import check_same_direction
 from hf_mlnmt.made_from import differences
 from hf_mlnmt.model_folder import (
@@ -63,11 +63,6 @@ def checkpoints(run: str | Path) -> list[Path]:
     return sorted((path for path in Path(run).glob("checkpoint-*") if NAME.search(path.name)), key=step_of)
 
 
-def staging_folder(checkpoint: Path) -> Path:
-    """Returns where a checkpoint is written before it gets its name; all processes agree on it."""
-    return checkpoint.with_name(f".{checkpoint.name}.part")
-
-
 def finish(staging: Path, checkpoint: Path) -> None:
     """Lists the files of `staging` with their checksums, renames it to `checkpoint` (an old one goes away)."""
     files = (path for path in sorted(staging.rglob("*")) if path.is_file() and path.name != MANIFEST)
@@ -101,10 +96,7 @@ def manifest_of(checkpoint: Path) -> str:
 
 
 def checkpoints_to_average(paths: list[Path], last: int | None) -> list[Path]:
-    """Returns the folders named, or the last whole checkpoints of the one run named.
-
-    Raises: UserError when there are not that many, `last` comes with several folders, or vocabularies differ.
-    """
+    """Returns the folders named, of one vocabulary, or the last whole checkpoints of the one run named."""
     if last is None:
         _check_same_vocabularies(paths)
         return paths
@@ -144,12 +136,6 @@ def last_good(run: str | Path, tell: Callable[[str], None]) -> Path | None:
     return None
 
 
-def remove_leftovers(run: str | Path) -> None:
-    """Deletes what a killed process left half-written."""
-    for path in Path(run).glob(".checkpoint-*.part"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def rotate(run: str | Path, keep: set[int]) -> None:
     """Deletes all checkpoints of a run but those of the steps in `keep`."""
     for checkpoint in checkpoints(run):
@@ -160,10 +146,7 @@ def rotate(run: str | Path, keep: set[int]) -> None:
 
 
 def check_same_model(checkpoint: Path, config: Any) -> None:
-    """Refuses a checkpoint whose architecture or vocabulary is not the model's.
-
-    Raises: UserError naming the first differing field of config.json.
-    """
+    """Refuses a checkpoint whose architecture or vocabulary is not the model's, by the first differing field."""
     theirs, ours = read_part(checkpoint, CONFIG), json.loads(config.to_json_string(use_diff=False))
     if name := _other_field(theirs, ours):
         raise UserError(
@@ -179,24 +162,11 @@ def _other_field(config: Mapping[str, Any], other: Mapping[str, Any]) -> str | N
     return min(changed, key=lambda name: (name != "model_type", name), default=None)
 
 
-@contextmanager
-def explain_full_disk(folder: Path) -> Iterator[None]:
-    """Turns the errors of a full disk, while `folder` is written, into one message; removes what is half-written."""
-    with explained(folder):
-        try:
-            yield
-        except Exception:
-            shutil.rmtree(folder, ignore_errors=True)  # its space may be what is missing
-            raise
-
-
 def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
     """Returns the mean weights of model folders or checkpoints, as a state dict on the CPU in the dtype of the first.
 
-    One tensor at a time is read from each: memory for one model, whatever their number.
-
-    Raises: UserError when there is none, a folder has no safetensors weights, what configs say of the weights differs,
-    or directions, names, shapes or dtypes do, or a weight is no finite number.
+    One tensor at a time is read from each. Raises: UserError when there is none, or where weights, configs or
+    directions do not go together.
     """
     if not paths:
         raise UserError("no checkpoints to average.")
@@ -240,8 +210,7 @@ def write_model(
 ) -> Path:
     """Writes a model folder from a checkpoint's config and tokenizers and the mean weights of `weights_of`; atomically.
 
-    A causal language model's tokenizer puts <s> before a text and nothing behind it. Heads of objectives stay behind.
-    `generation` replaces the checkpoint's generation_config.
+    Heads of objectives stay behind. `generation` replaces the checkpoint's generation_config.
     """
     check_model_folder(checkpoint)
     with atomic_folder(folder) as new:

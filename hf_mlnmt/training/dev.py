@@ -33,15 +33,12 @@ class DevSet:
 
     Args:
         dataset: examples as in training, with source_lengths and target_lengths.
-        references: raw text, one per sentence.
+        references, sources: raw text, one per sentence; sources for metrics that read them.
         decode: token ids of many sentences -> texts (special tokens skipped, processing undone).
         metrics: functions of (outputs, references, sources), see `metric`; none: only the loss, no translation.
-        sources: raw text, for metrics that read it.
-        num_beams: 1 is greedy.
         batch_tokens: source tokens per batch, padding included.
         max_length: no output is longer than this, nor than twice the source plus 10.
         objective: whose loss is measured; None: translation, without smoothing. Its `items` must be one number.
-        name: before the names of what is measured, where a training has several development sets.
         languages: {"source": "en", "target": "de"}, between which a model of several languages translates.
         parts: an objective, and of how many first sentences the parts of its loss are measured too, per item.
         seen: what each metric has given so far.
@@ -67,16 +64,13 @@ class DevSet:
             raise UserError(f"{len(self.references)} references for {len(self.dataset)} development sentences.")
 
     def evaluate(self, model: PreTrainedModel, accelerator: Accelerator, **generation: Any) -> dict[str, float]:
-        """Measures loss per item (of translation: per target token), perplexity and metrics; the same on every process.
-
-        `accelerator` says which processes there are and what this one's device is.
-        """
+        """Measures loss per item (of translation: target token), perplexity and metrics; the same on every process."""
         asked: Any = model
         if self.languages and hasattr(model, "between"):
             asked = asked.between(self.languages["source"], self.languages["target"])
         with evaluating(model):
-            loss = self._loss(asked, accelerator)
-            parts = self._parts(asked, accelerator) if self.parts else {}
+            loss = self._losses(asked, accelerator, self.objective or Translation(model.config.pad_token_id))["loss"]
+            parts = self._losses(asked, accelerator, *self.parts) if self.parts else {}
             outputs = self._translate(asked, accelerator, generation) if self.metrics else []
         scores = {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0))), **parts}
         if self.metrics and self.decode:
@@ -90,10 +84,7 @@ class DevSet:
         return scores
 
     def _warn(self, measured: Mapping[str, float]) -> None:
-        """Says, once, which numbers have been the same for all translations so far: no best checkpoint is told by them.
-
-        Called where the translations are others than those of the evaluation before.
-        """
+        """Warns once of numbers that are the same, though the translations differ: they tell no best checkpoint."""
         for name, value in measured.items():
             values = self.seen.setdefault(name, [])
             values.append(value)
@@ -121,32 +112,21 @@ class DevSet:
             batch = collate([{**self.dataset[i], SHOWN: np.array([0, i])} for i in indices])
             yield indices, {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
 
-    def _loss(self, model: PreTrainedModel, accelerator: Accelerator) -> float:
-        objective = self.objective or Translation(model.config.pad_token_id)
-        totals = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
-        for _, batch in self._batches(objective.collate, accelerator):
-            with accelerator.autocast():
-                loss, parts = objective.loss(model, batch, num_items_in_batch=1)
-            if self.objective is None:  # auxiliary losses are no part of the translation's perplexity
-                loss = parts.get("translation", loss)
-            totals += torch.stack([loss.double(), objective.items(batch).double()])
-        total, items = accelerator.reduce(totals, "sum").tolist()
-        return total / max(1.0, items)
-
-    def _parts(self, model: PreTrainedModel, accelerator: Accelerator) -> dict[str, float]:
-        """Measures parts of a loss per item, batch by batch in the order of the sentences' lengths."""
-        assert self.parts is not None
-        objective, first = self.parts
-        names: dict[str, int] = {}
-        totals = torch.zeros(8, dtype=torch.float64, device=accelerator.device)  # items, then the parts
+    def _losses(
+        self, model: PreTrainedModel, accelerator: Accelerator, objective: Objective, first: int | None = None
+    ) -> dict[str, float]:
+        """Measures the loss per item or, of the first sentences, its parts; in the order of the sentences' lengths."""
+        places = {"items": 0, "loss": 1} if first is None else {"items": 0}
+        totals = torch.zeros(8, dtype=torch.float64, device=accelerator.device)
         for _, batch in self._batches(objective.collate, accelerator, first):
             with accelerator.autocast():
-                _, parts = objective.loss(model, batch, num_items_in_batch=1)
-            totals[0] += objective.items(batch).double()
-            for name, value in parts.items():
-                totals[names.setdefault(name, len(names) + 1)] += value.double()
+                loss, parts = objective.loss(model, batch, num_items_in_batch=1)
+            if first is None:  # auxiliary losses are no part of the translation's perplexity
+                parts = {"loss": parts.get("translation", loss) if self.objective is None else loss}
+            for name, value in {"items": objective.items(batch), **parts}.items():
+                totals[places.setdefault(name, len(places))] += value.double()
         items, *sums = accelerator.reduce(totals, "sum").tolist()
-        return {name: sums[place - 1] / max(1.0, items) for name, place in names.items()}
+        return {name: sums[place - 1] / max(1.0, items) for name, place in places.items() if place}
 
     def _translate(
         self, model: PreTrainedModel, accelerator: Accelerator, generation: dict[str, Any]
@@ -169,10 +149,7 @@ class DevSet:
 def metric(name: str, lowercase: bool = False, language: str | None = None) -> Metric:
     """Returns a metric by name: bleu, chrf, ter (sacreBLEU's, detokenised) or any other of the `evaluate` library.
 
-    `lowercase` leaves case out of sacreBLEU's: for a model of lower-cased text, whose every German noun would be wrong.
-    `language` is the target's, whose tokenizers sacreBLEU's have.
-
-    Raises: UserError when there is no such metric or it cannot be loaded.
+    `lowercase`: for a model of lower-cased text, whose every German noun would be wrong. `language`: the target's.
     """
     from hf_mlnmt.evaluation.scores import METRICS, sacrebleu_metric
 

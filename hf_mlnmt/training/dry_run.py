@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from hf_mlnmt.memory import peak_memory
-from hf_mlnmt.training.arguments import precision, schedule
+from hf_mlnmt.training.arguments import precision
 from hf_mlnmt.training.batching import BatchStatistics, TokenBatchSampler, batch_statistics
+from hf_mlnmt.training.sweep import duration
 from hf_mlnmt.training.tasks import Task, TaskBatchSampler, collate_in, lasting_parameters
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     counts = [batches * count / sampler.rotation.length for count in sampler.rotation.counts]
     tokens = [count * figure.target_tokens_per_batch for count, figure in zip(counts, figures)]
     seconds = sum(map(operator.mul, tokens, seconds_per_token))
-    cycles = schedule(recipe).ends(steps)
+    cycles = recipe.schedule.ends(steps)
     evaluations = len({*range(recipe.evaluation.every, steps, recipe.evaluation.every), steps, *cycles})
     state = trainer.model.num_parameters() * 16 / 2**20  # weights, gradients and Adam's two moments, float32
     lines = {
@@ -47,7 +48,7 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
         + (f", {len(cycles)} cycles of the learning rate" if cycles else ""),
         "speed": f"{sum(tokens) / seconds:,.0f} target tokens/s, {1 / seconds:.2f} steps/s "
         f"(measured: {STEPS} batches on {args.device} in {precision(args)})",
-        "time": f"about {_duration(steps * seconds)} of training, and {evaluations} evaluations on development sets",
+        "time": f"about {duration(steps * seconds)} of training, and {evaluations} evaluations on development sets",
         "memory": f"about {memory:,.0f} MiB in all, of which {state:,.0f} MiB weights, gradients and optimizer state",
     }
     width = max(map(len, lines))
@@ -119,9 +120,3 @@ def _step(trainer: TranslationTrainer, task: Task, sampler: TokenBatchSampler, b
     trainer.optimizer.step()
     trainer.optimizer.zero_grad()
     return int(task.data.target_lengths[batch].sum())
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

@@ -56,13 +56,9 @@ def changes(before: Recipe, now: Recipe) -> Changes:
 
 
 def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
-    """Returns the keys whose values differ, where none of them makes another training.
+    """Returns the keys whose values differ from those that the run in the folder `place` began with.
 
-    Args:
-        before: the recipe that the run began with.
-        place: the run's folder, for the message.
-
-    Raises: UserError that shows the conflicting keys, old -> new.
+    Raises: UserError that shows those that make another training, old -> new.
     """
     changed = changes(before, now)
     cycles = CYCLES if _differ_in_cycles_alone(before, now) else ()
@@ -119,10 +115,7 @@ REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOO
 
 
 def check_output(output: Path) -> None:
-    """Refuses a folder that cannot become, or is not, the folder of a run. Writes nothing.
-
-    Raises: UserError for a file, a folder of other things, and one that cannot be written.
-    """
+    """Raises UserError for a folder that cannot become, or is not, the folder of a run. Writes nothing."""
     if output.is_dir():
         others = sorted(path.name for path in output.iterdir() if not path.name.startswith("."))
         if others and not (output / RECIPE).is_file():
@@ -199,27 +192,17 @@ def alone(output: Path) -> AbstractContextManager[None]:
     )
 
 
-def kept_recipe(output: Path) -> Recipe | None:
-    """Returns the recipe that a run was last started with; None in a new folder."""
+def compare(output: Path, recipe: Recipe) -> Changes:
+    """Returns the keys that change something here; UserError where one must not, or the checkpoints are gone."""
     path = output / RECIPE
     if not path.is_file():
-        return None
+        return {}
     try:
-        return build(Recipe, load_yaml(path)[0], str(path))
+        before = build(Recipe, load_yaml(path)[0], str(path))
     except UserError as error:
         raise UserError(
             f"{error}\n{output} is the folder of another version's training, or of none: choose another --output."
         ) from error
-
-
-def compare(output: Path, recipe: Recipe) -> Changes:
-    """Returns the keys that change something in this folder, all of which may; none for a new folder.
-
-    Raises: UserError for a conflict, see `allowed_changes`, and for changes of a run whose checkpoints are gone.
-    """
-    before = kept_recipe(output)
-    if before is None:
-        return {}
     allowed = allowed_changes(before, recipe, str(output))
     changed = {key: values for key, values in allowed.items() if not is_below(key, WITHOUT_EFFECT)}
     if changed and (output / RESULTS).is_file() and not checkpoints.checkpoints(output / "checkpoints"):
@@ -240,7 +223,7 @@ def is_finished(output: Path, changes: Changes, tests: Callable[[], Sequence[Raw
 
 def clean(output: Path) -> None:
     """Cleans up after a killed process."""
-    for path in [*output.glob(".*.part"), *output.glob(".*.old"), *output.glob("data/.*.part")]:
+    for path in [*output.glob(".*.part"), *output.glob(".*.old"), *output.glob("*/.*.part")]:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
@@ -270,9 +253,5 @@ def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
 
 
 def made_from(output: Path) -> MadeFrom:
-    """Returns what each product of a run was made from.
-
-    Products are `model/<name>`, `translations/<file>` and `scores/<file>`. `data` and `tests` are the digests of the
-    training data and of all test sets' text, to see at the start whether they changed.
-    """
+    """Returns what was made from what: model/<name>, translations/<file>, scores/<file>, and the text itself."""
     return MadeFrom(output / MADE_FROM)

@@ -11,10 +11,6 @@ Reference: thesis on monolingual data, section 4.1, equations (4.1), (4.5), (4.6
 s(e) = log q(e) = alpha sum log p_TM + beta sum log p_LM, not divided by the length. Both parts of (4.14) are logged:
 log_q and log_z; the thesis finds that the loss falls through log_z alone. Start from a converged translation model.
 Departs: the lists are found by a model in evaluation mode, and scored in training mode, with dropout, as every target.
-
-Z, the sum over all translations, is approximated with gradients by n-best lists or trellises (section 4.1.2). Both ask
-the model for log q of tokens behind given histories, once, all in one batch (`rescore`); a score s is alpha
-sum log p_TM + beta sum log p_LM.
 """
 
 from __future__ import annotations
@@ -22,13 +18,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_mlnmt.modeling.loss import divisor
+from hf_mlnmt.recipe.schema import NBestSettings, TrellisSettings
 from hf_mlnmt.search.decoder import SourceBatch
 from hf_mlnmt.search.decoders import FusedDecoder
 from hf_mlnmt.search.trellis import END, Trellis, build_trellis
@@ -42,7 +39,6 @@ from hf_mlnmt.training.objectives import (
     Objective,
     Translation,
     evaluating,
-    refuse_smoothing,
     unwrap,
 )
 
@@ -84,10 +80,8 @@ class Histories:
 def rescore(model: Any, encoded: Any, mask: Tensor, ids: Tensor, sentences: Tensor, asked: Asked) -> Tensor:
     """Returns log q of the tokens that are asked for: (asked,), with gradients.
 
-    Args:
-        model: a fused model with sequence-level normalization.
-        encoded, mask: of every sentence, what the encoders gave, and which source positions are real.
-        ids: (rows, longest), decoder inputs. sentences: (rows,), whose translation each is.
+    encoded, mask: of every sentence, what the encoders gave, and which source positions are real. ids: (rows, longest),
+    decoder inputs. sentences: (rows,), whose translation each is.
     """
 
     def scores(first: int, last: int) -> Tensor:
@@ -117,19 +111,12 @@ def log_sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
     return torch.where(empty, -torch.inf, sums.masked_fill(empty, 1.0).log() + shift)
 
 
-# n-best lists
-
-
 def with_references(rows: Tensor, labels: Tensor, ends: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Puts the reference into n-best lists, once; says which of their rows count, and which is the reference.
 
-    Args:
-        rows: (sentences, n, longest), best first, without start token, padded behind an end token.
-        labels: (sentences, longest of them), ending with an end token, -100 behind it.
-
-    Returns: rows (sentences, n, longest) with -100 behind the end; (sentences, n), True for what has ended, the first
-        time that it is there; and (sentences,). The reference takes the place of the worst where it was not found; what
-        has not ended is worse than what has.
+    rows: (sentences, n, longest), best first, without start token, padded behind an end token. labels: (sentences,
+    longest of them). Returns rows with -100 behind the end; (sentences, n), True for what has ended, the first time
+    that it is there; and (sentences,). The reference takes the place of the worst where it was not found.
     """
     is_end = torch.isin(rows, torch.tensor(list(ends), device=rows.device))
     ended = is_end.any(-1)
@@ -163,9 +150,6 @@ def n_best_sums(model: Any, encoded: Any, mask: Tensor, rows: Tensor, counted: T
     return torch.cat([log_z, sums], dim=1)
 
 
-# Trellises
-
-
 def trellis_sums(
     model: Any, encoded: Any, mask: Tensor, trellises: Sequence[Trellis], references: Sequence[Sequence[int]]
 ) -> tuple[Tensor, Tensor]:
@@ -193,37 +177,28 @@ def trellis_sums(
 
 
 class _Level(NamedTuple):
-    """The arcs of all sentences between two steps: numbers (arcs,) each."""
+    """The arcs of all sentences between two steps: (parent, which of the scores, child or sentence that ends)."""
 
-    parents: list[int]
-    asked: list[int]  # which of the scores
-    children: list[int]
+    arcs: list[tuple[int, int, int]]
+    ending: list[tuple[int, int, int]]
     nodes: int  # of the step that they go to
-    ended_parents: list[int]
-    ended_asked: list[int]
-    ended_sentences: list[int]
 
 
 def _levels(trellises: Sequence[Trellis], histories: Histories, asked: list[tuple[int, int, int]]) -> list[_Level]:
     """Returns the arcs by step, nodes numbered over all sentences; what they ask is added to `asked`."""
     levels = []
-    for level in range(max(len(trellis.arcs) for trellis in trellises)):
-        arcs = _Level([], [], [], sum(_count(trellis, level + 1) for trellis in trellises), [], [], [])
+    for step in range(max(len(trellis.arcs) for trellis in trellises)):
+        level = _Level([], [], sum(_count(trellis, step + 1) for trellis in trellises))
         first = following = 0
         for sentence, trellis in enumerate(trellises):
-            for parent, token, child in trellis.arcs[level] if level < len(trellis.arcs) else []:
-                row = histories.row_of[sentence, trellis.nodes[level][parent]]
+            for parent, token, child in trellis.arcs[step] if step < len(trellis.arcs) else []:
                 if child == END:
-                    arcs.ended_parents.append(first + parent)
-                    arcs.ended_asked.append(len(asked))
-                    arcs.ended_sentences.append(sentence)
+                    level.ending.append((first + parent, len(asked), sentence))
                 else:
-                    arcs.parents.append(first + parent)
-                    arcs.asked.append(len(asked))
-                    arcs.children.append(following + child)
-                asked.append((row, level, token))
-            first, following = first + _count(trellis, level), following + _count(trellis, level + 1)
-        levels.append(arcs)
+                    level.arcs.append((first + parent, len(asked), following + child))
+                asked.append((histories.row_of[sentence, trellis.nodes[step][parent]], step, token))
+            first, following = first + _count(trellis, step), following + _count(trellis, step + 1)
+        levels.append(level)
     return levels
 
 
@@ -234,18 +209,16 @@ def _count(trellis: Trellis, level: int) -> int:
 def _forward(levels: Sequence[_Level], scores: Tensor, sentences: int, device: Any) -> Tensor:
     """Returns log Z (sentences,): Q of a node is the sum over its arcs of the parent's Q times the token's q."""
 
-    def numbers(values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.long, device=device)
+    def along(arcs: list[tuple[int, int, int]]) -> tuple[Tensor, Tensor]:
+        parents, asked, ends = torch.tensor(arcs, dtype=torch.long, device=device).view(-1, 3).unbind(1)
+        return sums[parents] + scores[asked], ends
 
-    sums = scores.new_zeros(sentences)  # log Q of the roots
-    ended, owners = [], []
+    sums, ending = scores.new_zeros(sentences), []  # log Q of the roots
     for level in levels:
-        ended.append(sums[numbers(level.ended_parents)] + scores[numbers(level.ended_asked)])
-        owners.append(numbers(level.ended_sentences))
-        sums = log_sums(
-            sums[numbers(level.parents)] + scores[numbers(level.asked)], numbers(level.children), level.nodes
-        )
-    return log_sums(torch.cat(ended), torch.cat(owners), sentences)
+        ending.append(along(level.ending))
+        sums = log_sums(*along(level.arcs), level.nodes)
+    values, owners = map(torch.cat, zip(*ending))
+    return log_sums(values, owners, sentences)
 
 
 FUSED = Need("a fused model (hf-mlnmt model fuse)", lambda model: hasattr(model, "factors"))
@@ -256,27 +229,19 @@ SEQUENCE = Need(
 
 
 def _of_fused(kind: Any, settings: Any, given: Ingredients) -> Any:
-    """Makes an objective of the three, as `Objective.of`."""
-    refuse_smoothing(given.label_smoothing)
+    given.smoothing(settings)
     return kind(pad_token_id=given.model.config.pad_token_id, **vars(settings))
 
 
 @dataclass
 class FusionSymbol(Translation):
-    """Cross-entropy of the renormalised product (4.1), whatever the model's `normalization` is for its search.
-
-    The cheapest of the three, without a search; it does not train what a sequence-level model searches with.
-    """
+    """Cross-entropy of the renormalised product (4.1), whatever the model's `normalization`: the cheapest one."""
 
     needs = (*Translation.needs, FUSED)
-
-    def __post_init__(self) -> None:
-        if self.label_smoothing:
-            raise ValueError("label smoothing is not defined for a fused model")
-
     of = classmethod(_of_fused)
 
 
+@dataclass
 class FusionSequence(Objective):
     """The base of both approximations of (4.5)."""
 
@@ -307,21 +272,12 @@ class FusionSequence(Objective):
 
 
 @dataclass
-class FusionNBest(FusionSequence):
+class FusionNBest(NBestSettings, FusionSequence):
     """log Z - s (4.5), Z the sum over an n-best list of a beam search, made anew for every batch.
 
-    `FusionTrellis` sums over more translations than such a list holds. The reference is always in the list: in the
-    place of the worst, unless it was found. Its settings are those of NBestSettings (recipe/schema.py); the thesis has
-    both values of `found_by`, section 4.4.2.
+    The reference takes the place of the worst, unless it was found. The thesis has both values of `found_by`, 4.4.2.
     """
 
-    pad_token_id: int
-    n: int = 12
-    found_by: Literal["q", "translation"] = "q"
-    length_penalty: float = 0.0
-    max_length: int | None = None
-    reuse: int = 1
-    dev_sentences: int = 200
     kept: dict[tuple[tuple[int, ...], ...], tuple[Tensor, int]] = field(default_factory=dict, repr=False)
 
     def measured_parts(self) -> tuple[Objective, int] | None:
@@ -370,18 +326,8 @@ class FusionNBest(FusionSequence):
 
 
 @dataclass
-class FusionTrellis(FusionSequence):
-    """log Z - s (4.5), Z the sum over the trellis of a beam search with recombination, made anew for every batch.
-
-    The reference's q is added where its path was pruned. Its settings are those of TrellisSettings (recipe/schema.py).
-    """
-
-    pad_token_id: int
-    beams: int = 12
-    k: int = 1
-    max_length: int | None = None
-    tolerance: float = 1e-6
-    dev_sentences: int = 200
+class FusionTrellis(TrellisSettings, FusionSequence):
+    """log Z - s (4.5), Z over the trellis of a beam search with recombination; the reference is added where pruned."""
 
     def sums(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         source, mask, labels = batch["input_ids"], batch["attention_mask"], batch["labels"]

@@ -12,6 +12,7 @@ A tensor that several parts name comes from the narrowest: embeddings, then enco
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,9 +25,10 @@ from transformers import PreTrainedModel
 
 from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.errors import UserError, naming
 from hf_mlnmt.model_folder import CONFIG, check_model_folder, first_line, open_weights, read_part
 from hf_mlnmt.training.checkpoints import NO_ARCHITECTURE
+from hf_mlnmt.training.objectives import part_of
 from hf_mlnmt.training.tasks import is_head
 
 NARROWEST_FIRST = ("embeddings", "encoder", "decoder", "all")
@@ -43,9 +45,7 @@ Shapes = dict[str, list[int]]
 class Account:
     """The account of what became of each tensor: name -> shape.
 
-    sources: part -> folder or Hub name, as the recipe has it.
     loaded, initialised: of the model; dropped: of the folders, with the folder before the name if there are several.
-    notes: sides that read embeddings they were not trained with.
     """
 
     sources: dict[str, str]
@@ -60,7 +60,7 @@ class Account:
         lines = [f"init_from: {named}"]
         for kind in ("loaded", "initialised", "dropped"):
             shapes: Shapes = getattr(self, kind)
-            numbers = sum(_size(shape) for shape in shapes.values())
+            numbers = sum(map(math.prod, shapes.values()))
             lines.append(f"{kind:<12} {len(shapes):>4} tensors, {numbers:,} numbers")
             if kind != "loaded":
                 lines += [f"  {name} {shape}" for name, shape in list(shapes.items())[:SHOWN]]
@@ -75,10 +75,7 @@ def read_sources(value: str | Mapping[str, str]) -> dict[str, str]:
 
 
 def local_folder(name: str, root: Path, part: str = "init_from") -> Path:
-    """Returns the folder itself, relative to `root` or not; of a name on the Hub, where its files were put.
-
-    Raises: UserError when there is neither.
-    """
+    """Returns the folder, relative to `root` or not; of a name on the Hub, where its files were put."""
     for path in (root / name, Path(name)):
         if path.is_dir():
             return path
@@ -94,16 +91,11 @@ def local_folder(name: str, root: Path, part: str = "init_from") -> Path:
 
 
 def check_sources(sources: Mapping[str, str], root: Path, file: str = "recipe") -> None:
-    """Refuses folders that no weights can be taken from; they are looked at, not read.
-
-    Raises: UserError for one that is not there, has no safetensors weights or no tokenizer.
-    """
+    """Raises UserError for folders that are not there or have no weights or tokenizer; they are not read."""
     for name in set(sources.values()):
         folder = local_folder(name, root, f"{file}: init_from")
-        try:
+        with naming(f"{file}: init_from"):
             check_model_folder(folder)
-        except UserError as error:
-            raise UserError(f"{file}: init_from: {error}") from error
         with ExitStack() as stack:
             open_weights(folder, stack)
         load_tokenizers(folder)
@@ -112,22 +104,18 @@ def check_sources(sources: Mapping[str, str], root: Path, file: str = "recipe") 
 def initialise(
     model: PreTrainedModel, sources: Mapping[str, str], root: Path, tokenizers: Tokenizers, file: str = "recipe"
 ) -> Account:
-    """Puts the weights of `sources` into the model.
+    """Puts the weights of `sources`, part -> folder or Hub name, into the model.
 
     Args:
-        model: the model, with the weights it begins with otherwise.
-        sources: part -> folder or Hub name.
         root: what folders are relative to.
         tokenizers: of this training.
         file: the recipe, for messages.
 
-    Raises:
-        UserError: a part that the model has not; a folder without safetensors; other tokenizers than this training's,
-            where the part has a row for each subword; a config that gives the weights another meaning; a tensor of
-            another shape; a part of which the folder has nothing.
+    Raises: UserError for what does not fit: a part, tokenizers where the part has a row for each subword, a config that
+        gives the weights another meaning, a shape.
     """
-    wanted = _sources_of_tensors(model, sources, file)
-    state, account = model.state_dict(), Account(dict(sources))
+    tensors, names, account = model.state_dict(keep_vars=True), _names(model), Account(dict(sources))
+    wanted = _sources_of_tensors(model, names, sources, file)
     rows = {table.shape[0] for table in _tables(model)}  # what has so many has one for each subword
     stored: dict[str, dict[str, Any]] = {}  # folder as named -> its tensors
     used: dict[str, set[str]] = {}
@@ -135,18 +123,37 @@ def initialise(
         for part, name in sources.items():
             where = f"{file}: init_from{'' if list(sources) == ['all'] else f'.{part}'}: {name}"
             folder = local_folder(name, root, f"{file}: init_from")
-            keys = [key for key, of in wanted.items() if of == part]
-            if tokenizers.each or not rows or any(rows & {*state[key].shape} for key in keys):
+            keys = {key: names[key] for key, of in wanted.items() if of == part}
+            if tokenizers.each or not rows or any(rows & {*tensors[key].shape} for key in keys):
                 _check_tokenizers(folder, tokenizers, part, where)
-            theirs = _read_config(folder, where)
+            if not (config := read_part(folder, CONFIG)):
+                raise UserError(f"{where}: {folder / CONFIG} cannot be read. Give the folder of a model.")
             stored[name] = stored.get(name) or open_weights(folder, stack)
-            shared = _check_config(theirs, model, part, where, list(stored[name]))
-            used.setdefault(name, set()).update(_copy(state, keys, stored[name], model, where, account, shared))
-        for name, tensors in stored.items():
+            shared = _check_config(config, model, part, where, list(stored[name]))
+            found = dict(_stored_names(keys, stored[name], f"{model.base_model_prefix}.", shared))
+            if not found:
+                raise UserError(
+                    f"{where}: none of its {len(stored[name])} tensors is of this part; the first is "
+                    f"{next(iter(stored[name]), 'none')}, and {next(iter(keys), 'none')} is looked for. Is it a model "
+                    "of this kind?"
+                )
+            for key, theirs in found.items():
+                tensor = stored[name][theirs].get_tensor(theirs)
+                if tensor.shape != tensors[key].shape:
+                    raise UserError(
+                        f"{where}: {theirs} has the shape {list(tensor.shape)} there and {list(tensors[key].shape)} "
+                        "here. Give the model the sizes of that one (model.settings), or leave the part out "
+                        "(init_from: {part: folder})."
+                    )
+                with torch.no_grad():
+                    tensors[key].copy_(tensor)
+                account.loaded[key] = list(tensor.shape)
+            used.setdefault(name, set()).update(found.values())
+        for name, there in stored.items():
             prefix = f"{name}: " if len(stored) > 1 else ""
-            for key in sorted(tensors.keys() - used[name]):
-                account.dropped[prefix + key] = list(tensors[key].get_slice(key).get_shape())
-    account.initialised = {key: list(state[key].shape) for key in _own_names(model) if key not in account.loaded}
+            for key in sorted(there.keys() - used[name]):
+                account.dropped[prefix + key] = list(there[key].get_slice(key).get_shape())
+    account.initialised = {key: list(tensors[key].shape) for key in names if key not in account.loaded}
     account.notes = list(_notes(model, wanted, sources))
     return account
 
@@ -155,11 +162,11 @@ def _notes(model: PreTrainedModel, wanted: Mapping[str, str], sources: Mapping[s
     """Yields a sentence for each side whose layers and token embeddings are not of one folder."""
     tensors = model.state_dict(keep_vars=True)
     for side in ("encoder", "decoder"):
-        part: Any = getattr(model, f"get_{side}", lambda: None)()
+        part = part_of(model, side)
         if side not in sources or not hasattr(part, "get_input_embeddings"):
             continue
         table = getattr(part.get_input_embeddings(), "weight", None)
-        keys = [key for key in _own_names(model) if tensors[key] is table]
+        keys = [key for key in _names(model) if tensors[key] is table]
         folder = sources.get(wanted.get(keys[0], "")) if keys else sources[side]
         if folder != sources[side]:
             read = f"are of {folder}" if folder else "begin anew"
@@ -170,103 +177,54 @@ def _notes(model: PreTrainedModel, wanted: Mapping[str, str], sources: Mapping[s
             )
 
 
-def _copy(
-    state: dict[str, Tensor],
-    wanted: Sequence[str],
-    stored: Mapping[str, Any],
-    model: PreTrainedModel,
-    where: str,
-    account: Account,
-    shared: bool,
-) -> set[str]:
-    """Copies the wanted tensors that are stored, and returns the stored names that were used.
+def _names(model: PreTrainedModel) -> dict[str, list[str]]:
+    """Returns the first name of each tensor -> all its names; the heads of objectives are none of the model's."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if not is_head(name):
+            names.setdefault(id(tensor), []).append(name)
+    return {each[0]: each for each in names.values()}
 
-    shared: one table is both sides' there, stored as the decoder's.
-    """
-    used = set()
-    for key in wanted:
-        names = list(_names_of(model, key))
+
+def _stored_names(
+    keys: Mapping[str, Sequence[str]], stored: Mapping[str, Any], base: str, shared: bool
+) -> Iterator[tuple[str, str]]:
+    """Yields each tensor with the name that it is stored under, with or without `base`; shared: one table for both."""
+    for key, names in keys.items():
+        possible = [each for name in names for each in (name, name.removeprefix(base), base + name)]
         if shared:
-            names += [name.replace("encoder.embed_tokens.", "decoder.embed_tokens.") for name in names]
-        name = next((name for name in names if name in stored), None)
-        if name is None:
-            continue
-        tensor, place = stored[name].get_tensor(name), state[key]
-        if tensor.shape != place.shape:
-            raise UserError(
-                f"{where}: {name} has the shape {list(tensor.shape)} there and {list(place.shape)} here. Give the "
-                "model the sizes of that one (model.settings), or leave the part out (init_from: {part: folder})."
-            )
-        with torch.no_grad():
-            place.copy_(tensor)
-        used.add(name)
-        account.loaded[key] = list(tensor.shape)
-    if not used:
-        raise UserError(
-            f"{where}: none of its {len(stored)} tensors is of this part; the first is {next(iter(stored), 'none')}, "
-            f"and {wanted[0]} is looked for. Is it a model of this kind?"
-        )
-    return used
+            possible += [name.replace("encoder.embed_tokens.", "decoder.embed_tokens.") for name in possible]
+        if (found := next(filter(stored.__contains__, possible), None)) is not None:
+            yield key, found
 
 
-def _own_names(model: PreTrainedModel) -> Iterator[str]:
-    """Yields the first name of each tensor of the model; the heads of objectives are none of it."""
-    seen: set[int] = set()
-    for key, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen and not is_head(key):
-            seen.add(id(tensor))
-            yield key
-
-
-def _names_of(model: PreTrainedModel, key: str) -> Iterator[str]:
-    """Yields the names that a tensor may be stored under: those it has here, with and without the inner model's."""
-    tensors, base = model.state_dict(keep_vars=True), f"{model.base_model_prefix}."
-    for name in (name for name, tensor in tensors.items() if tensor is tensors[key]):
-        yield from (name, name.removeprefix(base), base + name)
-
-
-def _sources_of_tensors(model: PreTrainedModel, sources: Mapping[str, str], file: str) -> dict[str, str]:
+def _sources_of_tensors(
+    model: PreTrainedModel, names: Mapping[str, Sequence[str]], sources: Mapping[str, str], file: str
+) -> dict[str, str]:
     """Returns tensor -> the part that it comes from, without those that no part of `sources` names."""
-    parts = _parts_of_tensors(model)
+    tensors, output, tables = model.state_dict(keep_vars=True), model.get_output_embeddings(), _tables(model)
+    modules = {side: part_of(model, side) for side in ("encoder", "decoder")}
+    prefixes = {
+        f"{name}.": side for name, module in model.named_modules() for side, part in modules.items() if module is part
+    }
+    parts: dict[str, set[str]] = {}  # tensor -> those it belongs to
+    for key, own in names.items():
+        inside = {side for prefix, side in prefixes.items() if any(name.startswith(prefix) for name in own)}
+        if output is not None and tensors[key] is output.weight:
+            inside.add("decoder")
+        parts[key] = {"all"} | (inside if len(inside) == 1 else set())
+        if any(tensors[key] is table for table in tables):
+            parts[key].add("embeddings")
     for part in sources:
         if not any(part in of for of in parts.values()):
             raise UserError(f"{file}: init_from.{part}: {type(model).__name__} has no {part} of its own to begin with.")
-    source_of = {}
-    for key, of in parts.items():
-        if named := [part for part in NARROWEST_FIRST if part in of and part in sources]:
-            source_of[key] = named[0]
-    return source_of
-
-
-def _parts_of_tensors(model: PreTrainedModel) -> dict[str, set[str]]:
-    """Returns each tensor by its first name -> the parts it belongs to."""
-    tensors = model.state_dict(keep_vars=True)
-    sides = {side: _prefix(model, side) for side in ("encoder", "decoder")}
-    output = model.get_output_embeddings()
-    tables = _tables(model)
-    parts_of = {}
-    for key in _own_names(model):
-        tensor = tensors[key]
-        names = [name for name, other in tensors.items() if other is tensor]
-        inside = {side for side, prefix in sides.items() if prefix and any(name.startswith(prefix) for name in names)}
-        if output is not None and tensor is output.weight:
-            inside.add("decoder")
-        parts_of[key] = {"all"} | (inside if len(inside) == 1 else set())
-        if any(tensor is table for table in tables):
-            parts_of[key].add("embeddings")
-    return parts_of
-
-
-def _prefix(model: PreTrainedModel, side: str) -> str | None:
-    """Returns the beginning of the names of the encoder's or decoder's tensors, or None."""
-    get = getattr(model, f"get_{side}", None)
-    module = get() if get is not None else None
-    return next((f"{name}." for name, other in model.named_modules() if name and other is module), None)
+    named = {key: [part for part in NARROWEST_FIRST if part in of and part in sources] for key, of in parts.items()}
+    return {key: of[0] for key, of in named.items() if of}
 
 
 def _tables(model: PreTrainedModel) -> list[Tensor]:
     """Returns the output projection, and the token embeddings of the model and of its two sides."""
-    owners: list[Any] = [model, *(getattr(model, f"get_{side}", lambda: None)() for side in ("encoder", "decoder"))]
+    owners: list[Any] = [model, part_of(model, "encoder"), part_of(model, "decoder")]
     inputs = [owner.get_input_embeddings() for owner in owners if hasattr(owner, "get_input_embeddings")]
     return [module.weight for module in (model.get_output_embeddings(), *inputs) if hasattr(module, "weight")]
 
@@ -293,12 +251,6 @@ def _same_words(tokenizer: Any, other: Any) -> bool:
     return identity_of(tokenizer, around=False) == identity_of(other, around=False)
 
 
-def _read_config(folder: Path, where: str) -> dict[str, Any]:
-    if not (content := read_part(folder, CONFIG)):
-        raise UserError(f"{where}: {folder / CONFIG} cannot be read. Give the folder of a model.")
-    return content
-
-
 def _check_config(
     theirs: Mapping[str, Any], model: PreTrainedModel, part: str, where: str, stored: Sequence[str]
 ) -> bool:
@@ -317,7 +269,3 @@ def _check_config(
                 f"something else. Set model.settings.{name} to {theirs[name]!r}, or take another model."
             )
     return bool(theirs.get(SHARED)) and both_sides
-
-
-def _size(shape: Sequence[int]) -> int:
-    return int(torch.Size(shape).numel())

@@ -8,15 +8,14 @@ stay as they are, bit for bit.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import transformers
 from transformers import AutoConfig, PreTrainedConfig
 
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.errors import UserError, naming, suggest
 from hf_mlnmt.generation.fusing import fuse
 from hf_mlnmt.model_folder import GENERATION_CONFIG, load_model, read_config, read_part
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
@@ -29,12 +28,7 @@ SIDES = ("source", "target")
 
 
 def extended_config(folder: Path, languages: Mapping[str, Sequence[str]], where: str, sizes: Mapping[str, int]) -> Any:
-    """Returns a model's config with the tasks' languages, {"source_languages": [...], "target_languages": [...]}.
-
-    sizes: of the languages' vocabularies, where each has its own.
-
-    Raises: UserError for another kind of model, and when nothing is to be added.
-    """
+    """Returns a model's config with the tasks' languages; sizes: of their vocabularies, where each has its own."""
     config = read_config(folder)
     if not hasattr(config, "source_languages"):
         raise UserError(f"{where}: model.add_to: {folder} has no modules of single languages ({config.model_type}).")
@@ -51,9 +45,9 @@ def extended_config(folder: Path, languages: Mapping[str, Sequence[str]], where:
     return config
 
 
-def with_languages(folder: Path, config: Any) -> Any:
-    """Loads the model of a folder and adds the languages of `config`; what it had is frozen."""
-    model = load_model(folder, dtype="float32")
+def with_languages(recipe: Recipe, root: Path, config: Any) -> Any:
+    """Loads the model of model.add_to and adds the languages of `config`; what it had is frozen."""
+    model = load_model(local_folder(str(recipe.model.add_to), root, f"{recipe.path}: model.add_to"), dtype="float32")
     known = {name for name, _ in model.named_parameters()}
     wanted, there = ([set(getattr(each, f"{side}_languages")) for side in SIDES] for each in (config, model.config))
     sides = [new - old for new, old in zip(wanted, there)]
@@ -85,10 +79,7 @@ def token_rules(recipe: Recipe, root: Path, begun: Path | None) -> dict[str, Any
 def config_of_recipe(
     recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[str], None]
 ) -> PreTrainedConfig:
-    """Returns the model's config for tokenizers of these sizes and ids.
-
-    Raises: UserError for an unknown system, shape or field, or too few positions; what the config itself refuses.
-    """
+    """Returns the model's config for tokenizers of these sizes and ids. UserError for what cannot be."""
     config = _config(recipe, tokenizers, root, tell)
     longest = max(recipe.data.max_length, recipe.decoding.max_new_tokens + 1)
     positions = getattr(config, "max_position_embeddings", None)
@@ -100,34 +91,8 @@ def config_of_recipe(
     return config
 
 
-def auto_class(recipe: Recipe, parts: Collection[str | None], config: PreTrainedConfig, translated: bool) -> Any:
-    """Returns the Auto class of the model: of the whole one, or of the part that an objective needs alone.
-
-    Args:
-        parts: `Objective.whole_model` of all tasks.
-        translated: whether a development or test set holds pairs.
-
-    Raises: UserError where pairs are to be scored with a model that does not translate.
-    """
-    architecture = architecture_of(config)
-    if architecture is None:
-        name = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
-    else:
-        alone = next(iter(parts)) if len(parts) == 1 else None
-        name = alone if alone in architecture.heads else architecture.auto_class
-    if name != "AutoModelForSeq2SeqLM" and translated:
-        raise UserError(
-            f"{recipe.path}: data.dev or data.test holds pairs, but the model that is trained here does not translate: "
-            "give text of one language ({path: ..., language: ...}) with objective, or a dev set to each task."
-        )
-    return getattr(transformers, name)
-
-
 def fused_model(recipe: Recipe, root: Path) -> FusionForConditionalGeneration:
-    """Fuses what model.fuse names, with the members' weights.
-
-    Raises: UserError when a model is not there, or does not go with the others.
-    """
+    """Fuses what model.fuse names, with the members' weights."""
     settings = dataclasses.asdict(recipe.model.fuse)  # type: ignore[arg-type]
     named: dict[str, Any] = {}
     for kind in ("translation", "language_model"):
@@ -145,19 +110,6 @@ def speaks_many(recipe: Recipe, root: Path) -> bool:
     if settings.system is not None:
         return "source_languages" in find_system(settings.system).architecture.config_class.__dataclass_fields__
     return hasattr(read_config(_config_path(recipe, root)[0]), "source_languages")
-
-
-def _check_tokenizer(recipe: Recipe) -> None:
-    """Refuses what a tokenizer for each language cannot have. Raises: UserError naming the key."""
-    settings = recipe.tokenizer
-    if settings.joint or settings.path is not None:
-        return
-    for key in ("languages", "processing"):
-        if getattr(settings, key):
-            raise UserError(
-                f"{recipe.path}: tokenizer.{key} is for one vocabulary of all languages, and tokenizer.joint is false: "
-                "here each language has its own. Use one of the two."
-            )
 
 
 def languages_of_tasks(recipe: Recipe) -> dict[str, list[str]]:
@@ -194,11 +146,9 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
             "size of the vocabulary is tokenizer.vocab_size."
         )
     if settings.system is not None:
-        try:
+        with naming(f"{recipe.path}: model"):
             fixed = alone if find_system(settings.system).architecture.kind == "language-model" else both
             return config_for(settings.system, settings.shape, **{**settings.settings, **fixed})
-        except UserError as error:
-            raise UserError(f"{recipe.path}: model: {error}") from error
     assert path is not None
     config = read_config(path)
     known = {item.name for item in dataclasses.fields(config)}
@@ -230,7 +180,13 @@ def _fields_of_both_sides(recipe: Recipe, tokenizers: Tokenizers, root: Path) ->
     if not speaks_many(recipe, root):
         return fields
     languages, sizes = languages_of_tasks(recipe), tokenizers.sizes()
-    _check_tokenizer(recipe)
+    settings = recipe.tokenizer
+    for key in () if settings.joint or settings.path is not None else ("languages", "processing"):
+        if getattr(settings, key):
+            raise UserError(
+                f"{recipe.path}: tokenizer.{key} is for one vocabulary of all languages, and tokenizer.joint is false: "
+                "here each language has its own. Use one of the two."
+            )
     missing = [code for codes in languages.values() for code in codes if code not in sizes]
     if sizes and missing:
         raise UserError(
@@ -244,8 +200,7 @@ def _fields_of_both_sides(recipe: Recipe, tokenizers: Tokenizers, root: Path) ->
 def _config_path(recipe: Recipe, root: Path) -> tuple[Path, bool]:
     """Returns the place of the model's config, and whether it is a record, which any tokenizer goes with.
 
-    A record is modeling/<record>.json beside the recipe's folder, or one of the project's own. Without one the config
-    is that of the model whose weights are all taken (init_from).
+    A record is beside the recipe's folder, or one of the project's own; else the config is that of `init_from`.
     """
     sources = read_sources(recipe.init_from or {})
     if recipe.model.record is None and "all" in sources:

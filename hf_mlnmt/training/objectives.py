@@ -1,7 +1,6 @@
 """Objectives: the batch that is built, and the sum of losses over it. They know no Trainer and no device, and compose.
 
-Reference: thesis on monolingual data, section 4.2, of the objectives on text of one language (its equation numbers are
-used here).
+Reference: thesis on monolingual data, section 4.2, of the objectives on text of one language.
 
 | in a recipe | objective | the model reads | it predicts | equation |
 | --- | --- | --- | --- | --- |
@@ -13,17 +12,12 @@ used here).
 | fusion-... | those of fused models | | | fusion_objectives.py |
 
 A loss is a sum over predicted positions, divided by the predicted positions of the step; of Translation it is the
-label-smoothed cross-entropy, plus whatever the model adds by itself. Objectives on text pre-train a model or a part of
-it, or are tasks beside translation. The projection W_proj of the encoder's two is of the objective (`head`), unless the
-model has one (encoder_models.py).
-
-An objective that is made of others collates their batches, adds up their losses, and has their needs and heads; its
-`items` may be a tensor with a number for each of them.
+label-smoothed cross-entropy, plus whatever the model adds by itself. The projection W_proj of the encoder's two is of
+the objective (`head`), unless the model has one (encoder_models.py).
 
 tau (`Distortion`) hides, replaces or only marks tokens that are to be predicted, after Devlin et al. 2019, "BERT",
 section 3.1. Each token is distorted with probability 0.15, independently of the others. Of the distorted ones 0.8
-become <mask>, 0.1 stay as they are and 0.1 become a token that is drawn uniformly. All of them are predicted. Special
-tokens are neither distorted nor drawn.
+become <mask>, 0.1 stay as they are and 0.1 become a token that is drawn uniformly. All of them are predicted.
 """
 
 from __future__ import annotations
@@ -45,7 +39,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling.encoder_models import EncoderWithProjection
 from hf_mlnmt.modeling.loss import cross_entropy, divisor, head_cross_entropy, projected_cross_entropy
 from hf_mlnmt.modeling.transformer import Decoder, Encoder
-from hf_mlnmt.recipe.schema import DistortionSettings, EncoderSettings, SmoothedSettings
+from hf_mlnmt.recipe.schema import DistortionSettings, EncoderSettings
 
 SHOWN = "shown"  # of an example: (epoch, number of the example), for what is drawn anew each time that it is shown
 IGNORED = -100  # label of a position that counts nothing, as everywhere in Transformers
@@ -70,15 +64,13 @@ class Ingredients:
     seed: int = 1
     sides: frozenset[TextSide] = frozenset()
 
-    def smoothing(self, settings: SmoothedSettings) -> float:
-        """Returns the label smoothing of an objective with these settings."""
-        return self.label_smoothing if settings.label_smoothing is None else settings.label_smoothing
-
-
-def refuse_smoothing(smoothing: float) -> None:
-    """Raises UserError for label smoothing of a fused model."""
-    if smoothing:
-        raise UserError(f"label_smoothing is {smoothing}: it is not defined for a fused model; set label_smoothing: 0.")
+    def smoothing(self, settings: Any) -> float:
+        """Returns the label smoothing of an objective with these settings. UserError for that of a fused model."""
+        own = getattr(settings, "label_smoothing", None)
+        smoothing = self.label_smoothing if own is None else own
+        if smoothing and hasattr(self.model, "factors"):
+            raise UserError(f"label_smoothing is {smoothing}: it is not defined for a fused model; set it to 0.")
+        return smoothing
 
 
 @dataclass(frozen=True)
@@ -94,10 +86,9 @@ class Objective(ABC):
 
     translates: whether a model that is trained so translates, so that a development set of it can be scored.
     needs: what a model must have; asked before training.
-    whole_model: the Auto class of the model that this objective trains when it has no other task beside it: the part
-        that it needs, with its head. None: of the whole translation model, or the language model.
-    head: a module that the objective trains beside the model and that the finished model is without; None for none.
-        It is made before the trainer, which puts it where the model is.
+    whole_model: the Auto class of the part of a model that this objective trains when it has no other task beside it;
+        None: of the whole translation model, or the language model.
+    head: a module that the objective trains beside the model and that the finished model is without.
     """
 
     translates: ClassVar[bool] = False
@@ -137,13 +128,9 @@ class Objective(ABC):
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """Returns the scalar to minimise and its named parts (for logging; empty when there is only one).
 
-        It may call the model or any part of it. `num_items_in_batch` is what `items` counts in this task's batches of
-        the whole optimizer step, over accumulation and processes: the loss is a sum over the batch divided by it.
-        None: those of this batch.
+        The loss is a sum over the batch divided by `num_items_in_batch`: what `items` counts in this task's batches of
+        the whole optimizer step, over accumulation and processes; None: in this batch.
         """
-
-
-# What is asked of models, whatever is wrapped around them
 
 
 def unwrap(model: nn.Module) -> Any:
@@ -176,13 +163,10 @@ def computes_own_loss(model: nn.Module) -> bool:
     return getattr(unwrap(model), "computes_own_loss", False)
 
 
-def _part(model: nn.Module, side: str) -> Any:
+def part_of(model: nn.Module, side: str) -> Any:
+    """Returns the encoder or the decoder, or None."""
     get = getattr(unwrap(model), f"get_{side}", None)
     return get() if callable(get) else None
-
-
-def _is_encoder_decoder(model: nn.Module) -> bool:
-    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
 def _is_causal_model(model: nn.Module) -> bool:
@@ -192,18 +176,21 @@ def _is_causal_model(model: nn.Module) -> bool:
     return not (encoder or inner.config.is_encoder_decoder) and inner.get_output_embeddings() is not None
 
 
-ENCODER_DECODER = Need("an encoder and a decoder (config.is_encoder_decoder)", _is_encoder_decoder)
+ENCODER_DECODER = Need(
+    "an encoder and a decoder (config.is_encoder_decoder)",
+    lambda model: bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False)),
+)
 HAS_ENCODER = Need(
     "an encoder",
     lambda model: isinstance(unwrap(model), EncoderWithProjection) or bool(unwrap(model).config.is_encoder_decoder),
 )
 CAUSAL_ENCODER = Need(
     "an encoder of this package, whose self-attention can be made causal",
-    lambda model: isinstance(_part(model, "encoder"), Encoder),
+    lambda model: isinstance(part_of(model, "encoder"), Encoder),
 )
 HAS_DECODER = Need(
     "a decoder of this package, which can leave its attention over the source out, or a causal language model",
-    lambda model: isinstance(_part(model, "decoder"), Decoder) or _is_causal_model(model),
+    lambda model: isinstance(part_of(model, "decoder"), Decoder) or _is_causal_model(model),
 )
 NO_FUSION = Need(
     "a decoder that works without a source (with information_fusion it reads its auxiliary decoders, which read one)",
@@ -218,21 +205,20 @@ ONE_FOR_ALL = Need(
 # Batches and losses of all kinds
 
 
-def pad(rows: Sequence[np.ndarray], value: int, multiple: int = 1) -> tuple[np.ndarray, np.ndarray]:
+def pad(rows: Sequence[np.ndarray], value: int) -> tuple[np.ndarray, np.ndarray]:
     """Pads rows of different lengths with `value`: int64 (rows, longest), and the lengths (rows,)."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    longest = -(-int(lengths.max()) // multiple) * multiple
-    padded = np.full((len(rows), longest), value, np.int64)
+    padded = np.full((len(rows), int(lengths.max())), value, np.int64)
     for row, length, target in zip(rows, lengths, padded):
         target[:length] = row
     return padded, lengths
 
 
-def batch_of(inputs: Sequence[np.ndarray], labels: Sequence[np.ndarray], pad_token_id: int, multiple: int = 1) -> Batch:
+def batch_of(inputs: Sequence[np.ndarray], labels: Sequence[np.ndarray], pad_token_id: int) -> Batch:
     """Makes input_ids, attention_mask (sentences, longest input) and labels (sentences, longest of them), int64."""
-    ids, lengths = pad(inputs, pad_token_id, multiple)
+    ids, lengths = pad(inputs, pad_token_id)
     mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
-    arrays = {"input_ids": ids, "attention_mask": mask, "labels": pad(labels, IGNORED, multiple)[0]}
+    arrays = {"input_ids": ids, "attention_mask": mask, "labels": pad(labels, IGNORED)[0]}
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
@@ -251,11 +237,7 @@ class Translation(Objective):
     encoder-decoder of Transformers the loss is computed here from its logits, with the same formula:
         (1 - eps) * -log p(y) + eps * mean over the vocabulary of -log p       (Szegedy et al. 2016, section 7)
 
-    Args:
-        pad_token_id: what fills the source; labels are filled with -100.
-        label_smoothing: eps above; 0 is plain cross-entropy.
-        pad_to_multiple_of: round lengths up (fewer shapes for torch.compile and tensor cores).
-        languages: what a model of several languages is told: {"source_language": "de", "target_language": "en"}.
+    languages: what a model of several languages is told: {"source_language": "de", "target_language": "en"}.
     """
 
     translates: ClassVar[bool] = True
@@ -263,21 +245,17 @@ class Translation(Objective):
 
     pad_token_id: int
     label_smoothing: float = 0.0
-    pad_to_multiple_of: int = 1
     languages: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, settings: Any, given: Ingredients) -> Self:
         config, smoothing = given.model.config, given.smoothing(settings)
-        if hasattr(given.model, "factors"):
-            refuse_smoothing(smoothing)
         languages = {f"{side}_language": code for side, code in given.languages.items()}
-        speaks_many = hasattr(config, "source_languages")
-        return cls(config.pad_token_id, smoothing, languages=languages if speaks_many else {})
+        return cls(config.pad_token_id, smoothing, languages if hasattr(config, "source_languages") else {})
 
     def collate(self, examples: Sequence[Example]) -> Batch:
         sources, targets = [[example[name] for example in examples] for name in ("input_ids", "labels")]
-        return batch_of(sources, targets, self.pad_token_id, self.pad_to_multiple_of)
+        return batch_of(sources, targets, self.pad_token_id)
 
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """Sums the smoothed cross-entropy over target tokens, divided by `num_items_in_batch`."""
@@ -340,8 +318,8 @@ class Distortion:
 class TextObjective(Objective):
     """The base of objectives on text.
 
-    pad_token_id: fills the input; labels are filled with -100. start_token_id: stands before the first token of a
-    language model. label_smoothing: eps of loss.py. distortion: tau, of those that restore text.
+    start_token_id: stands before the first token of a language model. label_smoothing: eps of loss.py. distortion:
+    tau, of those that restore text.
     """
 
     pad_token_id: int
@@ -389,6 +367,7 @@ class EncoderObjective(TextObjective):
     head: W_proj (vocabulary, d_model); None: the model's own projection, or with `tie` the source embedding.
     """
 
+    is_causal: ClassVar[bool] = False
     head: nn.Module | None = None
     tie: bool = False
 
@@ -405,11 +384,10 @@ class EncoderObjective(TextObjective):
                 nn.init.xavier_uniform_(objective.head.weight)
         return objective
 
-    def cross_entropy(
-        self, model: nn.Module, batch: Batch, items: Tensor | int | None, **options: Any
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns -log softmax(W_proj h) of the labels; h: the encoder's states, called with `options`."""
-        states = _part(model, "encoder")(batch["input_ids"], batch["attention_mask"], **options).last_hidden_state
+    def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
+        """Sums -log softmax(W_proj h) of the labels, h the encoder's last states."""
+        encoder, options = part_of(model, "encoder"), {"is_causal": True} if self.is_causal else {}
+        states = encoder(batch["input_ids"], batch["attention_mask"], **options).last_hidden_state
         inner, labels = unwrap(model), batch["labels"]
         if self.tie:
             matrix = inner.get_encoder().get_input_embeddings().weight
@@ -417,59 +395,39 @@ class EncoderObjective(TextObjective):
         else:
             head = inner.projection if self.head is None else self.head
             total = head_cross_entropy(head, states, labels, self.label_smoothing)
-        return total / divisor(labels, items), {}
+        return total / divisor(labels, num_items_in_batch), {}
 
 
 @dataclass
 class EncoderLanguageModel(EncoderObjective):
-    """The encoder, its self-attention causal, predicts each source token from those before it (4.7).
-
-    For pre-training an encoder alone, or beside translation; `EncoderCloze` reads both sides of a token.
-    """
+    """The encoder, its self-attention causal, predicts each source token from those before it (4.7)."""
 
     needs = (ONE_FOR_ALL, CAUSAL_ENCODER)
     whole_model: ClassVar = "AutoModelForCausalLM"
-
-    def collate(self, examples: Sequence[Example]) -> Batch:
-        return self.shifted(examples)
-
-    def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
-        return self.cross_entropy(model, batch, num_items_in_batch, is_causal=True)
+    is_causal: ClassVar = True
+    collate = TextObjective.shifted
 
 
 @dataclass
 class EncoderCloze(EncoderObjective):
-    """The encoder predicts the source tokens at the distorted positions from all others (4.9).
-
-    For pre-training an encoder alone, or beside translation; `EncoderLanguageModel` needs no <mask>.
-    """
+    """The encoder predicts the source tokens at the distorted positions from all others (4.9)."""
 
     needs = (ONE_FOR_ALL, HAS_ENCODER)
     whole_model: ClassVar = "AutoModelForMaskedLM"
-
-    def collate(self, examples: Sequence[Example]) -> Batch:
-        return self.distorted(examples)
-
-    def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
-        return self.cross_entropy(model, batch, num_items_in_batch)
+    collate = TextObjective.distorted
 
 
 @dataclass
 class DecoderLanguageModel(TextObjective):
-    """The decoder of a translation model, without a source, or a causal language model predicts each token: F_trg-LM.
-
-    For pre-training a decoder, or beside translation; with a causal language model it is the usual training.
-    """
+    """The decoder of a translation model, without a source, or a language model predicts each token: F_trg-LM."""
 
     needs = (ONE_FOR_ALL, HAS_DECODER, NO_FUSION)
-
-    def collate(self, examples: Sequence[Example]) -> Batch:
-        return self.shifted(examples)
+    collate = TextObjective.shifted
 
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         ids, labels, smoothing = batch["input_ids"], batch["labels"], self.label_smoothing
         if not _is_causal_model(model):
-            states = _part(model, "decoder")(ids, use_cache=False).last_hidden_state
+            states = part_of(model, "decoder")(ids, use_cache=False).last_hidden_state
             total = head_cross_entropy(unwrap(model).get_output_embeddings(), states, labels, smoothing)
         elif computes_own_loss(model):
             # Nothing that counts stands to the right of a padded place, so it needs no mask.
@@ -482,11 +440,7 @@ class DecoderLanguageModel(TextObjective):
 
 @dataclass
 class PseudoEncoder(TextObjective):
-    """The translation model restores a sentence from its distortion: F_pseudo-enc.
-
-    For pre-training the whole model, or beside translation. What a model adds to its loss (auxiliary decoders) is of
-    the same positions.
-    """
+    """The translation model restores a sentence from its distortion: F_pseudo-enc."""
 
     needs = (ONE_FOR_ALL, ENCODER_DECODER)
 

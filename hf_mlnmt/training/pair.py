@@ -1,13 +1,10 @@
 """A model from two files: a corpus is read, a development set held out, a recipe chosen and written, and trained.
 
-| in the run's folder | what |
-| --- | --- |
-| pair/asked.json | what was asked for, by the files' checksums, and what was chosen |
-| pair/dev.* | the pairs that were held out, unless a development set was given |
-| pair/train.*, pair/text.* | pairs and text without sentences of the development set, where there were such |
-| recipe.yaml | the recipe, to copy and change |
+The run's folder has recipe.yaml, to copy and change, and pair/: asked.json, what was asked for, by checksums, and what
+was chosen; dev.*, the pairs that were held out; train.* and text.*, what is left without sentences of the development
+set, where there were such.
 
-What is asked again is not read again: the recipe of the first time is trained on. recipe/pair.py has the choices.
+What is asked again is not read again: the recipe of the first time is trained on. recipe/sizes.py has the choices.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ from hf_mlnmt.files import atomic_folder, read_json, size_and_crc, write_json, w
 from hf_mlnmt.generation.back_translation import Watcher
 from hf_mlnmt.languages import check_language
 from hf_mlnmt.made_from import differences
-from hf_mlnmt.recipe import pair as chooser
+from hf_mlnmt.recipe import sizes
 from hf_mlnmt.recipe.reading import recipe_of, set_key
 from hf_mlnmt.training import folder
 from hf_mlnmt.training.processes import main_first, meet
@@ -68,8 +65,8 @@ class TwoFiles:
     @property
     def name(self) -> str:
         """Returns the run's name: train.en-de of train.en and train.de."""
-        stem = chooser.stem_of(self.pair[0])
-        pair = "-".join(chooser.languages_of(self.pair, (self.source, self.target)))
+        stem = sizes.stem_of(self.pair[0])
+        pair = "-".join(sizes.languages_of(self.pair, (self.source, self.target)))
         return stem if stem.endswith(pair) else f"{stem}.{pair}"
 
 
@@ -86,17 +83,11 @@ def train_pair(
 ) -> Results | dict[str, Results] | None:
     """Chooses a recipe for two files, writes it into the run's folder and trains it, as `run_recipe` does.
 
-    Args:
-        output: the run's folder; unless told, runs/<name of the files>, with the seed if it is given.
-        settings, seed: replace keys of the recipe that was chosen.
-
-    Returns: as `run_recipe`.
-
-    Raises: UserError for files that are missing, broken, too small or do not go together, for languages that nothing
-        says, and for a folder of another training.
+    output: unless told, runs/<name of the files>, with the seed if it is given. settings, seed: replace keys of the
+    recipe that was chosen. Raises: UserError for files that are missing, broken, too small or do not go together.
     """
     console = console or Console(stderr=True)
-    data, languages = Path(data), chooser.languages_of(asked.pair, (asked.source, asked.target))
+    data, languages = Path(data), sizes.languages_of(asked.pair, (asked.source, asked.target))
     output = Path(output or Path("runs") / (asked.name if seed is None else f"{asked.name}.seed{seed}"))
     processes = PartialState(cpu=not torch.accelerator.is_available())
     with ExitStack() as stack:
@@ -119,7 +110,7 @@ def train_pair(
             folder.compare(home, recipe)
         changed = [f"changed by --set: {setting}" for setting in settings]
         if processes.is_main_process and (recipe.rounds is not None or not (dry_run or path.is_file())):
-            write_text(path, chooser.to_yaml(content, [f"{asked.name}, to copy and change:", *lines, *changed]))
+            write_text(path, sizes.to_yaml(content, [f"{asked.name}, to copy and change:", *lines, *changed]))
         meet()
         trained = recipe if recipe.rounds is None else path
         return run_recipe(trained, data, output, dry_run=dry_run, console=console, watcher=watcher)
@@ -177,7 +168,7 @@ def _no_empty(home: Path) -> Iterator[None]:
 def _check_files(asked: TwoFiles, languages: tuple[str, str], data: Path) -> None:
     """Raises UserError for a file on both sides, a development set that is the corpus, names of other languages."""
     for option, files in (("--pair", asked.pair), ("--dev", asked.dev), *(("--test", each) for each in asked.test)):
-        chooser.check_texts(option, files or ("", ""))
+        sizes.check_texts(option, files or ("", ""))
         if files and (data / files[0]).resolve() == (data / files[1]).resolve():
             raise UserError(f"{option}: {files[0]} is given twice. Give the file of each language, sources first.")
         for path, language in zip(files or (), languages):
@@ -194,7 +185,7 @@ def _tests(asked: TwoFiles, data: Path) -> dict[str, Any]:
     """Returns the test sets by the names of their files."""
     tests: dict[str, Any] = {}
     for files in asked.test:
-        name = chooser.stem_of(files[0]) or "test"
+        name = sizes.stem_of(files[0]) or "test"
         while name in tests:
             name += "-2"
         tests[name] = _corpus(*files)
@@ -209,7 +200,7 @@ def _chosen(
     asked: TwoFiles, languages: tuple[str, str], data: Path, making: Path, held: Path, processes: int
 ) -> tuple[dict[str, Any], list[str]]:
     """Reads the corpus, holds out the development set (into `making`, which becomes `held`), chooses the recipe."""
-    spec, kept = CorpusSpec(**_corpus(*asked.pair)), PairFilter(**chooser.FILTERS)
+    spec, kept = CorpusSpec(**_corpus(*asked.pair)), PairFilter(**sizes.FILTERS)
     if asked.dev:
         dev = list(read_pairs(CorpusSpec(**_corpus(*asked.dev)), data))
     else:
@@ -218,7 +209,7 @@ def _chosen(
     counts, filtered = Counter[str](), FilterReport()
     remaining = kept(_unknown(read_pairs(spec, data), known, counts), filtered)
     _write(_files(making, "train", languages), _measured(remaining, counts))
-    corpus, left = chooser.Measured(counts["pairs"], counts["words"]), counts["known"]
+    corpus, left = sizes.Measured(counts["pairs"], counts["words"]), counts["known"]
     pairs = corpus.pairs + (0 if asked.dev else len(dev))
     if pairs < FEWEST:
         raise UserError(_too_few(spec, pairs, left, filtered, asked.dev is not None))
@@ -238,8 +229,8 @@ def _chosen(
     else:
         for name in _files(making, "train", languages):
             Path(name).unlink()
-    chosen, choices = chooser.choose(
-        corpus, chooser.Machine(torch.accelerator.is_available(), processes, os.cpu_count() or 1)
+    chosen, choices = sizes.choose(
+        corpus, sizes.Machine(torch.accelerator.is_available(), processes, os.cpu_count() or 1)
     )
     content: dict[str, Any] = {
         "languages": dict(zip(("source", "target"), languages)),
@@ -247,7 +238,7 @@ def _chosen(
             "name": " + ".join(Path(name).name for name in asked.pair),
             "train": _corpus(*train),
             "dev": _corpus(*dev_files),
-            "filters": dict(chooser.FILTERS),
+            "filters": dict(sizes.FILTERS),
         },
         **chosen,
     }
@@ -263,7 +254,7 @@ def _chosen(
             )
         else:
             file.unlink()
-        lines += chooser.with_text(content, corpus, name, counts["left"])
+        lines += sizes.with_text(content, corpus, name, counts["left"])
     return content, lines
 
 

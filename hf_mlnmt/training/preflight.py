@@ -14,17 +14,15 @@
 | texts | text that looks as if it were in another language |
 | memory | the largest batch needs more memory than there is |
 
-Behind these, with the length of an epoch known: `check_budget` (recipe/checks.py), `check_lengths` and
-`doubts_about_rows`. A sweep runs `CHECKS` once for each of its points. What concerns the folder of a run is in
-folder.py.
+Behind these, with the data encoded: `check_budget` (recipe/checks.py), `check_lengths`. The folder of a run: folder.py.
 """
 
 from __future__ import annotations
 
+import copy
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, islice
@@ -43,7 +41,7 @@ from hf_mlnmt.data.subwords import SPECIAL_TOKENS
 from hf_mlnmt.data.text import Overlap, TextSpec, read_text, word_overlap
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of
 from hf_mlnmt.data.words import spoken
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.errors import UserError, naming, suggest
 from hf_mlnmt.generation.synthetic_methods import FEWEST, LINES, SHORT_PIECES, bytes_per_piece
 from hf_mlnmt.memory import memory_of_machine
 from hf_mlnmt.recipe.checks import check_recipe
@@ -53,7 +51,7 @@ from hf_mlnmt.training.arguments import training_arguments
 from hf_mlnmt.training.init_from import check_sources, initialise, read_sources
 from hf_mlnmt.training.model_making import speaks_many
 from hf_mlnmt.training.preparation import Preparation
-from hf_mlnmt.training.tasks import Task, check_needs
+from hf_mlnmt.training.tasks import check_needs
 from hf_mlnmt.zoo.systems import positions_of
 
 if TYPE_CHECKING:
@@ -63,43 +61,48 @@ Spec = CorpusSpec | TextSpec
 
 
 class Preflight:
-    """The subject of the checks of one training; each part is made when it is first asked for.
-
-    Args:
-        processes: on this machine.
-    """
+    """The subject of the checks of one training, on so many processes; parts are made when first asked for."""
 
     def __init__(self, preparation: Preparation, processes: int = 1) -> None:
-        self.preparation, self.processes = preparation, processes
-        self.recipe, self.root = preparation.recipe, preparation.root
+        self.given, self.processes = preparation, processes
+        self.recipe, self.root, self.corpora = preparation.recipe, preparation.root, preparation.corpora
         self.trains_tokenizer = self.recipe.tokenizer.path is None
 
     @cached_property
-    def of_each_language(self) -> bool:
-        return speaks_many(self.recipe, self.root)
-
-    @cached_property
-    def tokenizers(self) -> Tokenizers:
-        """Loads those of tokenizer.path, or returns what those that are trained here will be."""
+    def preparation(self) -> Preparation:
+        """Returns what makes the parts, with what the tokenizers that are trained here will be."""
         if not self.trains_tokenizer:
-            return self.preparation.tokenizers()
-        each = self.preparation.corpora.languages() if self.of_each_language and not self.recipe.tokenizer.joint else []
-        return expected_tokenizers(self.recipe, each)
+            return self.given
+        of_each = not self.recipe.tokenizer.joint and speaks_many(self.recipe, self.root)
+        languages = dict.fromkeys(language for _, _, language in self.corpora.sides()) if of_each else ()
+        preparation = copy.copy(self.given)
+        preparation.tokenizers = expected_tokenizers(self.recipe, list(languages))
+        return preparation
 
     @cached_property
     def model(self) -> tuple[PreTrainedConfig, int]:
-        return checked_model(self.preparation, self.tokenizers)
+        return checked_model(self.preparation)
 
     @cached_property
-    def seen(self) -> tuple[dict[str, Seen], list[str]]:
-        return check_corpora(self.train, self.scored, self.root)
+    def seen(self) -> dict[str, Seen]:
+        """Reads every byte of the text files; of the sentences the first of training corpora, and all of other sets.
+
+        Returns: key of the recipe -> what was seen. Raises: UserError for what is missing, broken or empty, for sides
+            of different lengths, and for a set to be scored in which one side is blank throughout.
+        """
+        return {
+            key: _look_at_text(key, spec, self.root)
+            if isinstance(spec, TextSpec)
+            else _look_at_pairs(key, spec, self.root, whole=key in self.scored)
+            for key, spec in {**self.train, **self.scored}.items()
+        }
 
     @cached_property
     def train(self) -> dict[str, Spec]:
         """Returns key of the recipe -> training corpus."""
         return {
             f"{'data.train' if self.recipe.tasks is None else f'tasks.{task.name}.data'} {spec}": spec
-            for task in self.preparation.corpora.tasks
+            for task in self.corpora.tasks
             for spec in task.specs
         }
 
@@ -107,17 +110,13 @@ class Preflight:
     def scored(self) -> dict[str, Spec]:
         """Returns key of the recipe -> development or test set."""
         sets: dict[str, Spec] = {
-            "data.dev" if name == MAIN_DEV else f"tasks.{name}.dev": spec
-            for name, spec in self.preparation.corpora.dev.items()
+            "data.dev" if name == MAIN_DEV else f"tasks.{name}.dev": spec for name, spec in self.corpora.dev.items()
         }
-        return sets | {f"data.test.{name}": spec for name, spec in self.preparation.corpora.test.items()}
+        return sets | {f"data.test.{name}": spec for name, spec in self.corpora.test.items()}
 
 
 def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
-    """Checks all that can be known before a training begins; yields warnings. What takes long comes last.
-
-    Raises: UserError for the first thing that is wrong.
-    """
+    """Checks all that can be known before a training begins; yields warnings. What takes long comes last."""
     training = Preflight(preparation, processes)
     for check in CHECKS:
         yield from check(training) or ()
@@ -130,16 +129,14 @@ def keys(training: Preflight) -> None:
 
 def arguments(training: Preflight) -> None:
     """Makes the arguments of Transformers' trainer."""
-    training_arguments(training.recipe, training.preparation.output)
+    training_arguments(training.recipe, training.given.output)
 
 
 def metrics(training: Preflight) -> None:
     """Loads the metrics of the development sets."""
     for name in training.recipe.evaluation.metrics:
-        try:
+        with naming(f"{training.recipe.path}: evaluation.metrics"):
             dev.metric(name)
-        except UserError as error:
-            raise UserError(f"{training.recipe.path}: evaluation.metrics: {error}") from error
 
 
 def model(training: Preflight) -> None:
@@ -148,28 +145,22 @@ def model(training: Preflight) -> None:
 
 
 def weights(training: Preflight) -> None:
-    """Checks that what init_from names is there and, where the tokenizers are known, fits in the model.
-
-    A run that has begun no longer needs them.
-    """
-    recipe, preparation = training.recipe, training.preparation
-    if recipe.init_from is None or (preparation.output / "checkpoints").is_dir():
+    """Checks that what init_from names is there and, if it can be known, fits; not of a run that has begun."""
+    recipe = training.recipe
+    if recipe.init_from is None or (training.given.output / "checkpoints").is_dir():
         return
     sources = read_sources(recipe.init_from)
     check_sources(sources, training.root, str(recipe.path))
     if not training.trains_tokenizer:
-        tokenizers = training.tokenizers
-        initialise(preparation.model(tokenizers), sources, training.root, tokenizers, str(recipe.path))
+        preparation = training.given
+        initialise(preparation.model(), sources, training.root, preparation.tokenizers, str(recipe.path))
 
 
 def languages(training: Preflight) -> Iterator[str]:
-    """Checks that one of the tokenizer's codes says the target language of every pair; yields a warning.
-
-    Raises: UserError for pairs of a language without a code.
-    """
+    """Refuses pairs into a language that the tokenizer has no code of; warns where nothing says into which."""
     recipe = training.recipe
-    codes = recipe.tokenizer.languages if training.trains_tokenizer else languages_of(training.tokenizers.source)
-    train = [spec for task in training.preparation.corpora.tasks for spec in task.specs]
+    codes = recipe.tokenizer.languages if training.trains_tokenizer else languages_of(training.given.tokenizers.source)
+    train = [spec for task in training.corpora.tasks for spec in task.specs]
     for spec in (*train, *training.scored.values()):
         language = spec.languages["target"] if isinstance(spec, CorpusSpec) and spec.languages else None
         if codes and language is not None and language not in codes:
@@ -179,50 +170,80 @@ def languages(training: Preflight) -> Iterator[str]:
             )
     pairs = [spec for spec in train if isinstance(spec, CorpusSpec) and spec.languages]
     several = list(dict.fromkeys(spec.languages["target"] for spec in pairs if spec.languages))
-    if len(several) > 1 and not codes and not training.of_each_language:
+    if len(several) > 1 and not codes and not speaks_many(recipe, training.root):
         yield (
             f"the training pairs are into {' and '.join(several)}, and no code says into which: the model will guess "
             f"from the source. Set tokenizer.languages to [{', '.join(several)}]."
         )
 
 
-def corpora(training: Preflight) -> list[str]:
-    """Reads the corpora (`check_corpora`); returns warnings."""
-    return training.seen[1]
+def corpora(training: Preflight) -> Iterator[str]:
+    """Reads the corpora; yields warnings about those that are another one, or equal on both sides."""
+    for key, seen in training.seen.items():
+        if seen.sides_are_equal:
+            yield f"{key}: source and target are the same text. Check the file names."
+    for (key, seen), (other, its) in combinations(training.seen.items(), 2):
+        if other in training.scored and seen.identity == its.identity:
+            yield f"{key} and {other} are the same sentences: scores of these say nothing about other text."
+
+
+CUT, CHANGED = 0.01, 0.2  # of the lines: words are cut; anything is changed, as Moses does to a few with / or %
 
 
 def processing(training: Preflight) -> None:
     """Checks that Moses's tokens, put together, are the text: its rules cut some scripts in the middle of words."""
-    made = training.preparation.processing() if training.trains_tokenizer else training.tokenizers.processing
+    preparation = training.given
+    made = preparation.processing() if training.trains_tokenizer else preparation.tokenizers.processing
     moses: dict[str | None, TextProcessing] = {side: each for side, each in made.items() if each.moses}
-    texts: dict[Any, Sequence[str]]
     for key, spec in training.train.items() if moses else ():
-        if isinstance(spec, TextSpec):
-            texts = {spec.side: list(islice(read_text(spec, training.root), LINES))}
-        else:
-            texts = dict(zip(("source", "target"), zip(*islice(read_pairs(spec, training.root), LINES))))
-        for side, lines in texts.items():
-            if side in moses:
-                check_round_trip(f"{key}: tokenizer.processing.{side}", lines, moses[side])
+        texts = _first_lines(spec, training.root)
+        for side in (side for side in texts if side in moses):
+            lines, own = texts[side], moses[side]
+            kept = replace(own, moses=False)
+            given = [" ".join(kept.apply(line).split()) for line in lines]
+            pairs = [(line, own.undo(own.apply(line))) for line in given]
+            changed = [number for number, (line, back) in enumerate(pairs) if line != back]
+            cut = [number for number in changed if spoken(pairs[number][0]) != spoken(pairs[number][1])]
+            if len(cut) > CUT * len(lines) or len(changed) > CHANGED * len(lines):
+                number = (cut or changed)[0]
+                raise UserError(
+                    f"{key}: tokenizer.processing.{side}.moses: Moses's rules do not fit this language "
+                    f"({own.language}): {len(changed)} of the first {len(lines)} lines do not come back as they were. "
+                    f"Line {number + 1}: {pairs[number][0]:.80} becomes {pairs[number][1]:.80}. Leave moses out: the "
+                    "tokenizer needs no words."
+                )
 
 
 def sides(training: Preflight) -> Iterator[str]:
-    """Yields warnings about synthetic corpora (`doubts_about_sides`)."""
-    for task in training.preparation.corpora.tasks:
-        yield from doubts_about_sides(task.name, task.pairs, training.root)
+    """Yields warnings, with evidence, about synthetic corpora whose sides look as if they were exchanged."""
+    for task in training.corpora.tasks:
+        parallel = next((spec for spec in task.pairs if not spec.synthetic), None)
+        if parallel is None:
+            continue
+        sources, targets = zip(*islice(read_pairs(parallel, training.root), FIRST_PAIRS))
+        for spec in (spec for spec in task.pairs if spec.synthetic):
+            theirs = [target for _, target in islice(read_pairs(spec, training.root), FIRST_PAIRS)]
+            own, other = word_overlap(theirs, targets), word_overlap(theirs, sources)
+            if other.share > own.share:
+                yield (
+                    f"{task.name} {spec}: are its sides exchanged? Of its targets' words {other.share:.0%} stand in "
+                    f"the source side of {parallel} ({', '.join(other.words)}) and {own.share:.0%} in its target side. "
+                    "Text of the target language is translated backward, of the source language with --forward; "
+                    "reverse: true turns a corpus round."
+                )
 
 
 def texts(training: Preflight) -> Iterator[str]:
     """Returns warnings about the languages of training texts (`doubts_about_texts`)."""
     of_one = {key: spec for key, spec in training.train.items() if isinstance(spec, TextSpec)}
     others = [spec for spec in (*training.scored.values(), *training.train.values()) if spec not in of_one.values()]
-    tokenizers = None if training.trains_tokenizer else training.tokenizers
+    tokenizers = None if training.trains_tokenizer else training.given.tokenizers
     return doubts_about_texts(of_one, others, training.root, tokenizers)
 
 
 def memory(training: Preflight) -> None:
     """Checks that the model and the largest batch fit in the memory."""
-    subwords = sum(training.seen[0][key].subwords for key in training.train)
+    subwords = sum(training.seen[key].subwords for key in training.train)
     check_memory(training.recipe, *training.model, training.processes, min(training.recipe.batch.tokens, subwords))
 
 
@@ -230,41 +251,19 @@ CHECKS: tuple[Callable[[Preflight], Iterable[str] | None], ...]
 CHECKS = (keys, arguments, metrics, model, weights, languages, corpora, processing, sides, texts, memory)
 
 
-# Of a sweep
-
-
-def check_models(jobs: Sequence[Job], data: Path) -> None:
-    """Refuses a config that cannot be, and a model that this machine cannot train. UserError naming the run."""
-    for job in _one_a_point(jobs):
-        with folder.temporary() as output, _naming(job):
-            training = Preflight(Preparation(job.recipe(), data, output, lambda text: None))
-            if training.trains_tokenizer:
-                model(training)
-
-
-def check_everything(jobs: Sequence[Job], data: Path, warn: Callable[[str], None]) -> None:
-    """Checks what a training does before it begins, once for each point. UserError naming the run."""
-    for job in _one_a_point(jobs):
-        with folder.temporary() as output, _naming(job):
-            for warning in check_before(Preparation(job.recipe(), data, output, lambda text: None)):
-                warn(f"{job.name}: {warning}")
-
-
-def _one_a_point(jobs: Sequence[Job]) -> Iterator[Job]:
-    """Yields a job for each point: seeds differ in nothing that is checked."""
+def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None] | None = None) -> None:
+    """Checks a training of each point: all before it begins, or without `warn` the model alone. UserError naming it."""
     points: dict[tuple[Path, tuple[str, ...]], Job] = {}
-    for job in jobs:
+    for job in jobs:  # seeds differ in nothing that is checked
         points.setdefault((job.path, job.settings), job)
-    yield from points.values()
-
-
-@contextmanager
-def _naming(job: Job) -> Iterator[None]:
-    """Puts the run's name before a UserError."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{job.name}: {error}") from error
+    for job in points.values():
+        with naming(job.name), folder.temporary() as output:
+            preparation = Preparation(job.recipe(), data, output, lambda text: None)
+            if warn is not None:
+                for warning in check_before(preparation):
+                    warn(f"{job.name}: {warning}")
+            elif job.recipe().tokenizer.path is None:
+                model(Preflight(preparation))
 
 
 # The model
@@ -305,17 +304,11 @@ def expected_tokenizers(recipe: Recipe, languages: Sequence[str] = ()) -> Tokeni
     return ExpectedTokenizers(source, target, each=dict(zip(languages, each)))
 
 
-def checked_model(preparation: Preparation, tokenizers: Tokenizers) -> tuple[PreTrainedConfig, int]:
-    """Returns the model's config, and its number of parameters; of the model only the shapes are made.
-
-    Args:
-        tokenizers: those of the run, or expected ones.
-
-    Raises: UserError naming the recipe's key, or the task that such a model cannot be trained with.
-    """
+def checked_model(preparation: Preparation) -> tuple[PreTrainedConfig, int]:
+    """Returns the model's config, and its number of parameters; of the model only the shapes are made."""
     recipe = preparation.recipe
     try:
-        config = preparation.config(tokenizers)
+        config = preparation.config()
         with torch.device("meta"):  # shapes alone
             made = preparation.auto_class(config).from_config(config)
     except StrictDataclassError as error:
@@ -325,7 +318,7 @@ def checked_model(preparation: Preparation, tokenizers: Tokenizers) -> tuple[Pre
             raise
         raise UserError(f"{recipe.path}: model: such a model cannot be made ({error!r}).") from error
     with torch.device("meta"):
-        objectives = {task.name: preparation.objective(task, made, tokenizers) for task in preparation.corpora.tasks}
+        objectives = {task.name: preparation.objective(task, made) for task in preparation.corpora.tasks}
     for name, objective in objectives.items():
         check_needs(name, objective, made)
     return config, made.num_parameters()
@@ -346,14 +339,7 @@ def _in_words(text: str) -> str:
 
 
 def check_memory(recipe: Recipe, config: PreTrainedConfig, parameters: int, processes: int, tokens: int) -> None:
-    """Refuses a training that this machine cannot hold.
-
-    Args:
-        processes: on this machine.
-        tokens: of the largest batch there can be, on the side of the recipe's batch.side.
-
-    Raises: UserError with the estimate and what there is.
-    """
+    """Refuses a training that this machine cannot hold. tokens: of the largest batch, on the side of batch.side."""
     state = parameters * BYTES_OF_WEIGHT[recipe.optimizer.name] / GIB
     step = bytes_of_step(recipe, config, tokens) / GIB
     on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()
@@ -373,8 +359,7 @@ def bytes_of_step(recipe: Recipe, config: Any, tokens: int) -> float:
     """Returns a lower bound of what the backward pass reads, of the layers on the side that `tokens` are of.
 
     In self-attention the input, queries, keys, values and the context, in a decoder's cross-attention input, queries
-    and context, in the feed-forward layer the input and what is inside; half of it in mixed precision. Of a
-    checkpointed layer only the input is kept.
+    and context, in the feed-forward layer the input and what is inside; of a checkpointed layer the input.
     """
     side, kept = ("encoder", 6) if recipe.batch.side == "source" else ("decoder", 9)
     layers, width, inner = (getattr(config, name, 0) for name in (f"{side}_layers", "d_model", f"{side}_ffn_dim"))
@@ -389,10 +374,9 @@ FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns
 
 @dataclass(frozen=True)
 class Seen:
-    """The findings about a corpus.
+    """The findings about a corpus. `identity` is equal for equal corpora alone.
 
-    `identity` is equal for equal corpora alone. `subwords` is what the target side has at least: one a line and one in
-    ten bytes; 0 where it was not read.
+    `subwords` is what the target side has at least: one a line and one in ten bytes; 0 where it was not read.
     """
 
     identity: tuple[object, ...]
@@ -400,61 +384,10 @@ class Seen:
     sides_are_equal: bool = False
 
 
-def check_corpora(
-    train: Mapping[str, CorpusSpec | TextSpec], scored: Mapping[str, CorpusSpec | TextSpec], root: Path
-) -> tuple[dict[str, Seen], list[str]]:
-    """Reads every byte of the text files; of the sentences the first of training corpora, and all dev and test sets.
-
-    Args:
-        train, scored: key of the recipe -> training corpora, and development and test sets.
-        root: the folder that their paths are relative to.
-
-    Returns: what was seen of each, and warnings.
-
-    Raises: UserError for a file that is missing, cannot be read or is empty, for sides of different lengths, for a
-        record without the fields named, and for a development or test set in which one side is blank throughout.
-    """
-    seen = {key: _look(key, spec, root, whole=False) for key, spec in train.items()}
-    seen |= {key: _look(key, spec, root, whole=True) for key, spec in scored.items()}
-    warnings = [
-        f"{key}: source and target are the same text. Check the file names."
-        for key, each in seen.items()
-        if each.sides_are_equal
-    ]
-    for key, other in combinations(seen, 2):
-        if other in scored and seen[key].identity == seen[other].identity:
-            warnings.append(f"{key} and {other} are the same sentences: scores of these say nothing about other text.")
-    return seen, warnings
-
-
-def doubts_about_sides(key: str, specs: Sequence[CorpusSpec], root: Path) -> Iterator[str]:
-    """Yields warnings, with evidence, about synthetic corpora whose sides look as if they were exchanged."""
-    parallel = next((spec for spec in specs if not spec.synthetic), None)
-    if parallel is None:
-        return
-    sources, targets = zip(*islice(read_pairs(parallel, root), FIRST_PAIRS))
-    for spec in specs:
-        theirs = [target for _, target in islice(read_pairs(spec, root), FIRST_PAIRS)] if spec.synthetic else []
-        own, other = word_overlap(theirs, targets), word_overlap(theirs, sources)
-        if other.share > own.share:
-            yield (
-                f"{key} {spec}: are its sides exchanged? Of its targets' words {other.share:.0%} stand in the source "
-                f"side of {parallel} ({', '.join(other.words)}) and {own.share:.0%} in its target side. Text of the "
-                "target language is translated backward, of the source language with --forward; reverse: true turns a "
-                "corpus round."
-            )
-
-
-def _look(key: str, spec: CorpusSpec | TextSpec, root: Path, whole: bool) -> Seen:
-    return _look_at_text(key, spec, root) if isinstance(spec, TextSpec) else _look_at_pairs(key, spec, root, whole)
-
-
 def _look_at_text(key: str, spec: TextSpec, root: Path) -> Seen:
-    try:
+    with naming(key):
         sentences = list(islice(read_text(spec, root), FIRST_PAIRS))
         files = [_lines_of(path) for path in spec.local_files(root) if path.suffix != ".parquet"]
-    except UserError as error:
-        raise UserError(f"{key}: {error}") from error
     if not any(sentence.strip() for sentence in sentences):
         raise UserError(f"{key}: {spec}: there is no text at its beginning.")
     identity = (str(spec), spec.column, *(checksum for _, checksum, _ in files))
@@ -462,11 +395,9 @@ def _look_at_text(key: str, spec: TextSpec, root: Path) -> Seen:
 
 
 def _look_at_pairs(key: str, spec: CorpusSpec, root: Path, whole: bool) -> Seen:
-    try:
+    with naming(key):
         pairs = list(islice(read_pairs(spec, root), None if whole else FIRST_PAIRS))
         files = [_lines_of(path) for path in spec.local_files(root) if path.suffix != ".parquet"]
-    except UserError as error:
-        raise UserError(f"{key}: {error}") from error
     if spec.is_two_files and files[0][0] != files[1][0]:
         source, target = spec.local_files(root)
         raise UserError(
@@ -494,108 +425,66 @@ def _lines_of(path: Path) -> tuple[int, int, int]:
     return count + (last != b"\n"), checksum, size
 
 
-CUT, CHANGED = 0.01, 0.2  # of the lines: words are cut; anything is changed, as Moses does to a few with / or %
-
-
-def check_round_trip(where: str, lines: Sequence[str], processing: TextProcessing) -> None:
-    """Refuses Moses where it does not give back what it was given. UserError naming a line."""
-    kept = replace(processing, moses=False)
-    given = [" ".join(kept.apply(line).split()) for line in lines]
-    pairs = [(line, processing.undo(processing.apply(line))) for line in given]
-    changed = [number for number, (line, back) in enumerate(pairs) if line != back]
-    cut = [number for number in changed if spoken(pairs[number][0]) != spoken(pairs[number][1])]
-    if len(cut) > CUT * len(lines) or len(changed) > CHANGED * len(lines):
-        number = (cut or changed)[0]
-        raise UserError(
-            f"{where}.moses: Moses's rules do not fit this language ({processing.language}): {len(changed)} of the "
-            f"first {len(lines)} lines do not come back as they were. Line {number + 1}: {pairs[number][0]:.80} "
-            f"becomes {pairs[number][1]:.80}. Leave moses out: the tokenizer needs no words."
-        )
-
-
 # The language of texts
 
 # Of the running words; of 200 lines two languages share some 5 to 15 in 100, two domains of one language 40 and more.
 FOREIGN = 0.2
 SMALLEST = 2000  # entries of a tokenizer; a smaller one cuts its own languages into short pieces too
 
-Known = Mapping[str, Sequence[tuple[str, list[str]]]]
-"""language -> texts that are said to be in it, each with its name."""
-
 
 def doubts_about_texts(
-    texts: Mapping[str, TextSpec],
-    others: Sequence[CorpusSpec | TextSpec],
-    root: Path,
-    tokenizers: Tokenizers | None,
+    texts: Mapping[str, TextSpec], others: Sequence[Spec], root: Path, tokenizers: Tokenizers | None
 ) -> Iterator[str]:
     """Yields warnings with their evidence: words shared with the recipe's other corpora, pieces of a tokenizer.
 
-    Args:
-        texts: key of the recipe -> training text of one language, which its spec names.
-        others: the recipe's pairs, and its development and test sets.
-        tokenizers: of tokenizer.path; those that are trained here learn from the very text.
+    texts: key of the recipe -> training text of one language. others: the recipe's pairs, and its development and test
+    sets. tokenizers: of tokenizer.path; those that are trained here learn from the very text.
     """
-    known = _known(others, root) if texts else {}
+    known: list[tuple[str, str, Sequence[str]]] = []  # language, name, lines
+    for spec in others if texts else ():
+        for side, lines in _first_lines(spec, root).items():
+            language = spec.language if isinstance(spec, TextSpec) else (spec.languages or {}).get(side)
+            known += [(language, str(spec), lines)] if language else []
     for key, spec in texts.items():
         lines = [line for line in islice(read_text(spec, root), LINES) if line.split()]
-        language = spec.language or ""
         if len(lines) < FEWEST:
             continue
-        own, there = _most_alike(lines, known.get(language, ()))
-        alike = {other: _most_alike(lines, given) for other, given in known.items() if other != language}
-        other = max(alike, key=lambda name: alike[name][0].share, default="")
+        found = sorted(
+            ((word_overlap(lines, theirs), language, name) for language, name, theirs in known),
+            key=lambda each: -each[0].share,
+        )
+        nothing = (Overlap(0.0, ()), "", "")
+        own, _, there = next((each for each in found if each[1] == spec.language), nothing)
+        other, its_language, its_name = next((each for each in found if each[1] != spec.language), nothing)
         signs = []
-        if other and alike[other][0].share > max(own.share, FOREIGN):
-            signs.append(f"{alike[other][0]} stand in {alike[other][1]}, which is '{other}'")
+        if other.share > max(own.share, FOREIGN):
+            signs.append(f"{other} stand in {its_name}, which is '{its_language}'")
         if there and (signs or own.share < FOREIGN):
-            signs.append(f"{own} in {there}, which is '{language}'")
+            signs.append(f"{own} in {there}, which is '{spec.language}'")
         tokenizer = getattr(tokenizers, spec.side or "source", None)
         learnt = tokenizer is not None and len(tokenizer) >= SMALLEST
         if learnt and (size := bytes_per_piece(tokenizer, lines)) < SHORT_PIECES:
             signs.append(f"the tokenizer cuts them into pieces of {size:.1f} bytes")
         if signs:
-            yield f"{key}: is it in '{language}'? Of its first {len(lines)} lines {' and '.join(signs)}."
+            yield f"{key}: is it in '{spec.language}'? Of its first {len(lines)} lines {' and '.join(signs)}."
 
 
-def _known(specs: Sequence[CorpusSpec | TextSpec], root: Path) -> dict[str, list[tuple[str, list[str]]]]:
-    by_language: dict[str, list[tuple[str, list[str]]]] = {}
-    for spec in specs:
-        if isinstance(spec, TextSpec):
-            sides = {spec.language or "": list(islice(read_text(spec, root), LINES))}
-        else:
-            pairs = list(islice(read_pairs(spec, root), LINES))
-            languages = spec.languages or {}
-            sides = {
-                languages.get(side, ""): [pair[place] for pair in pairs]
-                for place, side in enumerate(("source", "target"))
-            }
-        for language, lines in sides.items():
-            if language:
-                by_language.setdefault(language, []).append((str(spec), lines))
-    return by_language
+def _first_lines(spec: Spec, root: Path) -> dict[Any, Sequence[str]]:
+    """Returns side -> the first lines of a corpus."""
+    if isinstance(spec, TextSpec):
+        return {spec.side: list(islice(read_text(spec, root), LINES))}
+    return dict(zip(("source", "target"), zip(*islice(read_pairs(spec, root), LINES))))
 
 
-def _most_alike(lines: Sequence[str], known: Sequence[tuple[str, list[str]]]) -> tuple[Overlap, str]:
-    """Returns the largest share of the lines' words that one of the known texts has, and its name."""
-    overlaps = [(word_overlap(lines, others), name) for name, others in known]
-    return max(overlaps, key=lambda pair: pair[0].share, default=(Overlap(0.0, ()), ""))
-
-
-# With the encoded data
-
-
-def check_lengths(training: Preparation, config: Any, sets: Mapping[str, Any]) -> None:
-    """Refuses a development set, or text to be scored, of which the model cannot read a sentence.
-
-    Args:
-        sets: key of the recipe -> the encoded set; nothing was dropped of it.
-
-    Raises: UserError naming the sentence.
-    """
-    limit = positions_of(config)
-    if limit is None:
+def check_lengths(training: Preparation, config: Any) -> None:
+    """Refuses a development set, or text to be scored, with a sentence that the model cannot read whole."""
+    if (limit := positions_of(config)) is None:
         return
+    sets = {
+        "data.dev" if each.name == MAIN_DEV else f"tasks.{each.name}.dev": each.dataset for each in training.dev_sets
+    }
+    texts = [name for name, spec in training.corpora.test.items() if isinstance(spec, TextSpec)]
+    sets |= {f"data.test.{name}": training.encoded_test(name) for name in texts}  # a pipeline splits those of pairs
     for key, data in sets.items():
         for side, lengths in (("source", data.source_lengths), ("target", data.target_lengths)):
             if len(long := np.flatnonzero(lengths > limit)):
@@ -604,22 +493,3 @@ def check_lengths(training: Preparation, config: Any, sets: Mapping[str, Any]) -
                     f"{lengths[long[0]]} subwords, and the model reads {limit}: split or leave out its pair, or raise "
                     "model.settings.max_position_embeddings."
                 )
-
-
-def doubts_about_rows(config: Any, tasks: Sequence[Task]) -> Iterator[str]:
-    """Yields one warning for all tasks where most sentences have fewer positions than the bridge has rows.
-
-    With n positions the penalty of k rows is at least k - n (bridge.py): a floor that says nothing of a model.
-    """
-    rows = getattr(config, "bridge_heads", None)
-    if rows is None or not config.penalty_weight:
-        return
-    positions = np.concatenate([task.data.source_lengths for task in tasks]) - bool(config.language_codes)
-    short = float((positions < rows).mean())
-    if short > 0.5:
-        floor = float(np.clip(rows - positions, 0, None).mean())
-        yield (
-            f"{short:.0%} of the training sentences have fewer positions than the bridge's {rows} rows, and the "
-            f"penalty of a sentence cannot be less than rows - positions: {floor:.1f} in the mean. With "
-            "fewer rows (model.settings.bridge_heads) it can come closer to 0."
-        )

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import transformers
 from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
@@ -27,24 +28,16 @@ from hf_mlnmt.data.synthetic import Manifest, find_synthetic, read_manifest
 from hf_mlnmt.data.text import TextSide, TextSpec, ending, with_end
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
 from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.errors import UserError, naming
 from hf_mlnmt.files import atomic_folder, write_json
 from hf_mlnmt.keys import build
 from hf_mlnmt.languages import direction_of, same_language
 from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
-from hf_mlnmt.training import checkpoints, dev
+from hf_mlnmt.training import checkpoints, dev, model_making
 from hf_mlnmt.training.arguments import generation_config
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
 from hf_mlnmt.training.init_from import initialise, local_folder, read_sources
-from hf_mlnmt.training.model_making import (
-    auto_class,
-    config_of_recipe,
-    fused_model,
-    speaks_many,
-    token_rules,
-    with_languages,
-)
 from hf_mlnmt.training.objectives import (
     DecoderLanguageModel,
     EncoderCloze,
@@ -55,6 +48,7 @@ from hf_mlnmt.training.objectives import (
     Translation,
 )
 from hf_mlnmt.training.tasks import Task, seed_of
+from hf_mlnmt.zoo.systems import architecture_of
 
 SIDES: tuple[TextSide, TextSide] = ("source", "target")
 EncodedSet = Corpora | Resegmented
@@ -108,10 +102,7 @@ def corpora_of(section: TaskSection) -> list[dict[str, Any]]:
 
 
 class RecipeCorpora:
-    """The corpora of a recipe, their keys read and checked: those of its tasks, `dev` and `test` by name.
-
-    Raises: UserError naming the field, when it is made.
-    """
+    """The corpora of a recipe, their keys read and checked: those of its tasks, `dev` and `test` by name."""
 
     def __init__(self, recipe: Recipe, root: Path) -> None:
         self.recipe, self.root = recipe, root
@@ -152,10 +143,8 @@ class RecipeCorpora:
             languages = {"text": "+".join(dict.fromkeys(str(spec.language) for spec in texts))}
             return TaskCorpora(name, section, languages, objective, seed, texts=texts)
         pairs = [self.pair_spec(fields, at, languages) for fields in corpora_of(section)]
-        try:
+        with naming(f"{recipe.path}: {'.'.join(at)}"):
             check_ratios(pairs, recipe.data.temperature)
-        except UserError as error:
-            raise UserError(f"{recipe.path}: {'.'.join(at)}: {error}") from error
         return TaskCorpora(name, section, languages, objective, seed, pairs)
 
     def pair_spec(self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str]) -> CorpusSpec:
@@ -191,34 +180,33 @@ class RecipeCorpora:
         side = spec.side or sides[0]
         return dataclasses.replace(spec, side=side, language=spec.language or languages[side])
 
-    def texts(self, side: TextSide) -> Iterator[str]:
-        """Yields all text of one side that passes the filters, for a tokenizer to learn from."""
-        column = SIDES.index(side)
+    def sides(self) -> Iterator[tuple[Spec, TextSide, str]]:
+        """Yields the texts of all tasks: corpus, side in it, language."""
         for task in self.tasks:
             for pairs in task.pairs:
-                yield from (pair[column] for pair in self._passing(pairs))
+                yield from ((pairs, side, (pairs.languages or {}).get(side, "")) for side in SIDES)
             for text in task.texts:
-                if text.side == side:
-                    yield from self._passing(text)
+                yield text, text.side or "source", str(text.language)
 
-    def languages(self) -> list[str]:
-        """Returns all languages of the tasks, each once, in their order."""
-        named = [code for task in self.tasks for spec in task.pairs for code in (spec.languages or {}).values()]
-        return list(dict.fromkeys(named + [str(spec.language) for task in self.tasks for spec in task.texts]))
+    def texts(self, side: TextSide) -> Iterator[str]:
+        """Yields all text of one side that passes the filters, for a tokenizer to learn from."""
+        for spec, its_side, _ in self.sides():
+            if its_side == side:
+                yield from self._side(spec, side)
 
     def texts_of(self, language: str) -> Iterator[str]:
         """Yields all text of one language that passes the filters; a file that several tasks read counts once."""
         read = set()
-        for task in self.tasks:
-            for pairs in task.pairs:
-                for column, side in enumerate(SIDES):
-                    name = (pairs.files or {}).get(side) or repr(pairs)
-                    if (pairs.languages or {}).get(side) == language and name not in read:
-                        read.add(name)
-                        yield from (pair[column] for pair in self._passing(pairs))
-            for text in task.texts:
-                if text.language == language:
-                    yield from self._passing(text)
+        for spec, side, code in self.sides():
+            files = spec.files if isinstance(spec, CorpusSpec) else None
+            name = files[side] if files else repr(spec)
+            if code == language and name not in read:
+                read.add(name)
+                yield from self._side(spec, side)
+
+    def _side(self, spec: Spec, side: TextSide) -> Iterator[str]:
+        passing = self._passing(spec)
+        return passing if isinstance(spec, TextSpec) else (pair[SIDES.index(side)] for pair in passing)
 
     def _passing(self, spec: Spec) -> Iterator[Any]:
         """Yields pairs or sentences of a corpus that pass the filters. Raises: UserError at the end where none does."""
@@ -237,10 +225,7 @@ ACCOUNT = "init_from.json"  # in the run's folder
 
 
 class Preparation:
-    """Makes the parts of a run from a recipe. Files are kept in the run's folder `output`, and used again.
-
-    Raises: UserError naming the field, when it is made.
-    """
+    """The parts of a run, made from a recipe. Files are kept in its folder `output`, and used again."""
 
     def __init__(self, recipe: Recipe, data: Path, output: Path, tell: Callable[[str], None]) -> None:
         self.recipe, self.root, self.output, self.tell = recipe, data, output, tell
@@ -248,6 +233,7 @@ class Preparation:
 
     # Tokenizers
 
+    @cached_property
     def tokenizers(self) -> Tokenizers:
         """Returns those of `tokenizer.path`, those of an earlier start of this run, or newly trained ones."""
         settings, folder = self.recipe.tokenizer, self.output / "tokenizer"
@@ -256,49 +242,38 @@ class Preparation:
             local = self.root / settings.path
             name = local if local.exists() else settings.path
             is_model = local.is_file() and local.suffix in (".model", ".spm")
-            try:
+            key = "model.add_to" if settings.path == self.recipe.model.add_to else "tokenizer.path"
+            with naming(f"{self.recipe.path}: {key}"):
                 loaded = read_sentencepiece(local) if is_model else load_tokenizers(name)
                 given = with_end(ending(loaded), str(name), self.tell)
-            except UserError as error:
-                key = "model.add_to" if settings.path == self.recipe.model.add_to else "tokenizer.path"
-                raise UserError(f"{self.recipe.path}: {key}: {error}") from error
             given = with_mask(given) if settings.mask else given
             if not (given.each and self.recipe.model.add_to):
                 return given
         if not folder.is_dir():
-            one_for_each = not settings.joint and speaks_many(self.recipe, self.root)
             with atomic_folder(folder) as new:
-                if given is not None or one_for_each:
-                    self._tokenizers_of_languages({} if given is None else given.each).save(new)
+                if given is not None or (not settings.joint and model_making.speaks_many(self.recipe, self.root)):
+                    each = {} if given is None else dict(given.each)
+                    for language in dict.fromkeys(language for _, _, language in self.corpora.sides()):
+                        if language not in each:
+                            each[language] = self._train_tokenizer(language, partial(self.corpora.texts_of, language))
+                    Tokenizers.of_languages(each).save(new)
                 else:
                     save_tokenizers(new, *self._tokenizers_of_sides())
         return load_tokenizers(folder)
 
-    def _train_tokenizer(self, lines: Callable[[], Iterator[str]], codes: Sequence[str]) -> Any:
+    def _train_tokenizer(self, what: str, lines: Callable[[], Iterator[str]], codes: Sequence[str] = ()) -> Any:
         settings = self.recipe.tokenizer
+        self.tell(f"training a {settings.kind} tokenizer of {settings.vocab_size} subwords for {what}")
         return train_tokenizer(
             lines,
             settings.kind,
             settings.vocab_size,
-            codes,
+            list(codes),
             settings.byte_fallback,
             alphabet_limit=settings.alphabet_limit,
             tags=settings.tags,
             keep=settings.keep,
         )
-
-    def _tell_of_training(self, what: str) -> None:
-        settings = self.recipe.tokenizer
-        self.tell(f"training a {settings.kind} tokenizer of {settings.vocab_size} subwords for {what}")
-
-    def _tokenizers_of_languages(self, given: Mapping[str, Any]) -> Tokenizers:
-        """Returns one for each language of the tasks: those given, and newly trained ones for the others."""
-        each = dict(given)
-        for language in self.corpora.languages():
-            if language not in each:
-                self._tell_of_training(language)
-                each[language] = self._train_tokenizer(partial(self.corpora.texts_of, language), [])
-        return Tokenizers.of_languages(each)
 
     def processing(self) -> dict[str, TextProcessing]:
         """Returns what is done to the text of each side before the tokenizers that are trained here."""
@@ -314,29 +289,28 @@ class Preparation:
 
     def _tokenizers_of_sides(self) -> tuple[Any, Any, dict[str, TextProcessing]]:
         """Trains the source's and the target's (None: one for both); returns them and the processing of each side."""
-        settings, processing = self.recipe.tokenizer, self.processing()
-        self._tell_of_training("both sides" if settings.joint else "each side")
+        codes, processing = self.recipe.tokenizer.languages, self.processing()
 
-        def texts(side: TextSide) -> Iterator[str]:
-            return map(processing[side].apply, self.corpora.texts(side))
+        def texts(*sides: TextSide) -> Iterator[str]:
+            return itertools.chain(*(map(processing[side].apply, self.corpora.texts(side)) for side in sides))
 
-        if settings.joint:
-            both = self._train_tokenizer(lambda: itertools.chain(*map(texts, SIDES)), settings.languages)
-            return both, None, processing
-        source, target = (self._train_tokenizer(partial(texts, side), settings.languages) for side in SIDES)
+        if self.recipe.tokenizer.joint:
+            return self._train_tokenizer("both sides", partial(texts, *SIDES), codes), None, processing
+        source, target = (self._train_tokenizer(f"the {side}", partial(texts, side), codes) for side in SIDES)
         return source, target, processing
 
     # Data
 
-    def training_sets(self, tokenizers: Tokenizers) -> dict[str, EncodedSet]:
+    @cached_property
+    def training_sets(self) -> dict[str, EncodedSet]:
         """Returns each task's filtered and encoded corpora, ready for their epochs; tells what was dropped."""
-        return {task.name: self._training_set(task, tokenizers) for task in self.corpora.tasks}
+        return {task.name: self._training_set(task) for task in self.corpora.tasks}
 
-    def _training_set(self, task: TaskCorpora, tokenizers: Tokenizers) -> EncodedSet:
+    def _training_set(self, task: TaskCorpora) -> EncodedSet:
         parts, data = [], self.recipe.data
         for number, spec in enumerate(task.specs):
             name = f"train{number}" if self.recipe.tasks is None else f"{task.name}.{number}"
-            part = self.encode(name, spec, tokenizers, self.corpora.filter, data.max_length)
+            part = self.encode(name, spec, self.corpora.filter, data.max_length)
             self.tell(f"{spec}\n{part.report.table(part.unit)}")
             parts.append(part)
         if task.texts:
@@ -345,76 +319,69 @@ class Preparation:
         corpora = Corpora(chosen, weights, data.temperature, task.seed)
         if not data.bpe_dropout:
             return corpora
-        tokenizers = tokenizers.between(task.languages["source"], task.languages["target"])
+        tokenizers = self.tokenizers.between(task.languages["source"], task.languages["target"])
         source = BPEDropout(tokenizers.source, data.bpe_dropout)
         target = source if tokenizers.joint else BPEDropout(tokenizers.target, data.bpe_dropout)
         self.tell(f"cutting words for BPE-dropout {data.bpe_dropout:g}")
         return Resegmented(corpora, source, target, data.bpe_dropout_epochs, task.seed, data.max_length)
 
     def encode(
-        self,
-        name: str,
-        spec: Spec,
-        tokenizers: Tokenizers,
-        pair_filter: PairFilter | None = None,
-        max_length: int | None = None,
+        self, name: str, spec: Spec, pair_filter: PairFilter | None = None, max_length: int | None = None
     ) -> Any:
         """Returns a corpus on disk, under data/<name> of the run's folder."""
         folder = self.output / "data" / name
         if isinstance(spec, TextSpec):
             text_filter = pair_filter.of_text() if pair_filter else None
-            return encode_text(spec, self.root, tokenizers, folder, text_filter, max_length)
-        return encode_corpus(spec, self.root, tokenizers, folder, pair_filter, max_length)
+            return encode_text(spec, self.root, self.tokenizers, folder, text_filter, max_length)
+        return encode_corpus(spec, self.root, self.tokenizers, folder, pair_filter, max_length)
 
-    def fingerprints(self, sets: Mapping[str, EncodedSet]) -> list[str]:
+    def fingerprints(self) -> list[str]:
         """Returns those of all encoded training corpora in order; of several tasks with the tasks' names."""
-        prefix = "" if self.recipe.tasks is None else "{}: "
+        prefix, sets = "" if self.recipe.tasks is None else "{}: ", self.training_sets
         return [prefix.format(name) + part.meta["fingerprint"] for name, own in sets.items() for part in own.parts]
 
-    def reports(self, sets: Mapping[str, EncodedSet]) -> list[dict[str, Any]]:
+    def reports(self) -> list[dict[str, Any]]:
         """Returns for each training corpus what the recipe says, what was read, kept and dropped; and its task."""
         reports = []
         for task in self.corpora.tasks:
             named = {} if self.recipe.tasks is None else {"task": task.name}
-            for corpus, part in zip(corpora_of(task.section), sets[task.name].parts):
+            for corpus, part in zip(corpora_of(task.section), self.training_sets[task.name].parts):
                 of_manifest = self.corpora.manifests.get(str(corpus.get("synthetic")))
                 more = {"used": len(part), "synthetic": of_manifest.summary()} if of_manifest else {}
                 reports.append({**named, "corpus": corpus, **part.report.to_dict(), **more})
         return reports
 
-    def tasks(self, model: PreTrainedModel, tokenizers: Tokenizers, sets: Mapping[str, EncodedSet]) -> list[Task]:
+    def tasks(self, model: PreTrainedModel) -> list[Task]:
         """Returns the tasks, their objectives made for this model."""
-        tasks = []
-        for task in self.corpora.tasks:
-            objective = self.objective(task, model, tokenizers)
-            tasks.append(Task(sets[task.name], objective, task.section.share, task.name, task.languages))
-        return tasks
+        return [
+            Task(self.training_sets[of.name], self.objective(of, model), of.section.share, of.name, of.languages)
+            for of in self.corpora.tasks
+        ]
 
-    def objective(self, task: TaskCorpora, model: PreTrainedModel, tokenizers: Any) -> Objective:
+    def objective(self, task: TaskCorpora, model: PreTrainedModel) -> Objective:
         """Returns a task's objective, made for a model. Raises: UserError naming the task."""
-        sides = frozenset(text.side for text in task.texts if text.side)
-        if getattr(tokenizers, "each", None) and task.pairs:
+        sides, tokenizers = frozenset(text.side for text in task.texts if text.side), self.tokenizers
+        if tokenizers.each and task.pairs:
             tokenizers = tokenizers.between(task.languages["source"], task.languages["target"])
         given = Ingredients(model, tokenizers, task.languages, self.recipe.label_smoothing, task.seed, sides)
-        try:
+        with naming(f"{self.recipe.path}: task '{task.name}'"):
             return make_objective(task.objective, given)
-        except UserError as error:
-            raise UserError(f"{self.recipe.path}: task '{task.name}': {error}") from error
 
-    def dev_sets(self, tokenizers: Tokenizers) -> list[dev.DevSet]:
+    @cached_property
+    def dev_sets(self) -> list[dev.DevSet]:
         """Returns the development sets, whole, with the recipe's metrics where they are translated."""
-        return [self._dev_set(name, spec, tokenizers) for name, spec in self.corpora.dev.items()]
+        return [self._dev_set(name, spec) for name, spec in self.corpora.dev.items()]
 
-    def _dev_set(self, name: str, spec: Spec, tokenizers: Tokenizers) -> dev.DevSet:
-        encoded = self.encode(name if name == MAIN_DEV else f"{name}.dev", spec, tokenizers)
+    def _dev_set(self, name: str, spec: Spec) -> dev.DevSet:
+        encoded = self.encode(name if name == MAIN_DEV else f"{name}.dev", spec)
         if isinstance(spec, TextSpec) or not translates(self.recipe, name):
             return dev.DevSet(encoded, name=name)
         raw, languages = self.raw(name, spec), spec.languages or {}
-        how = (tokenizers.processing["target"].lowercase, languages.get("target"))
+        how = (self.tokenizers.processing["target"].lowercase, languages.get("target"))
         return dev.DevSet(
             encoded,
             raw.references,
-            tokenizers.between(languages.get("source"), languages.get("target")).decode_target,
+            self.tokenizers.between(languages.get("source"), languages.get("target")).decode_target,
             [dev.metric(metric, *how) for metric in self.recipe.evaluation.metrics],
             sources=raw.sources,
             num_beams=self.recipe.evaluation.beams,
@@ -425,64 +392,67 @@ class Preparation:
 
     def raw(self, name: str, spec: Spec) -> RawPairs:
         """Reads a development or test set as raw text."""
-        many = speaks_many(self.recipe, self.root)
+        many = model_making.speaks_many(self.recipe, self.root)
         return read_raw(name, spec, self.root, bool(self.recipe.tokenizer.languages or many), many)
 
     def test_sets(self) -> list[RawPairs]:
         """Returns all test sets; those of text of one language have no references."""
         return [self.raw(name, spec) for name, spec in self.corpora.test.items()]
 
-    def encoded_test(self, name: str, tokenizers: Tokenizers) -> Any:
+    def encoded_test(self, name: str) -> Any:
         """Returns a test set, encoded."""
-        return self.encode(f"test.{name}", self.corpora.test[name], tokenizers)
-
-    def read_whole(self, tokenizers: Tokenizers, dev_sets: Sequence[dev.DevSet]) -> dict[str, Any]:
-        """Returns {key of the recipe: set} of those whose sentences are read whole; a pipeline splits others'."""
-        sets = {"data.dev" if dev.name == MAIN_DEV else f"tasks.{dev.name}.dev": dev.dataset for dev in dev_sets}
-        texts = [name for name, spec in self.corpora.test.items() if isinstance(spec, TextSpec)]
-        return sets | {f"data.test.{name}": self.encoded_test(name, tokenizers) for name in texts}
+        return self.encode(f"test.{name}", self.corpora.test[name])
 
     # Model
 
-    def model(self, tokenizers: Tokenizers) -> PreTrainedModel:
-        """Returns a new model with seeded weights for these tokenizers, its generation_config as the recipe's decoding.
-
-        A fused model (model.fuse) has its members' weights.
-        """
-        config = self.config(tokenizers)
+    def model(self) -> PreTrainedModel:
+        """Returns a new model with seeded weights, a fused one with its members', and the recipe's decoding."""
+        config = self.config()
         set_seed(self.recipe.seed)
-        folder = self.recipe.model.add_to
         if self.recipe.model.fuse is not None:
-            model = fused_model(self.recipe, self.root)
-        elif folder is not None:
-            model = with_languages(local_folder(folder, self.root, f"{self.recipe.path}: model.add_to"), config)
+            model = model_making.fused_model(self.recipe, self.root)
+        elif self.recipe.model.add_to is not None:
+            model = model_making.with_languages(self.recipe, self.root, config)
         else:
             model = self.auto_class(config).from_config(config)
         if model.can_generate():
             model.generation_config = generation_config(self.recipe, model.config)
             saved = checkpoints.checkpoints(self.output / "checkpoints")
-            model.generation_config.update(**token_rules(self.recipe, self.root, saved[-1] if saved else None))
+            rules = model_making.token_rules(self.recipe, self.root, saved[-1] if saved else None)
+            model.generation_config.update(**rules)
         return model
 
     def auto_class(self, config: PreTrainedConfig) -> Any:
-        """Returns the Auto class of the model that the tasks train (model_making.py)."""
+        """Returns the Auto class of the model, whole or the part that an objective needs alone."""
+        architecture = architecture_of(config)
+        if architecture is None:
+            name = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
+        else:
+            parts = {CLASSES[task.objective.name].whole_model for task in self.corpora.tasks}
+            alone = next(iter(parts)) if len(parts) == 1 else None
+            name = alone if alone in architecture.heads else architecture.auto_class
         scored = [*self.corpora.dev.values(), *self.corpora.test.values()]
-        parts = {CLASSES[task.objective.name].whole_model for task in self.corpora.tasks}
-        return auto_class(self.recipe, parts, config, any(isinstance(spec, CorpusSpec) for spec in scored))
+        if name != "AutoModelForSeq2SeqLM" and any(isinstance(spec, CorpusSpec) for spec in scored):
+            raise UserError(
+                f"{self.recipe.path}: data.dev or data.test holds pairs, but the model that is trained here does not "
+                "translate: give text of one language ({path: ..., language: ...}) with objective, or a dev set to "
+                "each task."
+            )
+        return getattr(transformers, name)
 
-    def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
+    def config(self) -> PreTrainedConfig:
         """Returns the model's config for tokenizers of these sizes and ids (model_making.py)."""
-        config = config_of_recipe(self.recipe, tokenizers, self.root, self.tell)
+        config = model_making.config_of_recipe(self.recipe, self.tokenizers, self.root, self.tell)
         if any(getattr(task.objective.settings, "tie", False) for task in self.corpora.tasks):
             config.tie_projection = True
         return config
 
-    def initialise(self, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
+    def initialise(self, model: PreTrainedModel) -> None:
         """Puts the weights of `init_from` into a new model; the account is printed, and kept in the run's folder."""
         if self.recipe.init_from is None:
             return
         sources = read_sources(self.recipe.init_from)
-        account = initialise(model, sources, self.root, tokenizers, str(self.recipe.path))
+        account = initialise(model, sources, self.root, self.tokenizers, str(self.recipe.path))
         here = (self.recipe.languages.source, self.recipe.languages.target)
         for name in dict.fromkeys(sources.values()):
             there = direction_of(local_folder(name, self.root))
@@ -494,10 +464,7 @@ class Preparation:
 
 
 def measured_by(tasks: Sequence[Task], dev_sets: Sequence[dev.DevSet]) -> list[dev.DevSet]:
-    """Returns the development sets, those of a task that does not translate with its task's objective to measure.
-
-    data.dev is of the one task that there is, where it is text.
-    """
+    """Returns the development sets, those that are not translated with the objective that is measured on them."""
     objectives: dict[str, Objective | None] = {
         task.name: task.objective.measured() for task in tasks if not task.objective.translates
     }

@@ -68,10 +68,7 @@ def of_all(value: T) -> list[T]:
 
 
 def check_all(path: Path, problem: str | None) -> None:
-    """Asks every process what is wrong with a file or folder of the run, and ends all of them if something is.
-
-    Raises: UserError, the same on all, naming the machines and what they have.
-    """
+    """Asks every process what is wrong with a file or folder of the run, and ends all of them if something is."""
     said = of_all((socket.gethostname(), problem))
     if bad := [f"  process {rank} on {host}: {what}" for rank, (host, what) in enumerate(said) if what]:
         raise UserError(

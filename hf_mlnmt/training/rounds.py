@@ -4,12 +4,8 @@ Reference: back-translation as in the thesis on monolingual data, 4.3: a round i
 translations. More rounds iterate it in both directions (Hoang et al. 2018, "Iterative Back-Translation for Neural
 Machine Translation").
 
-| in the folder | what |
-| --- | --- |
-| <round>.synthetic/ | what was translated for it, with its manifest |
-| <round>/ | its training, as any other's |
-
-This file says what the rounds are and translates for them; run.py trains them.
+The folder has <round>.synthetic/, what was translated for it, and <round>/, its training, as any other's. run.py trains
+the rounds.
 """
 
 from __future__ import annotations
@@ -37,13 +33,10 @@ class PlannedRound:
     name: str
     round: Round
     recipe: Recipe
+    file: Path
     method: Method | None = None
     settings: Settings | None = None
-
-    @property
-    def translation(self) -> TranslationSection | None:
-        """Returns what is translated for it."""
-        return self.round.translate
+    by_round: bool = False  # an earlier round's model translates for it
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -52,7 +45,7 @@ class PlannedRound:
 
     def files(self, data: Path) -> list[Path]:
         """Returns the files of the text that is translated."""
-        text = self.translation.text if self.translation else []
+        text = self.round.translate.text if self.round.translate else []
         return [data / name for name in ([text] if isinstance(text, str) else text)]
 
     def synthetic(self, output: Path) -> Path:
@@ -67,45 +60,33 @@ class PlannedRound:
         recipe.data.train = [*(train if isinstance(train, list) else [train]), {"synthetic": str(folder), **ratio}]
         return recipe
 
-
-@dataclass(frozen=True)
-class Rounds:
-    """The rounds of a recipe, in order."""
-
-    path: Path
-    each: Mapping[str, PlannedRound]
-
     def doubts(self, data: Path) -> Iterator[str]:
-        """Reads the texts and counts: yields warnings about ratios that they will hardly fill.
+        """Reads and counts the text: yields a warning about a ratio that it will hardly fill."""
+        if self.settings is None:
+            return
+        lines = sum(map(_count_lines, self.files(data)))
+        lines = min(lines, self.settings.limit or lines)
+        train, ratio = self.recipe.data.train, self.round.ratio
+        if ratio is None or not isinstance(train, dict) or not train.get("files") or train.get("limit"):
+            return
+        pairs = _count_lines(data / train["files"]["source"])
+        if ratio * pairs > lines:
+            yield (
+                f"{self.file}: rounds.{self.name}.ratio is {ratio:g}, for {pairs:,} parallel pairs, and the text has "
+                f"{lines:,} lines: unless filters take enough of the pairs, this will be refused. Lower ratio, or give "
+                "more text."
+            )
 
-        Raises: UserError for a text that is not there or cannot be read.
-        """
-        for planned in self.each.values():
-            if planned.settings is None:
-                continue
-            lines = sum(map(_count_lines, planned.files(data)))
-            lines = min(lines, planned.settings.limit or lines)
-            train, ratio = planned.recipe.data.train, planned.round.ratio
-            if ratio is None or not isinstance(train, dict) or not train.get("files") or train.get("limit"):
-                continue
-            pairs = _count_lines(data / train["files"]["source"])
-            if ratio * pairs > lines:
-                yield (
-                    f"{self.path}: rounds.{planned.name}.ratio is {ratio:g}, for {pairs:,} parallel pairs, and the "
-                    f"text has {lines:,} lines: unless filters take enough of the pairs, this will be refused. Lower "
-                    "ratio, or give more text."
-                )
-
-    def translate(self, data: Path, output: Path, planned: PlannedRound, watcher: Watcher) -> None:
+    def translate(self, data: Path, output: Path, watcher: Watcher) -> None:
         """Makes the synthetic corpus of a round that has one; what was interrupted goes on."""
-        section = planned.translation
+        section = self.round.translate
         assert section is not None
         back_translate(
-            str(output / section.model / "average") if section.model and section.model in self.each else section.model,
-            planned.files(data),
-            planned.synthetic(output),
-            planned.method,
-            planned.settings,
+            str(output / str(section.model) / "average") if self.by_round else section.model,
+            self.files(data),
+            self.synthetic(output),
+            self.method,
+            self.settings,
             forward=section.forward,
             tag=section.tag,
             watcher=watcher,
@@ -116,14 +97,10 @@ def _count_lines(path: Path) -> int:
     return sum(1 for _ in read_lines(path, bad=lambda reason, number, text: None))
 
 
-def read_rounds(path: Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None) -> Rounds:
-    """Reads the rounds of a recipe, and checks them.
-
-    Args:
-        settings, seed: replace keys of all rounds, as of `read_recipe`.
-
-    Raises: UserError naming the round and the key.
-    """
+def read_rounds(
+    path: Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None
+) -> dict[str, PlannedRound]:
+    """Reads and checks the rounds of a recipe; `settings` and `seed` replace keys of all of them."""
     content, lines = read_content(path, settings, seed)
     described = content.pop("rounds", None)
     if not described or not isinstance(described, dict):
@@ -134,7 +111,7 @@ def read_rounds(path: Path, settings: list[str] | tuple[str, ...] = (), seed: in
     planned: dict[str, PlannedRound] = {}
     for name, keys in described.items():
         planned[str(name)] = _planned(path, str(name), keys or {}, content, planned, [*map(str, described)])
-    return Rounds(path, planned)
+    return planned
 
 
 def _planned(
@@ -156,7 +133,7 @@ def _planned(
     if described.translate is None:
         if described.ratio is not None:
             raise UserError(f"{where}.ratio: there is no synthetic corpus; say with translate what is translated.")
-        return PlannedRound(name, described, recipe)
+        return PlannedRound(name, described, recipe, path)
     section = described.translate
     if recipe.data.train is None:
         raise UserError(f"{where}: synthetic corpora of rounds are added to data.train, not to tasks.")
@@ -168,7 +145,7 @@ def _planned(
             f"{where}.translate.tag: the tokenizer will have no token {section.tag}: add tokenizer: {{tags: "
             f"['{section.tag}']}} to the recipe."
         )
-    planned = PlannedRound(name, described, recipe, method, settings)
+    planned = PlannedRound(name, described, recipe, path, method, settings, section.model in before)
     _check_model(planned, section, where, before, names)
     return planned
 

@@ -41,7 +41,6 @@ from transformers.utils import logging as transformers_logging
 from hf_mlnmt import products
 from hf_mlnmt.data.raw_pairs import RawPairs, digest_of_texts
 from hf_mlnmt.data.synthetic import MANIFEST
-from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
 from hf_mlnmt.evaluation.perplexity import perplexity
@@ -54,34 +53,14 @@ from hf_mlnmt.recipe.checks import check_budget
 from hf_mlnmt.recipe.reading import Recipe, find_recipe, read_recipe
 from hf_mlnmt.recipe.schema import saved_steps
 from hf_mlnmt.table import Number, Table
-from hf_mlnmt.training import checkpoints, folder
-from hf_mlnmt.training.arguments import (
-    check_launcher,
-    computes_bfloat16,
-    higher_is_better,
-    is_compiled,
-    precision,
-    remark,
-    schedule,
-    tracking_in,
-    training_arguments,
-)
-from hf_mlnmt.training.callbacks import (
-    DrawCurves,
-    EarlyStopping,
-    Interrupted,
-    LogBeforeSaving,
-    ShowProgress,
-    StopOnSignal,
-    WriteMetrics,
-    sigterm_interrupts,
-)
+from hf_mlnmt.training import arguments, callbacks, checkpoints, folder
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
-from hf_mlnmt.training.preflight import check_before, check_lengths, doubts_about_rows
-from hf_mlnmt.training.preparation import ACCOUNT, EncodedSet, Preparation, measured_by
+from hf_mlnmt.training.preflight import check_before, check_lengths
+from hf_mlnmt.training.preparation import ACCOUNT, Preparation, measured_by
 from hf_mlnmt.training.processes import check_all, main_first, meet, of_main
-from hf_mlnmt.training.rounds import Rounds, read_rounds
+from hf_mlnmt.training.rounds import PlannedRound, read_rounds
+from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import lasting_parameters
 from hf_mlnmt.training.trainer import TranslationTrainer
 
@@ -100,11 +79,10 @@ def run_recipe(
 ) -> Results | dict[str, Results] | None:
     """Trains a model as a recipe says, scores it, and leaves complete model folders.
 
-    Everything goes into `output` (default: runs/<recipe>, with `seed` if it is given): tokenizer/, data/,
-    checkpoints/, metrics.jsonl, curves.png, best/, average/ (model folders), translations/, results.json (of the
-    average). Started again with the same arguments after any interruption it goes on where it was, to the same weights
-    bit for bit on a CPU; with changes that folder.py allows, only what changed is done again. Of a recipe with rounds
-    `output` has such a folder for each round, and what was translated for it in <round>.synthetic/.
+    Everything goes into `output` (default: runs/<recipe>, with `seed` if it is given). Started again with the same
+    arguments after any interruption it goes on where it was, to the same weights bit for bit on a CPU; with changes
+    that folder.py allows, only what changed is done again. Of a recipe with rounds `output` has a folder for each
+    round, and what was translated for it in <round>.synthetic/.
 
     Args:
         recipe: a Recipe, the path of its YAML, or the name of a setup.
@@ -117,10 +95,9 @@ def run_recipe(
     Returns: the Results of the average, or, of a recipe with rounds, {round: Results}; None after a dry run, and on
         other processes than the main one.
 
-    Raises:
-        UserError: for anything the user can mend; Interrupted after a signal, when the state is saved.
+    Raises: UserError for anything the user can mend; Interrupted after a signal, when the state is saved.
     """
-    check_launcher()
+    arguments.check_launcher()
     path = None
     if not isinstance(recipe, Recipe):
         path, own = find_recipe(recipe, system)
@@ -143,10 +120,7 @@ def run_recipe(
 
 @dataclass(frozen=True)
 class Run:
-    """A training as it was asked for.
-
-    data: the folder that the recipe's paths are relative to. output: the run's folder.
-    """
+    """A training as it was asked for. The paths of its recipe are relative to `data`; all it makes is in `output`."""
 
     recipe: Recipe
     data: Path
@@ -190,13 +164,13 @@ def train_in_folder(run: Run, dry_run: bool) -> Results | None:
     """Runs `train_one` or `dry_run_of_one`, alone in the run's folder, with errors of the system in words."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
-    with folder.explained(run.output), tracking_in(run.output):
+    with folder.explained(run.output), arguments.tracking_in(run.output):
         if run.is_main:
             folder.check_output(run.output)
         if dry_run:
             dry_run_of_one(run)
             return None
-        with folder.alone(run.output) if run.is_main else nullcontext(), sigterm_interrupts():
+        with folder.alone(run.output) if run.is_main else nullcontext(), callbacks.sigterm_interrupts():
             return train_one(run)
 
 
@@ -206,13 +180,13 @@ def train_one(run: Run) -> Results | None:
     if changes is None:
         run.tell(f"{run.output} is finished, and nothing changed since. Choose another --output for another run.")
         return read_results(run.output / RESULTS)
-    data = prepare(run)
-    training = build(run, data)
+    prepare(run)
+    training = build(run)
     checkpoint = last_checkpoint(run, training)
     if run.is_main:
         folder.keep_recipe(run.output, run.recipe, run.command, amended=bool(changes))
-    train(run, data, training, checkpoint)
-    return score(run, data, training, average(run, training)) if run.is_main else None
+    train(run, training, checkpoint)
+    return score(run, training, average(run, training)) if run.is_main else None
 
 
 _OF_THE_HUB = ("push_to_hub", "hub_")  # arguments by which a trainer makes a repository when it is made
@@ -228,20 +202,14 @@ def dry_run_of_one(run: Run) -> None:
         preparation = run.preparation
         for warning in check_before(preparation, run.processes.num_processes) if run.is_main else ():
             run.warn(warning)
-        data = prepare(run)
-        training = build(run, data)
-        preparation.initialise(training.trainer.model, data.tokenizers)
+        prepare(run)
+        training = build(run)
+        preparation.initialise(training.trainer.model)
         run.tell(dry_run_report(run.recipe, training.trainer))
 
 
-# Check
-
-
 def check(run: Run) -> Changes | None:
-    """Compares with the last start; if there is something to do, checks everything that can be known beforehand.
-
-    Returns: the keys that changed since the last start, on the main process; None where nothing is to be done, on all.
-    """
+    """Checks what can be known beforehand; returns the keys that changed, or on all processes None: nothing to do."""
     preparation = run.preparation  # a mistake in the recipe is met by all processes
     finished, changes = False, Changes()
     meet()
@@ -258,30 +226,12 @@ def check(run: Run) -> Changes | None:
     return None if of_main(finished) else changes
 
 
-# Prepare
-
-
-@dataclass(frozen=True)
-class Data:
-    """Data to train on and to score while training; `training_sets` by the names of their tasks."""
-
-    tokenizers: Tokenizers
-    training_sets: Mapping[str, EncodedSet]
-    dev_sets: Sequence[DevSet]
-
-
-def prepare(run: Run) -> Data:
+def prepare(run: Run) -> None:
     """Makes tokenizers and data in one process while the others wait, then reads them in all."""
-    preparation = run.preparation
-    with main_first():
-        tokenizers = preparation.tokenizers()
-        data = Data(tokenizers, preparation.training_sets(tokenizers), preparation.dev_sets(tokenizers))
+    with main_first():  # each part is made or read where it is first asked for
+        fingerprints, _ = run.preparation.fingerprints(), run.preparation.dev_sets
     if run.is_main:
-        folder.check_data(run.output, preparation.fingerprints(data.training_sets))
-    return data
-
-
-# Build
+        folder.check_data(run.output, fingerprints)
 
 
 @dataclass(frozen=True)
@@ -289,9 +239,9 @@ class Training:
     """The trainer, which holds the model and its tasks, and the callbacks that are asked something afterwards."""
 
     trainer: TranslationTrainer
-    progress: ShowProgress
-    stop: StopOnSignal
-    early: EarlyStopping | None
+    progress: callbacks.ShowProgress
+    stop: callbacks.StopOnSignal
+    early: callbacks.EarlyStopping | None
 
     @property
     def steps(self) -> int:
@@ -299,66 +249,58 @@ class Training:
         return self.trainer.steps()[0]
 
 
-def build(run: Run, data: Data) -> Training:
+def build(run: Run) -> Training:
     """Makes the model with new weights, its tasks, and the trainer around them."""
     recipe, preparation = run.recipe, run.preparation
-    arguments = training_arguments(recipe, run.output)
-    if arguments.bf16 and not computes_bfloat16(arguments.use_cpu):
+    args = arguments.training_arguments(recipe, run.output)
+    if args.bf16 and not arguments.computes_bfloat16(args.use_cpu):
         run.warn(
             "precision.dtype is bf16, but this machine has no instructions for bfloat16 and emulates it, slowly. "
             "Set precision.dtype to float32, or to auto, which chooses."
         )
-    if line := remark(recipe, arguments.use_cpu):
+    if line := arguments.remark(recipe, args.use_cpu):
         run.warn(line)
-    model = preparation.model(data.tokenizers)
-    tasks = preparation.tasks(model, data.tokenizers, data.training_sets)
+    model = preparation.model()
+    tasks = preparation.tasks(model)
     if model.config.is_encoder_decoder and model.can_generate():  # longer sentences are translated in parts
         generation: Any = model.generation_config
         generation.max_source_tokens = max(int(task.data.source_lengths.max()) for task in tasks)
-    dev_sets = measured_by(tasks, data.dev_sets)
-    check_lengths(preparation, model.config, preparation.read_whole(data.tokenizers, data.dev_sets))
+    check_lengths(preparation, model.config)
     trainer = TranslationTrainer(
         model,
-        arguments,
+        args,
         tasks,
         recipe.batch,
-        schedule(recipe),
-        dev_sets,
-        save_extras=data.tokenizers.save,
-        compiled=is_compiled(recipe, arguments.use_cpu),
+        Schedule(**dataclasses.asdict(recipe.schedule)),
+        measured_by(tasks, preparation.dev_sets),
+        save_extras=preparation.tokenizers.save,
+        compiled=arguments.is_compiled(recipe, args.use_cpu),
     )
     training = _with_callbacks(run, trainer)
-    for warning in [*check_budget(recipe, training.steps), *doubts_about_rows(model.config, tasks)]:
+    for warning in check_budget(recipe, training.steps):
         run.warn(warning)
     return training
 
 
 def _with_callbacks(run: Run, trainer: TranslationTrainer) -> Training:
     recipe, patience = run.recipe, run.recipe.evaluation.patience
-    progress, stop = ShowProgress(run.console), StopOnSignal()
-    early = EarlyStopping(recipe.evaluation.best, higher_is_better(recipe), patience) if patience else None
+    progress, stop = callbacks.ShowProgress(run.console), callbacks.StopOnSignal()
+    better = arguments.higher_is_better(recipe)
+    early = callbacks.EarlyStopping(recipe.evaluation.best, better, patience) if patience else None
     shown = next((dev_set for dev_set in trainer.dev_sets if dev_set.references), trainer.dev_sets[0])
-    metrics = WriteMetrics(run.output, shown, recipe.seed, run.tell)
-    curves = DrawCurves(run.output, run.warn, trainer.meter.paused)
+    metrics = callbacks.WriteMetrics(run.output, shown, recipe.seed, run.tell)
+    curves = callbacks.DrawCurves(run.output, run.warn, trainer.meter.paused)
     trainer.remove_callback(PrinterCallback)
     for callback in (progress, stop, metrics, curves, *filter(None, [early])):
         trainer.add_callback(callback)
-    trainer.add_callback(LogBeforeSaving())  # the last, so that it sees who wants a checkpoint
+    trainer.add_callback(callbacks.LogBeforeSaving())  # the last, so that it sees who wants a checkpoint
     return Training(trainer, progress, stop, early)
 
 
-# Train
-
-
 def last_checkpoint(run: Run, training: Training) -> Path | None:
-    """Returns the checkpoint that training goes on from; the same on every process, as the main one finds it.
-
-    Raises: UserError for a checkpoint that this training could not have made, or could not end with, and on all
-    processes where one of them has not got it.
-    """
+    """Returns the checkpoint to go on from, as the main process finds it; UserError where it cannot be gone on from."""
     found = None
     if run.is_main:
-        checkpoints.remove_leftovers(run.saved)
         found = checkpoints.last_good(run.saved, run.warn)
     name, manifest = of_main((found.name, checkpoints.manifest_of(found)) if found else ("", ""))
     if not name:
@@ -412,7 +354,7 @@ def is_done(checkpoint: Path, training: Training) -> bool:
     return stopped or state["global_step"] >= training.steps
 
 
-def train(run: Run, data: Data, training: Training, checkpoint: Path | None) -> None:
+def train(run: Run, training: Training, checkpoint: Path | None) -> None:
     """Trains from the last good checkpoint, or from the start, to the end. Raises: Interrupted after a signal."""
     trainer = training.trainer
     if checkpoint is not None:
@@ -420,7 +362,7 @@ def train(run: Run, data: Data, training: Training, checkpoint: Path | None) -> 
             return
         run.tell(f"going on from {checkpoint}")
     else:
-        run.preparation.initialise(trainer.model, data.tokenizers)
+        run.preparation.initialise(trainer.model)
     parameters = lasting_parameters(trainer.model)
     run.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}")
     kinds = kinds_of_products(run, checkpoint is not None) if trainer.args.device.type == "cpu" else frozenset()
@@ -428,7 +370,7 @@ def train(run: Run, data: Data, training: Training, checkpoint: Path | None) -> 
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if signum := training.stop.signum:
         name = signal.Signals(signum).name
-        raise Interrupted(
+        raise callbacks.Interrupted(
             signum,
             f"{name}: stopped at step {trainer.state.global_step}; the state is saved in {run.saved}. The same "
             "command goes on from there.",
@@ -436,10 +378,7 @@ def train(run: Run, data: Data, training: Training, checkpoint: Path | None) -> 
 
 
 def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
-    """Returns what oneDNN computes in this run (products.py): as it began, lest the last digits of its numbers change.
-
-    Warns on a processor, or with a choice of the user's, that is another.
-    """
+    """Returns what oneDNN computes in this run, as it began (products.py); warns of another processor or choice."""
     path = run.output / folder.PRODUCTS
     if run.is_main and not goes_on:
         write_json(path, products.record())
@@ -451,9 +390,6 @@ def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
             listed = ", ".join(f"{name} {began[name]} -> {now.get(name)}" for name in changed)
             run.warn(f"{path}: the run began with other products, and its last digits will be others: {listed}")
     return frozenset(began["onednn"])
-
-
-# Average
 
 
 def last_state(run: Run) -> dict[str, Any]:
@@ -474,12 +410,7 @@ def _kept_steps(run: Run, training: Training) -> list[int]:
 
 
 def average(run: Run, training: Training) -> dict[str, Path]:
-    """Writes the best and the average model as complete folders, unless they are there as they would be.
-
-    Returns: the folders by the models' names.
-
-    Raises: UserError for a checkpoint that is not whole.
-    """
+    """Writes the best and the average model as whole folders, unless they are there as they would be; returns them."""
     generation = getattr(training.trainer.model, "generation_config", None)
     weights_of = {
         name: [run.saved / f"checkpoint-{step}" for step in steps]
@@ -497,16 +428,10 @@ def average(run: Run, training: Training) -> dict[str, Path]:
     return models
 
 
-# Score
-
-
-def score(run: Run, data: Data, training: Training, models: Mapping[str, Path]) -> Results:
-    """Scores both models on all test sets; writes results.json beside each and, of the average, in the run's folder.
-
-    Returns: the results of the average.
-    """
+def score(run: Run, training: Training, models: Mapping[str, Path]) -> Results:
+    """Scores both models on all test sets, writes results.json beside each; returns the results of the average."""
     tests, made = run.preparation.test_sets(), folder.made_from(run.output)
-    described, steps = _described(run, data, training.trainer), averaged_steps(run, training)
+    described, steps = _described(run, training.trainer), averaged_steps(run, training)
     pairs, texts = [test for test in tests if test.references], [test for test in tests if not test.references]
     results = {}
     for name, model in models.items():
@@ -514,11 +439,16 @@ def score(run: Run, data: Data, training: Training, models: Mapping[str, Path]) 
         own = dataclasses.replace(described, scores={}, outputs={}, extra=extra)
         results[name] = score_model(run, made, model, pairs, own)
     if texts:
-        measured = {name: losses(model, run, data, training, texts) for name, model in models.items()}
+        measured = {name: losses(model, run, training, texts) for name, model in models.items()}
         for name, numbers in measured.items():
             results[name].extra["perplexity"] = numbers
             results[name].write(models[name] / RESULTS)
-        run.console.print(table_of_losses(measured))
+        cells = {
+            (test, model): {name.replace("_", " "): f"{numbers[name]:.3f}" for name in COLUMNS if name in numbers}
+            for model, each in measured.items()
+            for test, numbers in each.items()
+        }
+        run.console.print(_table(cells, "perplexity"))
     made.note("tests", digest_of_texts(tests))
     results["average"].write(run.output / RESULTS)
     if pairs:
@@ -527,10 +457,10 @@ def score(run: Run, data: Data, training: Training, models: Mapping[str, Path]) 
     return results["average"]
 
 
-def _described(run: Run, data: Data, trainer: TranslationTrainer) -> Results:
+def _described(run: Run, trainer: TranslationTrainer) -> Results:
     """Returns a results file without scores: all that it says of the training."""
     recipe, content, state = run.recipe, run.recipe.to_dict(), last_state(run)
-    meter, train = state["meter"], run.preparation.reports(data.training_sets)
+    meter, train = state["meter"], run.preparation.reports()
     seconds = max(meter["seconds"], 1e-9)
     account = read_json(run.output / ACCOUNT)
     return Results(
@@ -546,7 +476,7 @@ def _described(run: Run, data: Data, trainer: TranslationTrainer) -> Results:
             "target_tokens": meter["tokens"],
             "processes": trainer.args.world_size,
             "device": str(trainer.args.device),
-            "precision": precision(trainer.args),
+            "precision": arguments.precision(trainer.args),
         },
         command=run.command,
         parameters=lasting_parameters(trainer.model),
@@ -563,10 +493,7 @@ def _described(run: Run, data: Data, trainer: TranslationTrainer) -> Results:
 
 
 def score_model(run: Run, made: MadeFrom, model: Path, tests: Sequence[RawPairs], results: Results) -> Results:
-    """Adds every test set's scores under both protocols to `results`, and writes them as model/results.json.
-
-    What is unchanged is not done again: `made` says what translations and scores of before were made from.
-    """
+    """Adds the scores of every test set to `results`, and writes them; what is unchanged is not done again (`made`)."""
     file = model / RESULTS
     before = read_results(file) if file.is_file() else None
     for test in tests:
@@ -605,21 +532,16 @@ def _translations(run: Run, made: MadeFrom, model: Path, test: RawPairs) -> list
     return outputs
 
 
-def losses(
-    path: Path, run: Run, data: Data, training: Training, tests: Sequence[RawPairs]
-) -> dict[str, dict[str, float]]:
-    """Returns {test set: its numbers} of a finished model on text of one language, the "perplexity" of a results file.
-
-    Of a language model perplexity (evaluation/perplexity.py); of others loss and exp(loss) per predicted token.
-    """
+def losses(path: Path, run: Run, training: Training, tests: Sequence[RawPairs]) -> dict[str, dict[str, float]]:
+    """Returns {test set: its numbers} of a finished model on text of one language: "perplexity" in a results file."""
     auto_class = auto_class_of(path)
     model = load_model(path, getattr(transformers, auto_class)).eval()
     if auto_class == "AutoModelForCausalLM":
-        return {test.name: perplexity(model, data.tokenizers, test.sources).to_dict() for test in tests}
+        return {test.name: perplexity(model, run.preparation.tokenizers, test.sources).to_dict() for test in tests}
     objective = training.trainer.tasks[0].objective.measured()
     measured = {}
     for test in tests:
-        dev_set = DevSet(run.preparation.encoded_test(test.name, data.tokenizers), objective=objective)
+        dev_set = DevSet(run.preparation.encoded_test(test.name), objective=objective)
         loss = dev_set.evaluate(model, Accelerator(cpu=True))["loss"]
         measured[test.name] = {"loss": loss, "per_predicted_token": math.exp(loss)}
     return measured
@@ -648,16 +570,6 @@ def table_of(results: Mapping[str, Results]) -> Table:
 COLUMNS = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")
 
 
-def table_of_losses(measured: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
-    """Returns a table of what `losses` returned for each model."""
-    cells = {
-        (test, model): {name.replace("_", " "): f"{numbers[name]:.3f}" for name in COLUMNS if name in numbers}
-        for model, each in measured.items()
-        for test, numbers in each.items()
-    }
-    return _table(cells, "perplexity")
-
-
 def _table(cells: Mapping[tuple[str, str], Mapping[str, str]], title: str, caption: str = "") -> Table:
     """Returns a table with a row for each (test set, model) and a column for each name of a number."""
     tests = list(dict.fromkeys(test for test, _ in cells))
@@ -667,26 +579,23 @@ def _table(cells: Mapping[tuple[str, str], Mapping[str, str]], title: str, capti
     return Table(["test set", "model", *map(Number, columns)], rows, title, caption)
 
 
-# Rounds
-
-
-def train_in_rounds(run: Run, rounds: Rounds, dry_run: bool, watcher: Watcher | None) -> dict[str, Results] | None:
-    """Runs every round in its turn; what is finished is passed over, what was interrupted goes on.
-
-    A dry run checks every round and prints what it would cost; of what is not translated yet, without it.
-    """
+def train_in_rounds(
+    run: Run, rounds: Mapping[str, PlannedRound], dry_run: bool, watcher: Watcher | None
+) -> dict[str, Results] | None:
+    """Runs every round in its turn; in a dry run without what is not translated yet."""
     watcher = watcher or Watcher(run.tell, lambda text: run.warn(f"warning: {text}"))
-    for warning in rounds.doubts(run.data):
-        run.warn(warning)
+    for planned in rounds.values():
+        for warning in planned.doubts(run.data):
+            run.warn(warning)
     results = {}
-    for planned in rounds.each.values():
+    for planned in rounds.values():
         run.tell(f"round {planned.name}: {'-'.join(planned.languages)}", "bold")
         recipe, synthetic = planned.recipe, planned.synthetic(run.output)
-        if planned.translation is not None:
+        if planned.round.translate is not None:
             if not dry_run:
                 meet()
                 if run.is_main:
-                    rounds.translate(run.data, run.output, planned, watcher)
+                    planned.translate(run.data, run.output, watcher)
                 meet()
                 manifest = synthetic / MANIFEST
                 check_all(manifest, None if manifest.is_file() else "no such file")

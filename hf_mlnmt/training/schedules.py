@@ -23,39 +23,23 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.recipe.schema import ScheduleName, check_restarts, cycle_ends
-
-SEEN = ("scale", "best", "waited")
-"""The fields of a `Schedule` that change while it trains: what newbob has seen."""
+from hf_mlnmt.recipe.schema import LearningRate, ScheduleName
 
 
 @dataclass
-class Schedule:
-    """The factor of the peak learning rate at each step; steps count from 0.
+class Schedule(LearningRate):
+    """The factor of the peak learning rate at each step, by the keys of a recipe's `schedule`; steps count from 0.
 
     Args:
-        name: one of the table above.
         warmup: steps in which the factor rises in a straight line to 1 (the first step has 1 / warmup, not 0).
         total: steps of the whole training (cosine and linear end there).
-        floor: the factor never falls below this after the warm-up.
-        factor, patience, threshold: newbob: a dev loss counts as improved when it is below best * (1 - threshold).
         restarts: cosine and linear: the last restarts * restart_steps steps are so many cycles from `restart_factor`
             to zero; the cycle before them ends where they begin.
-        restart_steps: steps of each of them.
-        restart_factor: the factor they begin with.
+        scale, best, waited: what newbob has seen so far: all that a training takes back from a checkpoint.
     """
 
-    name: ScheduleName
     warmup: int = 0
     total: int = 0
-    floor: float = 0.0
-    factor: float = 0.8
-    patience: int = 2
-    threshold: float = 0.0
-    restarts: int = 0
-    restart_steps: int = 0
-    restart_factor: float = 0.4
-    # What newbob has seen so far (SEEN); all of it that a training takes back from a checkpoint.
     scale: float = 1.0
     best: float | None = None
     waited: int = 0
@@ -64,14 +48,7 @@ class Schedule:
         if self.name not in get_args(ScheduleName):
             known = get_args(ScheduleName)
             raise UserError(f"schedule '{self.name}' is unknown{suggest(self.name, known)}; known: {', '.join(known)}.")
-        check_restarts(self)
-
-    def ends(self, total: int) -> list[int]:
-        """Returns, with restarts, the steps after which a cycle ends, of a training of `total` steps; otherwise none.
-
-        Raises: UserError when the cycles do not fit.
-        """
-        return cycle_ends(self, total)
+        self.check_restarts()
 
     def __call__(self, step: int) -> float:
         """Returns the factor at optimizer step `step`."""
@@ -121,7 +98,7 @@ class _Scheduler(LambdaLR):
     """Takes from a saved state the step and what newbob has seen, but no setting: a run may have other cycles now."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        seen = [{name: schedule[name] for name in SEEN} for schedule in state_dict["lr_lambdas"]]
+        seen = [{name: schedule[name] for name in ("scale", "best", "waited")} for schedule in state_dict["lr_lambdas"]]
         super().load_state_dict({**state_dict, "lr_lambdas": seen})
         for group, peak, schedule in zip(self.optimizer.param_groups, self.base_lrs, self.lr_lambdas, strict=True):
             group["lr"] = peak * schedule(self.last_epoch)

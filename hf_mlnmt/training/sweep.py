@@ -1,11 +1,7 @@
 """Sweeps: many trainings from one command, planned, queued and gone on with.
 
 A plan has every recipe with every combination of values and every seed, each with a folder of its own. The queue runs
-several at a time. Whatever ends it, the same call goes on: the folder is all that a sweep remembers.
-
-<folder>/<run>/             what `hf-mlnmt train` makes; finished when results.json is there
-<folder>/logs/<run>.log     what the training said, of all its starts
-<folder>/failed/<run>.json  the message of a run that failed; gone when it is started again
+several at a time. Whatever ends it, the same call goes on: the folder is all that a sweep remembers (docs/sweeps.md).
 """
 
 from __future__ import annotations
@@ -35,15 +31,9 @@ _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:\.\.({_NUMBER}))?")
 
 
-# The plan
-
-
 @dataclass(frozen=True)
 class Job:
-    """A training of a sweep: a recipe, the keys replaced in it and the values of the point, and a seed.
-
-    settings: what `--set` gets: those of the whole sweep, then the point's.
-    """
+    """A training of a sweep: a recipe, the values of the point, a seed, and all keys that are replaced (`settings`)."""
 
     name: str
     path: Path
@@ -68,14 +58,11 @@ def plan(
     """Returns all runs, in the order in which they are started.
 
     Args:
-        recipes: paths of recipes, or names of setups.
         over: "key.sub=values" of read_values; several are combined, all with all.
         seeds: of each point; None: the recipe's own.
         settings: "key.sub=value" for all runs.
         systems: what is trained in each recipe (zoo/records.py); none: the recipe's own.
         order: "values" does every seed of a point before the next point, "seeds" every point with the first seed first.
-
-    Raises: UserError for bad values, one key or recipe twice, and for recipes that are wrong at any of the points.
     """
     if order not in ("values", "seeds"):
         raise UserError(f"--order {order}: expected values or seeds.")
@@ -175,9 +162,6 @@ def _check_once(names: Sequence[str], what: str) -> None:
         raise UserError(f"{what} {twice}: is there twice.")
 
 
-# The state of each run
-
-
 @dataclass(frozen=True)
 class State:
     """`step`: of the last checkpoint of a run that has begun; `message`: of one that failed."""
@@ -227,14 +211,11 @@ HANDLED = (*SIGNALS, signal.SIGHUP) if hasattr(signal, "SIGHUP") else SIGNALS  #
 
 @dataclass
 class Progress:
-    """The progress of a sweep; handed on at every change.
-
-    seconds: how long the runs took that ended well in this call, of which nothing was there before.
-    """
+    """The progress of a sweep. seconds: of the runs that ended well in this call, begun in it too."""
 
     jobs: Sequence[Job]
     states: dict[str, State]
-    running: list[str] = field(default_factory=list)
+    running: dict[str, tuple[subprocess.Popen, float]] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
 
     def count(self, kind: str) -> int:
@@ -252,9 +233,7 @@ class Queue:
     """The jobs of a sweep.
 
     Args:
-        root: folder of the sweep.
         start: starts the training of a job, what it says going into a file; it ends by SIGTERM with its state saved.
-        at_a_time: how many trainings run side by side.
         tell: hears a line at every start and end.
         watch: called at every change, and after each run that finished.
         retry: start failed runs again.
@@ -267,58 +246,58 @@ class Queue:
     watch: Callable[[Progress], None] = lambda progress: None
     retry: bool = True
     signum: int | None = None
-    _processes: list[subprocess.Popen] = field(default_factory=list)
 
     def run(self, jobs: Sequence[Job]) -> Progress:
-        """Trains what is not trained. After a signal the trainings save their state, and `signum` says which it was.
-
-        Ctrl-C, SIGTERM and SIGHUP end the trainings in order; a second one ends them at once.
-        """
-        states = {job.name: state_of(self.root, job) for job in jobs}
-        progress = Progress(jobs, states)
+        """Trains what is not trained. A signal (`signum`) lets the trainings save their state; a second ends them."""
+        progress = Progress(jobs, {job.name: state_of(self.root, job) for job in jobs})
         done = ("finished",) if self.retry else ("finished", "failed")
-        waiting = [job for job in jobs if states[job.name].kind not in done]
-        running: dict[str, tuple[Job, subprocess.Popen, float]] = {}
+        waiting = [job for job in jobs if progress.states[job.name].kind not in done]
+        running = progress.running
+
+        def receive(signum: int, frame: Any) -> None:
+            second, self.signum = self.signum is not None, signum
+            for process, _ in [*running.values()]:
+                process.kill() if second else process.terminate()
+
         self.watch(progress)
-        with handled(HANDLED, self._receive):
+        with handled(HANDLED, receive):
             try:
                 while (waiting and self.signum is None) or running:
                     while waiting and len(running) < self.at_a_time and self.signum is None:
-                        job = waiting.pop(0)
-                        running[job.name] = (job, self._begin(job, progress), time.monotonic())
-                    for job, process, since in [*running.values()]:
-                        if process.poll() is not None:
-                            del running[job.name]
-                            self._end(job, process.returncode, time.monotonic() - since, progress)
+                        self._begin(waiting.pop(0), progress)
+                    for job in [job for job in jobs if job.name in running]:
+                        if running[job.name][0].poll() is not None:
+                            self._end(job, progress)
                     time.sleep(LOOK_AFTER)
             finally:
-                for process in self._processes:  # after an error of our own; else none is left
+                for process, _ in running.values():  # after an error of our own; else none is left
                     process.terminate()
         return progress
 
-    def _begin(self, job: Job, progress: Progress) -> subprocess.Popen:
+    def _begin(self, job: Job, progress: Progress) -> None:
         before = progress.states[job.name]
         again = f" again, from step {before.step:,}" if before.step else " again" if before.kind != "new" else ""
         failed_path(self.root, job).unlink(missing_ok=True)
         log = self._log(job)
         log.parent.mkdir(parents=True, exist_ok=True)
         process = self.start(job, log)
-        self._processes.append(process)
+        progress.running[job.name] = process, time.monotonic()
         if self.signum is not None:  # it came while we were starting
             process.terminate()
-        progress.running.append(job.name)
         self._say(job, f"started{again}", progress)
-        return process
 
-    def _end(self, job: Job, code: int, seconds: float, progress: Progress) -> None:
-        progress.running.remove(job.name)
+    def _end(self, job: Job, progress: Progress) -> None:
+        process, since = progress.running.pop(job.name)
+        code, seconds = process.returncode, time.monotonic() - since
         if code == 0 and (self.root / job.name / RESULTS).is_file():
             what = f"finished after {duration(seconds)}"
             progress.seconds += [seconds] if progress.states[job.name].kind == "new" else []
         elif self.signum is not None and code in (128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM):
             what = "stopped, its state is saved"
         else:
-            message = _by_signal(code) if code < 0 else last_words(self._log(job))
+            memory = " The system does that when memory runs out." if -code == signal.SIGKILL else ""
+            by_signal = f"ended by {signal.Signals(-code).name}.{memory}" if code < 0 else ""
+            message = by_signal or last_words(self._log(job))
             write_json(failed_path(self.root, job), {"run": job.name, "exit_code": code, "message": message})
             what = f"failed: {message}"
         progress.states[job.name] = state_of(self.root, job)
@@ -330,17 +309,6 @@ class Queue:
     def _say(self, job: Job, what: str, progress: Progress) -> None:
         self.tell(f"{progress.jobs.index(job) + 1}/{len(progress.jobs)} {job.name}: {what}")
         self.watch(progress)
-
-    def _receive(self, signum: int, frame: Any) -> None:
-        second, self.signum = self.signum is not None, signum
-        for process in self._processes:
-            process.kill() if second else process.terminate()
-
-
-def _by_signal(code: int) -> str:
-    """Returns what to say of a process that a signal ended and that could say nothing itself."""
-    memory = " The system does that when memory runs out." if -code == signal.SIGKILL else ""
-    return f"ended by {signal.Signals(-code).name}.{memory}"
 
 
 def duration(seconds: float) -> str:

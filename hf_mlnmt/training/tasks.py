@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +19,11 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import TrainingArguments
 
 from hf_mlnmt.data.training_set import TrainingSet
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.errors import UserError, naming
 from hf_mlnmt.recipe.checks import whole_numbers
 from hf_mlnmt.recipe.schema import TASK_NAME, Batches
-from hf_mlnmt.training.batching import TokenBatchSampler
+from hf_mlnmt.training.batching import Boxes, Shape, TokenBatchSampler
 from hf_mlnmt.training.objectives import IGNORED, SHOWN, Batch, Example, Objective
-from hf_mlnmt.training.shapes import Boxes, Shape
 
 HEADS = "objective_heads"  # the part of a model in training that holds what the objectives own
 
@@ -33,8 +33,6 @@ class Task:
     """A training set with an objective and a share of the batches.
 
     Args:
-        data: the examples.
-        objective: which batch is made of them, and which sum over it is minimised.
         share: of the batches, in relation to the other tasks' shares; 0 leaves the task out.
         name: letters, digits and single '-': in the log, and for a part of the model that the objective owns.
         languages: for people to read: {"source": "en", "target": "de"}, or {"text": "de"}.
@@ -60,10 +58,7 @@ class Task:
 
 
 def active(tasks: Task | Sequence[Task]) -> list[Task]:
-    """Returns the tasks that have a share.
-
-    Raises: UserError when there is none, or two have the same name.
-    """
+    """Returns the tasks that have a share. Raises: UserError when there is none, or two have the same name."""
     with_share = [task for task in ([tasks] if isinstance(tasks, Task) else tasks) if task.share]
     if not with_share:
         raise UserError("no task has a share above 0: there is nothing to train.")
@@ -74,10 +69,7 @@ def active(tasks: Task | Sequence[Task]) -> list[Task]:
 
 
 def check_needs(name: str, objective: Objective, model: nn.Module) -> None:
-    """Refuses a model that the objective of the task `name` cannot train.
-
-    Raises: UserError naming the task, the objective and what the model lacks.
-    """
+    """Raises UserError for a model that the objective of the task `name` cannot train."""
     for need in objective.needs:
         if not need.met(model):
             raise UserError(
@@ -87,10 +79,7 @@ def check_needs(name: str, objective: Objective, model: nn.Module) -> None:
 
 
 def attach_heads(model: nn.Module, tasks: Sequence[Task]) -> None:
-    """Makes the objectives' heads a part of the model: trained, moved and saved in checkpoints with it.
-
-    The finished model is without them (`is_head`).
-    """
+    """Makes the objectives' heads a part of the model in training; the finished one is without them (`is_head`)."""
     heads: dict[str, nn.Module] = {}
     for task in tasks:
         head = task.objective.head
@@ -117,13 +106,7 @@ class Rotation:
     """The order of tasks, batch by batch: in each cycle every task has as many places as its share says.
 
     The places of a cycle are shuffled anew in every cycle; which task is where is a pure function of (seed, place).
-
-    Args:
-        shares: of each task, above 0; only their ratios count. 1 and 0.5 make a cycle of three places.
-        seed: of the order.
-
-    Raises:
-        UserError: when the shares need a cycle of more than 1,000 places.
+    Shares of 1 and 0.5 make a cycle of three places; UserError where it would have more than 1,000.
     """
 
     def __init__(self, shares: Sequence[float], seed: int) -> None:
@@ -158,10 +141,6 @@ class TaskBatchSampler(Sampler[list[tuple[int, int, int]]]):
     A batch is of one task, and all processes are at the same task at the same time. Each task goes through its own
     epochs, one batch of its sampler after the other (a batch a process at each of the task's places). An epoch of the
     training is one of the first task's, made longer until it ends with a whole cycle and a whole optimizer step.
-
-    Args:
-        samplers: of each task, for the same processes and accumulation.
-        rotation: which task comes when.
     """
 
     def __init__(self, samplers: Sequence[TokenBatchSampler], rotation: Rotation) -> None:
@@ -212,14 +191,11 @@ TASK = "task"  # the key of a batch that names its task
 
 
 def task_sampler(tasks: Sequence[Task], batches: Batches, args: TrainingArguments) -> TaskBatchSampler:
-    """Returns the sampler of this process's batches; `batches.shapes` are of all tasks together.
-
-    Raises: UserError for a task that has too few examples.
-    """
+    """Returns the sampler of this process's batches; `batches.shapes` are of all tasks together."""
     seed = args.seed if args.data_seed is None else args.data_seed
     samplers = []
     for number, task in enumerate(tasks):
-        try:
+        with naming(f"task '{task.name}'") if len(tasks) > 1 else nullcontext():
             sampler = TokenBatchSampler(
                 task.data.source_lengths,
                 task.data.target_lengths,
@@ -233,8 +209,6 @@ def task_sampler(tasks: Sequence[Task], batches: Batches, args: TrainingArgument
                 shapes=batches.shapes and max(1, batches.shapes // len(tasks)),
                 choose=task.data.choose,
             )
-        except UserError as error:
-            raise error if len(tasks) == 1 else UserError(f"task '{task.name}': {error}") from error
         samplers.append(sampler)
     return TaskBatchSampler(samplers, Rotation([task.share for task in tasks], seed))
 

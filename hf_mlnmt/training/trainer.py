@@ -7,7 +7,6 @@ meter counts time and tokens: what the training cost so far, over all its interr
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import pickle
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, set_seed
@@ -24,12 +24,12 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer_callback import ExportableState
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import write_json
+from hf_mlnmt.files import explained, read_json, write_json
 from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.model_folder import first_line
 from hf_mlnmt.recipe.schema import Batches
 from hf_mlnmt.training import checkpoints, dev
-from hf_mlnmt.training.callbacks import FiniteGuard, SaveEndsOfCycles
+from hf_mlnmt.training.callbacks import SaveEndsOfCycles
 from hf_mlnmt.training.objectives import Batch, Losses
 from hf_mlnmt.training.processes import of_all
 from hf_mlnmt.training.schedules import Schedule
@@ -54,8 +54,7 @@ def _split(batch: Mapping[str, Any]) -> tuple[str, Batch]:
 class TaskLosses(nn.Module):
     """The model inside the objectives: one module, whose forward is a batch's loss.
 
-    Wrappers (for several processes, mixed precision, compilation) are put around this module, so that they see the
-    call of every part of the model that an objective calls.
+    Wrappers are put around it, so that they see the call of every part of the model that an objective calls.
     """
 
     def __init__(self, model: nn.Module, tasks: Sequence[Task]) -> None:
@@ -69,11 +68,9 @@ class TaskLosses(nn.Module):
 
 
 class NamedLosses:
-    """Sums of the losses between two logs, under the names they are logged with.
+    """Sums of the losses between two logs, under the names they are logged with; means are over steps with the task.
 
-    The loss of a step is the sum over its tasks of (sum of the task's losses / the task's items of the whole step).
-    With one task its parts are named alone; with several each task's loss is, and its parts after it. A mean is over
-    the steps that had a batch of the task.
+    With one task its parts are named alone; with several each task's loss is, and its parts after it.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -151,10 +148,10 @@ class Meter:
 
     def load(self, folder: Path, step: int) -> None:
         """Reads the totals of a checkpoint folder, written at `step`, to go on from; without them, from zero."""
-        with contextlib.suppress(FileNotFoundError):
-            totals = json.loads((folder / checkpoints.METER).read_text(encoding="utf-8"))
-            self.seconds, self.cpu_seconds = totals["seconds"], totals["cpu_seconds"]
-            self.tokens = totals["tokens"]
+        if totals := read_json(folder / checkpoints.METER):
+            self.seconds, self.cpu_seconds, self.tokens = (
+                totals[name] for name in ("seconds", "cpu_seconds", "tokens")
+            )
         self._last = self._now(step)
 
     def _now(self, step: int) -> tuple[float, int, int]:
@@ -170,6 +167,63 @@ class Meter:
             self._since = now
 
 
+class NonFiniteLoss(UserError):
+    """The loss, or a weight, became nan or infinite."""
+
+
+class FiniteGuard:
+    """A check of each loss: at once on a CPU, where that costs nothing; elsewhere at each log, evaluation and save."""
+
+    def __init__(self, trainer: TranslationTrainer) -> None:
+        self.trainer = trainer
+        self._seen: list[tuple[int, int, Tensor]] = []  # completed steps, batch within the step, loss
+        self._last = (-1, 0)  # completed steps, batch within the step
+
+    def watch(self, step: int, loss: Tensor) -> None:
+        """Notes the loss of the next batch after `step` completed steps; on a CPU checks it."""
+        batch = self._last[1] + 1 if self._last[0] == step else 0
+        self._last = step, batch
+        self._seen.append((step, batch, loss))
+        if loss.device.type == "cpu":
+            self.check(at_once=True)
+
+    def check(self, at_once: bool = False) -> None:
+        """Raises NonFiniteLoss for a loss noted since the last check; at_once: no step came after it."""
+        seen, self._seen = self._seen, []
+        finite = torch.isfinite(torch.stack([loss for _, _, loss in seen])).tolist() if seen else []
+        for good, (step, batch, loss) in zip(finite, seen):
+            if not good:
+                self._stop(step, batch, f"the loss is {loss.item()}", at_once and self._weights_are_finite())
+
+    def check_weights(self) -> None:
+        """Raises NonFiniteLoss if a weight is not finite: such a state must not be saved as a good one."""
+        if not self._weights_are_finite():
+            self._stop(max(0, self._last[0]), self._last[1], "the weights are not finite after it")
+
+    def _weights_are_finite(self) -> bool:
+        sums = torch.stack([parameter.detach().sum().float() for parameter in self.trainer.model.parameters()])
+        return bool(torch.isfinite(sums).all())
+
+    def _stop(self, step: int, batch: int, what: str, weights_are_good: bool = False) -> None:
+        trainer, args = self.trainer, self.trainer.args
+        kept = "the last checkpoint is good and is kept"
+        # Of several processes not all may come here.
+        if weights_are_good and step and args.world_size == 1 and args.save_strategy != "no":
+            self._last = (-1, 0)
+            trainer._save_checkpoint(trainer.model, None)
+            kept = f"the good state before it is kept in checkpoint-{step}"
+        number, indices = trainer.sampler().members(step)[batch * args.world_size + args.process_index]
+        task = trainer.tasks[number]
+        sentences = [index % task.data.distinct for index in indices]  # also those shown in another way
+        which = f" of task '{task.name}'" if len(trainer.tasks) > 1 else ""
+        raise NonFiniteLoss(
+            f"step {step + 1}, batch {batch + 1} of {args.gradient_accumulation_steps}: {what}. Sentences of the batch "
+            f"(positions in the training set{which}, from 0): {sentences}. Training stopped; {kept}. Look at these "
+            "sentences; if nothing is wrong with them, lower the learning rate, lengthen the warm-up or lower the "
+            "gradient limit."
+        )
+
+
 COMPILER = "inductor"  # torch.compile's backend
 RECURRENT = (nn.RNNBase, nn.RNNCellBase)  # which it cannot trace
 
@@ -178,8 +232,7 @@ RECURRENT = (nn.RNNBase, nn.RNNCellBase)  # which it cannot trace
 def compiled_layers(model: nn.Module) -> Iterator[None]:
     """Compiles the layers of encoder and decoder in training mode while a block runs: a graph for each class of layers.
 
-    It is for all shapes, and parameters keep their names. What is around the layers, the loss, evaluation, and layers
-    of LSTMs stay as they are.
+    It is for all shapes, and parameters keep their names. Evaluation and layers of LSTMs stay as they are.
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     layers = [layer for layer in layers if not any(isinstance(part, RECURRENT) for part in layer.modules())]
@@ -198,12 +251,6 @@ def _in_training(layer: nn.Module, compiled: Any) -> Callable[..., Any]:
 
 
 logger = logging.getLogger(__name__)
-_UNFIT = "its tensors have other shapes than the weights"
-
-
-def _is_unfit(state: Any, weight: Tensor) -> bool:
-    """Returns whether a moment of the optimizer cannot be this weight's; step counters are scalars."""
-    return isinstance(state, Tensor) and state.dim() > 0 and state.shape != weight.shape
 
 
 class TranslationTrainer(Seq2SeqTrainer):
@@ -213,26 +260,18 @@ class TranslationTrainer(Seq2SeqTrainer):
     tokens that its task has in the whole optimizer step (accumulated batches and all processes); where a step has
     batches of several tasks, their losses are added up; a parameter that no task of a step uses is not updated by it;
     batches hold a number of tokens, not of sentences; `evaluate` translates and scores `DevSet`s without touching the
-    model's generation_config, and config.use_cache stays as it was; checkpoints are written aside, checked by
-    checksums, and kept by step (the last `save_total_limit` scheduled ones, the best one and the newest); a loss that
-    is not a number stops the training.
+    model's generation_config; checkpoints are written aside, checked by checksums, and kept by step (the last
+    `save_total_limit` scheduled ones, the best one and the newest); a loss that is not a number stops the training.
 
     Args:
-        model, args: as in Trainer. What objectives own is made part of the model, see `attach_heads`. Of several
-            processes each waits for the gradients of the same parameters; with several tasks
-            args.ddp_find_unused_parameters is therefore on, unless it is set: tasks that use all parameters do not
-            need it.
-        tasks: what to train: a `Task`, or several.
+        model, args: as in Trainer. With several tasks and processes args.ddp_find_unused_parameters is on, unless set.
+        tasks: what to train: a `Task`, or several. UserError where they or the model do not go together.
         batches: their size, as in a recipe; how many are in a step, args.gradient_accumulation_steps says.
         schedule: learning-rate schedule; None takes args.lr_scheduler_type.
         dev_sets: what `evaluate` measures, translates and scores, the most important first; without any, evaluation
             is left to Seq2SeqTrainer.
         save_extras: called with the folder of each saved model (to put tokenizers beside it).
-        compiled: whether training steps compile the model's layers, see `compiled_layers`; args.torch_compile would
-            compile everything, anew for several shapes.
-
-    Raises:
-        UserError: for tasks that do not go together, or a model that lacks what an objective needs.
+        compiled: whether training steps compile the model's layers, see `compiled_layers`.
     """
 
     model: PreTrainedModel
@@ -254,10 +293,9 @@ class TranslationTrainer(Seq2SeqTrainer):
     ) -> None:
         if args.label_smoothing_factor:
             raise UserError(
-                f"label_smoothing_factor={args.label_smoothing_factor}: Trainer's own label smoothing takes the labels "
-                "away from the model and computes the loss from its logits, so that losses computed in forward "
-                "(auxiliary decoders, penalties) vanish without a word. Leave it 0 and give the objective its "
-                f"label_smoothing instead: Translation(..., label_smoothing={args.label_smoothing_factor})."
+                f"label_smoothing_factor={args.label_smoothing_factor}: with it Trainer drops the losses that forward "
+                "adds (auxiliary decoders, penalties) without a word. Leave it 0, and give it to the objective: "
+                f"Translation(..., label_smoothing={args.label_smoothing_factor})."
             )
         if args.n_gpu > 1:
             # Trainer would cut every batch over the GPUs with DataParallel; several processes are faster and exact.
@@ -289,7 +327,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.model_accepts_loss_kwargs = True
         self.loss_is_scaled_for_ga = True
         self.meter = Meter()
-        self.guard = FiniteGuard(self.model.parameters, self._show_batch, self._save_good_state)
+        self.guard = FiniteGuard(self)
         self.losses = NamedLosses(self.tasks)
         self._parameters = sum(parameter.numel() for parameter in self.model.parameters())
 
@@ -313,10 +351,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Computes the task's loss. Gradients are averaged over processes, so each part is multiplied back.
-
-        `num_items_in_batch`, task -> items, is what `_get_num_items_in_batch` counted in the step.
-        """
+        """Computes a task's loss; multiplied back where gradients are averaged. num_items_in_batch: task -> items."""
         if return_outputs:
             return super().compute_loss(model, inputs, True, num_items_in_batch)
         task, batch = _split(inputs)
@@ -439,26 +474,30 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.guard.check_weights()
         run = Path(self._get_output_dir(trial=trial))
         checkpoint = run / f"checkpoint-{self.state.global_step}"
-        staging = checkpoints.staging_folder(checkpoint)
-        with self.meter.paused(), checkpoints.explain_full_disk(staging):
-            if self.args.should_save:
-                shutil.rmtree(staging, ignore_errors=True)
-                staging.mkdir(parents=True)
-            self.accelerator.wait_for_everyone()
-            self.store_flos()
-            self.save_model(str(staging), _internal_call=True)
-            if not self.args.save_only_model:
-                self._save_optimizer_and_scheduler(str(staging))
-                self._save_scaler(str(staging))
-                self._save_rng_state(str(staging))
-                self._gather_rng_states(staging)
-            self.accelerator.wait_for_everyone()
-            if self.args.should_save:
-                self._save_state(staging)
-                checkpoints.finish(staging, checkpoint)
-                self._rotate(run)
-            self.accelerator.wait_for_everyone()
-            shutil.rmtree(staging, ignore_errors=True)  # of a machine that does not see the first one's folder
+        staging = checkpoint.with_name(f".{checkpoint.name}.part")
+        with self.meter.paused(), explained(staging):
+            try:
+                if self.args.should_save:
+                    shutil.rmtree(staging, ignore_errors=True)
+                    staging.mkdir(parents=True)
+                self.accelerator.wait_for_everyone()
+                self.store_flos()
+                self.save_model(str(staging), _internal_call=True)
+                if not self.args.save_only_model:
+                    self._save_optimizer_and_scheduler(str(staging))
+                    self._save_scaler(str(staging))
+                    self._save_rng_state(str(staging))
+                    self._gather_rng_states(staging)
+                self.accelerator.wait_for_everyone()
+                if self.args.should_save:
+                    self._save_state(staging)
+                    checkpoints.finish(staging, checkpoint)
+                    self._rotate(run)
+                self.accelerator.wait_for_everyone()
+            finally:
+                shutil.rmtree(
+                    staging, ignore_errors=True
+                )  # a full disk may lack its space; another machine has its own
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
 
@@ -481,31 +520,15 @@ class TranslationTrainer(Seq2SeqTrainer):
             why = first_line(error)
         else:
             state = self.optimizer.state if checkpoint and self.optimizer else {}
-            why = next(
-                (_UNFIT for weight, of in state.items() for moment in of.values() if _is_unfit(moment, weight)), None
-            )
+            moments = ((weight, each) for weight, of in state.items() for each in of.values() if torch.is_tensor(each))
+            # A counter of steps is a scalar.
+            unfit = any(each.dim() > 0 and each.shape != weight.shape for weight, each in moments)
+            why = "its tensors have other shapes than the weights" if unfit else None
         if why:
             raise UserError(
                 f"{checkpoint}: its optimizer.pt or scheduler.pt does not fit this training ({why}). Put back the "
                 "files of this run, or delete the checkpoint: the run goes on from the one before it."
             )
-
-    def _show_batch(self, step: int, batch: int) -> tuple[str, str]:
-        """Describes a batch of this process, for the guard: its place, and its sentences."""
-        args = self.args
-        number, indices = self.sampler().members(step)[batch * args.world_size + args.process_index]
-        task = self.tasks[number]
-        sentences = [index % task.data.distinct for index in indices]  # also those shown in another way
-        which = f" of task '{task.name}'" if len(self.tasks) > 1 else ""
-        place = f"step {step + 1}, batch {batch + 1} of {args.gradient_accumulation_steps}"
-        return place, f"(positions in the training set{which}, from 0): {sentences}"
-
-    def _save_good_state(self, step: int) -> str | None:
-        """Saves a checkpoint, for the guard; several processes may not all come here."""
-        if self.args.world_size > 1 or self.args.save_strategy == "no":
-            return None
-        self._save_checkpoint(self.model, None)
-        return f"checkpoint-{step}"
 
     def _save_state(self, folder: Path) -> None:
         saved: Any = self.state.stateful_callbacks
@@ -525,10 +548,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         checkpoints.rotate(run, keep | {max(steps), self.state.best_global_step or max(steps)})
 
     def scheduled(self, steps: Sequence[int]) -> list[int]:
-        """Returns those of `steps` whose checkpoints are kept and averaged, however often a run was interrupted.
-
-        The ends of the schedule's cycles or, without restarts, multiples of save_steps and the last step.
-        """
+        """Returns those of `steps` whose checkpoints count: ends of cycles, or multiples of save_steps and the last."""
         ends = self.schedule.ends(self.state.max_steps) if self.schedule is not None else []
         if ends:
             return sorted(set(steps) & set(ends))

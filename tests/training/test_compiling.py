@@ -58,7 +58,7 @@ def graphs(monkeypatch):
 @pytest.mark.parametrize("compiler", [True, False])
 def test_a_recipe_compiles_the_layers(compiler, tmp_path, monkeypatch):
     compiled = []
-    monkeypatch.setattr("hf_mlnmt.training.run.is_compiled", lambda recipe, on_cpu: compiler)
+    monkeypatch.setattr("hf_mlnmt.training.arguments.is_compiled", lambda recipe, on_cpu: compiler)
     monkeypatch.setattr(trainer, "compiled_layers", lambda model: compiled.append(model) or nullcontext())
     run_in(tmp_path, dry_run=True, precision={"compile": True})
     assert bool(compiled) is compiler

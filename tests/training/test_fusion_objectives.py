@@ -335,7 +335,7 @@ def test_symbol_level_training_is_the_loss_of_the_model():
     torch.testing.assert_close(loss, model(**batch).loss)
     assert parts == {}
     with pytest.raises(ValueError, match="label smoothing is not defined"):
-        FusionSymbol(0, label_smoothing=0.1)
+        FusionSymbol(0, label_smoothing=0.1).loss(model, batch)
 
 
 def test_log_sums():

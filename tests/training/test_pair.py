@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.cli.train import train
-from hf_mlnmt.recipe import pair as chooser
-from hf_mlnmt.recipe.pair import Machine, Measured, choose, language_in, languages_of, stem_of
+from hf_mlnmt.recipe import sizes as chooser
 from hf_mlnmt.recipe.reading import read_recipe, recipe_of
+from hf_mlnmt.recipe.sizes import Machine, Measured, choose, language_in, languages_of, stem_of
 from hf_mlnmt.training import TwoFiles, run_recipe, train_pair
 from hf_mlnmt.training.callbacks import DrawCurves, ShowProgress
 

@@ -192,7 +192,7 @@ def test_the_recipes_of_the_docs_are_recipes(tmp_path):
         path = tmp_path / f"{number}.yaml"
         path.write_text(block, encoding="utf-8")
         if "rounds:" in block:
-            assert list(read_rounds(path).each) == ["backward", "first", "backward-2", "second"]
+            assert list(read_rounds(path)) == ["backward", "first", "backward-2", "second"]
         else:
             RecipeCorpora(read_recipe(path), tmp_path)
     assert len(blocks) == 3

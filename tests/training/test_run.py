@@ -21,7 +21,6 @@ from hf_mlnmt.data.raw_pairs import RawPairs
 from hf_mlnmt.evaluation import Results
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.training import arguments, read_recipe, run_recipe
-from hf_mlnmt.training import run as runs
 from hf_mlnmt.training.callbacks import EarlyStopping
 from hf_mlnmt.training.folder import made_from
 from hf_mlnmt.training.preparation import Preparation
@@ -151,8 +150,7 @@ def test_arguments_that_no_training_takes_are_refused(data, tmp_path, name):
     ("dtype", "able", "used"), [("auto", True, "bf16"), ("auto", False, "float32"), ("bf16", False, "bf16")]
 )
 def test_bfloat16_where_the_machine_computes_in_it(dtype, able, used, data, tmp_path, monkeypatch):
-    for module in (arguments, runs):
-        monkeypatch.setattr(module, "computes_bfloat16", lambda on_cpu: able)
+    monkeypatch.setattr(arguments, "computes_bfloat16", lambda on_cpu: able)
     recipe = write_recipe(tmp_path / "recipe.yaml", precision={"dtype": dtype})
     text = run(recipe, data, tmp_path / "run", dry_run=True)
     assert f"batches on cpu in {used})" in text
@@ -298,7 +296,7 @@ def test_a_model_of_lower_cased_text_is_judged_without_case(tmp_path, data):
         tokenizer = {"vocab_size": 120, "byte_fallback": False, "processing": {"target": {"lowercase": lowercase}}}
         recipe = write_recipe(tmp_path / "recipe.yaml", tokenizer=tokenizer)
         preparation = Preparation(read_recipe(recipe), data, tmp_path / str(lowercase), lambda text: None)
-        (dev,) = preparation.dev_sets(preparation.tokenizers())
+        (dev,) = preparation.dev_sets
         scores.append(dev.metrics[0]([line.upper() for line in dev.references], dev.references, None)["bleu"])
     assert scores[0] < 10
     assert scores[1] == pytest.approx(100)
@@ -308,7 +306,7 @@ def test_a_development_set_is_scored_in_the_tokens_of_its_language(tmp_path, dat
     """Else BLEU is 0 for a language without spaces, `best` is the first checkpoint, and patience ends the training."""
     recipe = write_recipe(tmp_path / "recipe.yaml", languages={"source": "en", "target": "zh"})
     preparation = Preparation(read_recipe(recipe), data, tmp_path / "run", lambda text: None)
-    (dev,) = preparation.dev_sets(preparation.tokenizers())
+    (dev,) = preparation.dev_sets
     assert dev.metrics[0](["今天天气很好。"], ["今天天气很好。"], None)["bleu"] == pytest.approx(100)
 
 

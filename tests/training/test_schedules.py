@@ -18,15 +18,15 @@ def test_warmup_begins_above_zero_and_ends_at_one():
 
 
 def test_shapes_by_hand():
-    assert [Schedule("linear", 2, 6)(step) for step in range(2, 7)] == [1, 0.75, 0.5, 0.25, 0]
-    cosine = [Schedule("cosine", 0, 4)(step) for step in range(5)]
+    assert [Schedule("linear", 2, total=6)(step) for step in range(2, 7)] == [1, 0.75, 0.5, 0.25, 0]
+    cosine = [Schedule("cosine", 0, total=4)(step) for step in range(5)]
     assert cosine == pytest.approx([1, 0.5 + math.sqrt(2) / 4, 0.5, 0.5 - math.sqrt(2) / 4, 0])
     assert Schedule("inverse_sqrt", 100)(399) == 0.5
-    assert Schedule("cosine", 0, 4, floor=0.2)(4) == 0.2
+    assert Schedule("cosine", 0, total=4, floor=0.2)(4) == 0.2
 
 
 def test_restarts_by_hand():
-    schedule = Schedule("linear", 2, 12, restarts=2, restart_steps=4, restart_factor=0.5)
+    schedule = Schedule("linear", 2, total=12, restarts=2, restart_steps=4, restart_factor=0.5)
     assert [schedule(step) for step in range(13)] == [
         *[0.5, 1],  # warm-up
         *[1, 0.5],  # from 2 to 4
@@ -35,11 +35,11 @@ def test_restarts_by_hand():
         0,
     ]
     assert schedule.ends(12) == [4, 8, 12]
-    assert Schedule("linear", 2, 12).ends(12) == []
+    assert Schedule("linear", 2, total=12).ends(12) == []
     with pytest.raises(UserError, match="2 cycles of 4 steps and a warm-up of 2 do not fit in a training of 10"):
         schedule.ends(10)
-    cosine = Schedule("cosine", 0, 8, restarts=1, restart_steps=4, restart_factor=0.4)
-    whole = Schedule("cosine", 0, 4)
+    cosine = Schedule("cosine", 0, total=8, restarts=1, restart_steps=4, restart_factor=0.4)
+    whole = Schedule("cosine", 0, total=4)
     shape = [whole(step) for step in range(5)]
     assert [cosine(step) for step in range(9)] == pytest.approx([*shape[:4], *(0.4 * value for value in shape)])
 

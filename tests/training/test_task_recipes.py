@@ -133,10 +133,10 @@ def test_objectives_and_mixtures_are_each_tasks_own(data, tmp_path, tokenizer):
     tasks = {"a": {"data": halves}, "b": {"data": halves, "objective": UNSMOOTHED}}
     recipe = read_recipe(recipe_of(tmp_path, tasks))
     preparation = Preparation(recipe, data, tmp_path / "run", lambda text: None)
-    tokenizers = Tokenizers(tokenizer, tokenizer)
-    sets = preparation.training_sets(tokenizers)
+    preparation.tokenizers = Tokenizers(tokenizer, tokenizer)
+    sets = preparation.training_sets
     assert sets["a"].choose(0).tolist() != sets["b"].choose(0).tolist()
-    made = preparation.tasks(tiny_model(), tokenizers, sets)
+    made = preparation.tasks(tiny_model())
     assert [task.objective.label_smoothing for task in made] == [recipe.label_smoothing, 0.0]
 
 

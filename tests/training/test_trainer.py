@@ -18,8 +18,8 @@ from hf_mlnmt.data.training_set import Corpora
 from hf_mlnmt.recipe.schema import Languages, Recipe
 from hf_mlnmt.training import Batches, Schedule, Task, TokenBatchSampler, Translation, TranslationTrainer
 from hf_mlnmt.training import trainer as trainer_module
-from hf_mlnmt.training.callbacks import NonFiniteLoss
 from hf_mlnmt.training.dev import metric
+from hf_mlnmt.training.trainer import NonFiniteLoss
 
 
 def weights(model) -> dict[str, torch.Tensor]:

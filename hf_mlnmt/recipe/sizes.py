@@ -39,10 +39,8 @@ class Setting:
     """The settings that one size of corpus is trained with on one kind of machine.
 
     tokens: of the target in an optimizer step, of all processes together, at most `at_once` of them in one batch.
-    epochs: of all training, of which each of `restarts` short cycles has `cycle`; the steps follow from them and are
-    at most `most_steps`, short cycles included.
+    epochs: of all training, of which each of `restarts` short cycles has `cycle`; at most `most_steps` steps follow.
     average: so many of the last checkpoints; with restarts, the ends of all cycles.
-    why: of each choice the reason and its source, for the user.
     """
 
     shape: str
@@ -258,13 +256,7 @@ def _rounded(steps: float) -> int:
 
 
 def with_text(content: dict[str, Any], corpus: Measured, text: str, lines: int) -> list[str]:
-    """Makes two rounds of a recipe's content: a model of the other direction, then one on its translations of `text`.
-
-    Args:
-        lines: distinct sentences of the text after filters.
-
-    Returns: the plan in words.
-    """
+    """Makes two rounds of a recipe's content, the first the other way; returns the plan in words."""
     ratio = min(MOST_SYNTHETIC, math.floor(80 * lines / corpus.pairs) / 100)  # a fifth may be dropped on the way
     if ratio < 0.05:
         raise UserError(
@@ -313,11 +305,7 @@ def check_texts(option: str, files: tuple[str, str]) -> None:
 
 
 def languages_of(files: tuple[str, str], named: tuple[str | None, str | None]) -> tuple[str, str]:
-    """Returns source and target: of the files' names, or as `named` (--from, --to).
-
-    Raises: UserError for a language that nothing says, that the name contradicts, for one language on both sides, and
-        for what is no file of text.
-    """
+    """Returns source and target: of the files' names, or as `named` (--from, --to). UserError where that says none."""
     codes: list[str] = []
     check_texts("--pair", files)
     for path, code, option in zip(files, named, ("--from", "--to"), strict=True):
