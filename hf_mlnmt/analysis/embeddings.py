@@ -21,10 +21,9 @@ from torch import Tensor
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import batches_by_tokens, pad
-from hf_mlnmt.generation.languages import Direction, direction, has_modules, language_codes
+from hf_mlnmt.generation.languages import Direction, TextEncoder, direction, has_modules, language_codes
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.pipeline import progress_bar
-from hf_mlnmt.generation.segments import TextEncoder
 from hf_mlnmt.modeling.sentence_embedding import pooled_states
 from hf_mlnmt.table import Number, Table
 

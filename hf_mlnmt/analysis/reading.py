@@ -20,9 +20,8 @@ from hf_mlnmt.data.tokenizer import encode
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.scores import check_counts
 from hf_mlnmt.generation.batches import batches_by_tokens, generated_lengths, pad
-from hf_mlnmt.generation.languages import Direction, direction, has_modules, pair_of
+from hf_mlnmt.generation.languages import Direction, TextEncoder, direction, has_modules, pair_of, source_limit
 from hf_mlnmt.generation.loading import Parts
-from hf_mlnmt.generation.segments import TextEncoder, source_limit
 
 Systems = Mapping[str, Parts]
 """The systems of a study by their names."""

@@ -21,9 +21,8 @@ from torch import Tensor
 from hf_mlnmt.analysis.embeddings import default_pooling
 from hf_mlnmt.data.tokenizer import Tokenizers, save_tokenizers
 from hf_mlnmt.generation.batches import pad
-from hf_mlnmt.generation.languages import Direction, has_modules
+from hf_mlnmt.generation.languages import Direction, TextEncoder, has_modules
 from hf_mlnmt.generation.loading import Parts, load
-from hf_mlnmt.generation.segments import TextEncoder
 
 
 def sentence_transformer(

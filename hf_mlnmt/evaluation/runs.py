@@ -28,6 +28,7 @@ from hf_mlnmt.evaluation.results import Results, languages_of_test, results_cont
 from hf_mlnmt.evaluation.scores import Lines, ProtocolName, check_counts, count_sentences, score_protocols
 from hf_mlnmt.evaluation.significance import unpack_counts
 from hf_mlnmt.files import file_name, read_json
+from hf_mlnmt.generation.options import DecodingOptions
 from hf_mlnmt.keys import build
 from hf_mlnmt.languages import same_language
 from hf_mlnmt.made_from import Digest, differences
@@ -148,7 +149,8 @@ def read_systems(
     files: Mapping[str, TextFiles],
     output: Path | None,
     scoring: Mapping[str, Any],
-    decoding: Mapping[str, Any],
+    decoding: DecodingOptions,
+    device: str | None = None,
 ) -> list[SystemRun | Path] | Path:
     """Reads the runs of a command's arguments; of a single comparison that is to be shown, its folder.
 
@@ -156,7 +158,7 @@ def read_systems(
         systems: (the name that is given or "", what to call it otherwise, path).
         files: the test sets of translations and models.
         output: folder of a comparison, new or to be added to.
-        scoring: as of `score_run`. decoding: as of `load_system`.
+        scoring: as of `score_run`. decoding, device: as of `load_system`.
 
     Returns: runs, and the folders of those that are not finished.
     Raises: UserError for arguments that make no comparison.
@@ -184,7 +186,7 @@ def read_systems(
     for name, label, path, kind in given:
         if kind == "outputs":
             number = of_outputs[label].index(path) + 1
-            runs.append(score_run(label, number, _translations(path, files, texts, decoding), texts, **scoring))
+            runs.append(score_run(label, number, _translations(path, files, texts, decoding, device), texts, **scoring))
         elif kind == "run":
             run = read_run(path)
             runs.append(run.renamed(name) if run else Path(path))
@@ -219,13 +221,17 @@ def _check_enough(
 
 
 def _translations(
-    path: str, files: Mapping[str, TextFiles], texts: Mapping[str, Texts], decoding: Mapping[str, Any]
+    path: str,
+    files: Mapping[str, TextFiles],
+    texts: Mapping[str, Texts],
+    decoding: DecodingOptions,
+    device: str | None,
 ) -> dict[str, SystemOutput]:
     if len(files) > 1 and "{test}" not in path and Path(path).is_file():
         raise UserError(f"{path}: one file for {len(files)} test sets; write {{test}} where their names differ.")
     return {
         test: load_system(
-            path.replace("{test}", test), of_test.source, texts[test].references, of_test.references, **decoding
+            path.replace("{test}", test), of_test.source, texts[test].references, of_test.references, decoding, device
         )
         for test, of_test in files.items()
     }

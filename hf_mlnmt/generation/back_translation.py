@@ -331,8 +331,8 @@ class _Job:
             self.watcher.progress(done, self.total, self.judge.counts)
 
         names = ("source_language", "target_language", "max_new_tokens", "batch_tokens")
-        options = {name: getattr(settings, name) for name in names} | self.method.decoding()
-        translations = self.pipeline.translate_lines(lines, first, update, **options)
+        decoding = replace(self.method.decoding(), **{name: getattr(settings, name) for name in names})
+        translations = self.pipeline.translate_lines(lines, first, update, decoding)
         return [(" ".join(each.text.splitlines()), each.finished) for each in translations]
 
     def _remember_pairs(self) -> None:

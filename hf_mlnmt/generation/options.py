@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -236,12 +236,19 @@ class DecodingOptions:
     progress: bool = option("Progress bar on stderr, where that is a terminal.", panel=OUTPUT, default=False)
     generate: dict[str, Any] = field(default_factory=dict)  # anything else that generate() takes
 
-    @classmethod
-    def of(cls, keywords: dict[str, Any]) -> DecodingOptions:
-        """Takes keyword arguments; names that are not fields go to generate(), which refuses those it does not know."""
-        own = {item.name: keywords[item.name] for item in fields(cls) if item.name in keywords}
+    def with_keywords(self, keywords: Mapping[str, Any]) -> DecodingOptions:
+        """Returns these options with others in their place; names that are not fields go to generate(), which refuses
+        those it does not know."""
+        own = {item.name: keywords[item.name] for item in fields(self) if item.name in keywords}
         rest = {name: value for name, value in keywords.items() if name not in own}
-        return cls(**{**own, "generate": {**own.get("generate", {}), **rest}})
+        return replace(self, **{**own, "generate": {**own.get("generate", self.generate), **rest}})
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Returns the fields that have another value than the default."""
+        usual = DecodingOptions()
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: value for name, value in values.items() if value != getattr(usual, name)}
 
     def __post_init__(self) -> None:
         if self.terms is not None:

@@ -1,7 +1,7 @@
 """TranslationPipeline: texts in, translations out, for our models and Marian, M2M100/NLLB, mBART and T5.
 
-Texts are cut and encoded (segments.py), put into batches and translated by model.generate() (batches.py), or by
-CTranslate2 where it is asked for by name (ctranslate2_search.py).
+Texts are cut and encoded for a direction (languages.py), put into batches and translated by model.generate()
+(batches.py), or by CTranslate2 where it is asked for by name (ctranslate2_search.py).
 
 Draws with `draws="text"` follow from (seed, text, piece, position) alone, whatever batch a text is in.
 """
@@ -44,10 +44,18 @@ from hf_mlnmt.generation.batches import (
     sentences_that_fit,
 )
 from hf_mlnmt.generation.ctranslate2_search import CTranslate2Search, installed
-from hf_mlnmt.generation.languages import code_tokens, direction, has_modules, language_codes, pair_of
+from hf_mlnmt.generation.languages import (
+    TextEncoder,
+    code_tokens,
+    direction,
+    has_modules,
+    language_codes,
+    pair_of,
+    source_limit,
+)
 from hf_mlnmt.generation.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.options import DecodingOptions, forced_first, longest_translation
-from hf_mlnmt.generation.segments import Piece, TextEncoder, join, sentences_of, source_limit, split_lines
+from hf_mlnmt.generation.segments import Piece, join, sentences_of, split_lines
 from hf_mlnmt.generation.wording import PrefixProcessor, Terms, have, spelling_of
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 from hf_mlnmt.search.constraints import Constraints
@@ -57,6 +65,7 @@ from hf_mlnmt.zoo.systems import positions_of
 logger = logging.getLogger(__name__)
 ENGINES = ("torch", "ctranslate2")
 NAMES = ("source_language", "target_language")
+USUAL = DecodingOptions()
 
 
 class TextDraws(LogitsProcessor):
@@ -206,8 +215,8 @@ class TranslationPipeline:
         """Returns the codes that source_language and target_language may be; none for a model of one pair."""
         return list(self.model.config.languages) if has_modules(self.model) else language_codes(self.parts.source)
 
-    def __call__(self, texts: str | Iterable[str], **options: Any) -> Any:
-        """Translates one text or many; the options are the fields of DecodingOptions, others go to generate().
+    def __call__(self, texts: str | Iterable[str], decoding: DecodingOptions = USUAL, **options: Any) -> Any:
+        """Translates one text or many; options are fields of DecodingOptions (or `decoding`), others go to generate().
 
         Returns a string for each text (one string for one string). With `num_return_sequences=n`, a list of n
         Hypothesis for each text instead, best first; with `alignments=True` too (of one, unless n is given). Empty
@@ -218,8 +227,8 @@ class TranslationPipeline:
         rows in the texts' order.
         """
         if isinstance(texts, str):
-            return self([texts], **options)[0]
-        texts, decoding = list(_checked(texts)), DecodingOptions.of(options)
+            return self([texts], decoding, **options)[0]
+        texts, decoding = list(_checked(texts)), decoding.with_keywords(options)
         if any(isinstance(getattr(decoding, name), list | tuple) for name in NAMES):
             return self._by_pairs(texts, decoding)
         given = {**decoding.generate, "target_prefix": decoding.target_prefix}
@@ -261,10 +270,15 @@ class TranslationPipeline:
         """
         iterator = iter(_checked(texts))
         groups = iter(lambda: list(islice(iterator, window)), [])
-        return self._groups(groups, DecodingOptions.of(options))
+        return self._groups(groups, USUAL.with_keywords(options))
 
     def translate_lines(
-        self, texts: Sequence[str], first_line: int = 1, update: Callable[[int], Any] | None = None, **options: Any
+        self,
+        texts: Sequence[str],
+        first_line: int = 1,
+        update: Callable[[int], Any] = lambda done: None,
+        decoding: DecodingOptions = USUAL,
+        **options: Any,
     ) -> list[Hypothesis]:
         """Returns the best hypothesis of each text; they are lines `first_line` and so on of something longer.
 
@@ -272,24 +286,20 @@ class TranslationPipeline:
         called with the number of texts done. Scores and log probabilities are 0 unless num_return_sequences=1 is
         given: they cost a pass through the model.
         """
-        call = TranslationCall(self, DecodingOptions.of(options), first_line)
-        return [best[0] for best in call.translate(texts, first_line, update or (lambda done: None))]
+        call = TranslationCall(self, decoding.with_keywords(options), first_line)
+        return [best[0] for best in call.translate(texts, first_line, update)]
 
     def _groups(
         self, groups: Iterable[Sequence[str]], options: DecodingOptions, total: int | None = None
     ) -> Iterator[Any]:
-        if options.seed is not None:
-            torch.manual_seed(options.seed)
-        call, line = TranslationCall(self, options), 1
+        count = 0
         with progress_bar(total, options.progress) as update:
-            for texts in groups:
-                results = call.translate(texts, line, update)
-                line += len(texts)
+            for _, texts, results in TranslationCall(self, options).translate_groups(groups, update):
+                count += len(texts)
                 yield from results if options.in_lists else (best[0].text for best in results)
         prefixes = options.target_prefix
-        if isinstance(prefixes, list | tuple) and len(prefixes) != line - 1:
-            raise UserError(f"target_prefix: {len(prefixes)} prefixes for {line - 1} texts: give one for each text.")
-        call.report()
+        if isinstance(prefixes, list | tuple) and len(prefixes) != count:
+            raise UserError(f"target_prefix: {len(prefixes)} prefixes for {count} texts: give one for each text.")
 
 
 def _checked(texts: Any) -> Iterable[str]:
@@ -371,6 +381,22 @@ class TranslationCall:
             )
         if options.ignores_penalty(parts.model):
             logger.warning("length_penalty and length_normalization do nothing with one beam: say num_beams too")
+
+    def translate_groups(
+        self, groups: Iterable[Sequence[str]], update: Callable[[int], Any], first_line: int = 1, done: int = 0
+    ) -> Iterator[tuple[int, Sequence[str], list[list[Hypothesis]]]]:
+        """Yields the line of each group's first text, the group, and its n-best lists; then warns, as `report`.
+
+        The first `done` texts, whole groups of them, are passed over.
+        """
+        if self.options.seed is not None:
+            torch.manual_seed(self.options.seed)
+        line = first_line
+        for texts in groups:
+            line += len(texts)
+            if line - first_line > done:
+                yield line - len(texts), texts, self.translate(texts, line - len(texts), update)
+        self.report()
 
     def translate(self, texts: Sequence[str], first_line: int, update: Callable[[int], Any]) -> list[list[Hypothesis]]:
         """Returns n hypotheses for each text, best first; `update` is called with the number of texts done."""

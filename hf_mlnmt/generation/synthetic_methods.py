@@ -28,7 +28,7 @@ from hf_mlnmt.data.text import word_overlap
 from hf_mlnmt.data.tokenizer import encode
 from hf_mlnmt.data.words import is_unspaced, spoken, words
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.generation.options import LARGEST_SEED
+from hf_mlnmt.generation.options import LARGEST_SEED, DecodingOptions
 from hf_mlnmt.keys import key
 
 # Which options a method knows, beside `name`.
@@ -92,14 +92,14 @@ class Method:
         """Returns the name and every option that it has."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    def decoding(self) -> dict[str, Any]:
+    def decoding(self) -> DecodingOptions:
         """Returns the pipeline's options."""
         if self.name in ("beam", "noised"):
-            return {"num_beams": self.beams, "length_penalty": self.length_penalty}
+            return DecodingOptions(num_beams=self.beams, length_penalty=self.length_penalty)
         if self.name == "greedy":
-            return {"num_beams": 1}
-        warped = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
-        return {"do_sample": True, "draws": "text", "seed": self.seed, **warped}
+            return DecodingOptions(num_beams=1)
+        warped: Any = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+        return DecodingOptions(do_sample=True, draws="text", seed=self.seed, **warped)
 
     def change(self, text: str, line: int) -> str:
         """Adds the method's noise to an output, drawn for this line; at least one word stays."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import TRANSLATION, argument, decoding_options, option
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.options import DecodingOptions
 
 
 @decoding_options(*TRANSLATION, without=("alpha", "beta"), progress=True)
@@ -22,7 +23,7 @@ def fusion_grid(
     sentences: int | None = option(None, "Take only so many first sentences: a rough grid in less time.", min=1),
     device: options.Device = None,
     *,
-    decoding: dict[str, Any],
+    decoding: DecodingOptions,
 ) -> None:
     """Translate and score a development set with every alpha and beta of a grid; print, keep and draw the scores.
 
@@ -55,11 +56,11 @@ def fusion_grid(
     pipeline = TranslationPipeline.from_pretrained(model, device=device)
     if normalization is not None and hasattr(pipeline.model, "factors"):
         pipeline.model.config.normalization = normalization
-    progress = decoding.pop("progress", False)
-    grid = Grid(pipeline, sources, references, output, alpha, beta, {"batch_tokens": 4096, **decoding})
+    asked = {name: value for name, value in decoding.given.items() if name != "progress"}
+    grid = Grid(pipeline, sources, references, output, alpha, beta, {"batch_tokens": 4096, **asked})
     console = plain_console()
     console.print(f"{len(grid.points)} points, {len(grid.missing())} to do, {grid.normalization}-level normalization")
-    rows = grid.run(progress)
+    rows = grid.run(decoding.progress)
     Console().print(*tables(rows), sep="\n")
     for path in draw(rows, output):
         console.print(str(path))
