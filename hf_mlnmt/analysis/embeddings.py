@@ -58,7 +58,7 @@ def embed_texts(
             raise UserError(str(error)) from error
         parts = parts.of(options["source_language"])
     told = _told(parts, language, target_language)
-    encoder = TextEncoder(parts.source, parts.source_processing, told, None, None)
+    encoder = TextEncoder(parts.tokenizers, told)
     ids = encoder(list(texts))
     real = [number for number, sentence in enumerate(ids) if len(sentence) > encoder.overhead]
     embeddings: np.ndarray | None = None

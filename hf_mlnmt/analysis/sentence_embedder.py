@@ -19,7 +19,6 @@ from sentence_transformers.base.modules import InputModule
 from torch import Tensor
 
 from hf_mlnmt.analysis.embeddings import default_pooling
-from hf_mlnmt.data.tokenizer import Tokenizers, save_tokenizers
 from hf_mlnmt.generation.batches import pad
 from hf_mlnmt.generation.languages import Direction, TextEncoder, has_modules
 from hf_mlnmt.generation.loading import Parts, load
@@ -52,14 +51,14 @@ class SentenceEmbedder(InputModule):
         self.model, self.tokenizer, self.parts = parts.model, parts.source, parts._replace(model=None)
         self.language = language
         self.pooling = default_pooling(parts.model) if pooling is None else pooling
-        self.encoder = TextEncoder(parts.source, parts.source_processing, Direction(), None, None)
+        self.encoder = TextEncoder(parts.tokenizers, Direction())
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """Encodes texts as input_ids and attention_mask (texts, longest)."""
         language = kwargs.get("language") or self.language
         encoder = self.encoder
-        if self.parts.each and language is not None:
-            encoder = TextEncoder(self.parts.of(language).source, self.parts.source_processing, Direction(), None, None)
+        if self.parts.tokenizers.each and language is not None:
+            encoder = TextEncoder(self.parts.of(language).tokenizers, Direction())
         ids = encoder([(prompt or "") + text for text in inputs])
         input_ids, mask = pad(ids, self.tokenizer.pad_token_id or 0)
         return {"input_ids": input_ids, "attention_mask": mask}
@@ -81,14 +80,7 @@ class SentenceEmbedder(InputModule):
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Writes a model folder, with the language and pooling of this module."""
         self.model.save_pretrained(output_path)
-        if self.parts.each:
-            Tokenizers.of_languages(dict(self.parts.each)).save(output_path)
-        else:
-            target = None if self.parts.target is self.parts.source else self.parts.target
-            sides = {"source": self.parts.source_processing, "target": self.parts.target_processing}
-            save_tokenizers(
-                output_path, self.parts.source, target, {side: steps for side, steps in sides.items() if steps}
-            )
+        self.parts.tokenizers.save(output_path)
         self.save_config(output_path)
 
     @classmethod

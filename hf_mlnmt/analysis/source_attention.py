@@ -29,6 +29,7 @@ from hf_mlnmt.analysis.figures import Panel
 from hf_mlnmt.analysis.reading import Pass, Sample, Systems, check_place, eager_attention, forced_passes, subwords
 from hf_mlnmt.analysis.self_attention import by_unit, self_attentions
 from hf_mlnmt.analysis.study import Study, naming
+from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import file_name
 from hf_mlnmt.generation.alignments import Link, links, to_pharaoh, word_weights
@@ -145,8 +146,8 @@ def align(
     Words are what white space separates, before and after the model's own text processing alike.
     Raises: UserError where that processing changes the number of words, or the tokenizer knows no offsets.
     """
-    source_ids, source_words = _encode(parts.source, parts.source_processing, sources, "source")
-    target_ids, target_words = _encode(parts.target, parts.target_processing, targets, "translation")
+    source_ids, source_words = _encode(parts.tokenizers, sources, "source")
+    target_ids, target_words = _encode(parts.tokenizers, targets, "target")
     alignments: list[dict[Place, set[Link]]] = [{} for _ in sources]
     with eager_attention(parts.model):
         for read in forced_passes(parts, source_ids, target_ids, batch_tokens, output_attentions=True):
@@ -159,14 +160,16 @@ def align(
 
 
 def _encode(
-    tokenizer: Any, processing: Any, texts: Sequence[str], name: str
+    tokenizers: Tokenizers, texts: Sequence[str], side: Literal["source", "target"]
 ) -> tuple[list[list[int]], list[list[int | None]]]:
     """Returns of each text of one side the token ids, and the word of each."""
+    tokenizer, processing = getattr(tokenizers, side), tokenizers.processing[side]
+    name = "source" if side == "source" else "translation"
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"the {name}'s tokenizer does not say where in the text a subword stands (not a fast one).")
     ids, words = [], []
     for number, text in enumerate(texts, start=1):
-        processed = processing.apply(text) if processing else text
+        processed = processing.apply(text)
         count, after = len(text.split()), len(processed.split())
         if not count or after != count:
             raise UserError(

@@ -199,21 +199,28 @@ def _read_files(spec: CorpusSpec, root: Path, report: FilterReport) -> Iterator[
             f"{paths[0]} + {paths[1]}: their names say {' and '.join(map(str, said))}, and they are read as "
             f"{' and '.join(languages)}. Let them change places, or say reverse: true."
         )
+    yield from side_by_side(paths, spec.bad_lines == "drop", report)
+
+
+def side_by_side(paths: Sequence[Path], drop: bool, report: FilterReport) -> Iterator[Any]:
+    """Yields line i of each file together; with `drop` those with a bad one are left out and counted.
+
+    Raises: UserError for a bad line, and for files of different lengths.
+    """
     problems: list[str] = []
-    note = note_in(problems) if spec.bad_lines == "drop" else None
-    sides = [read_lines(path, note, remedy=REMEDY) for path in paths]
-    for number, (source, target) in enumerate(zip_longest(*sides)):
-        if source is None or target is None:
-            counts = [number + (text is not None) + sum(1 for _ in rest) for text, rest in zip((source, target), sides)]
+    sides = [read_lines(path, note_in(problems) if drop else None, remedy=REMEDY) for path in paths]
+    for number, lines in enumerate(zip_longest(*sides)):
+        if None in lines:
+            counts = [number + (line is not None) + sum(1 for _ in rest) for line, rest in zip(lines, sides)]
             raise UserError(
                 f"{paths[0]} has {counts[0]:,} lines and {paths[1]} has {counts[1]:,}: they do not go together line by "
                 "line. Check that both are of one corpus and that no tool split lines at other characters."
             )
         if problems:
-            report.drop(problems[0], f"{source} ||| {target}")
+            report.drop(problems[0], *lines)
             problems.clear()
         else:
-            yield source, target
+            yield lines
 
 
 def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:

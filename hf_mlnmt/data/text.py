@@ -16,9 +16,9 @@ from typing import Any, Literal
 from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_mlnmt.data.corpus import FORMATS, WEIGHT, CorpusSpec, Quoting, read_pairs
+from hf_mlnmt.data.corpus import FORMATS, WEIGHT, CorpusSpec, Quoting, read_pairs, side_by_side
 from hf_mlnmt.data.filters import FilterReport
-from hf_mlnmt.data.lines import REMEDY, format_of, note_in, read_lines
+from hf_mlnmt.data.lines import format_of
 from hf_mlnmt.data.processing import load_processing
 from hf_mlnmt.data.tokenizer import Tokenizers, encode, save_tokenizers
 from hf_mlnmt.data.words import terms
@@ -103,13 +103,7 @@ def read_text(spec: TextSpec, root: str | Path = ".", report: FilterReport | Non
         )
         yield from (text for text, _ in read_pairs(both, root, report))
         return
-    problems: list[str] = []
-    note = note_in(problems) if spec.bad_lines == "drop" else None
-    for text in read_lines(Path(root) / str(spec.path), note, remedy=REMEDY):
-        if problems:
-            report.drop(problems.pop(), text)
-        else:
-            yield text
+    yield from (text for (text,) in side_by_side(spec.local_files(root), spec.bad_lines == "drop", report))
 
 
 def begin_texts(folder: str | Path) -> None:

@@ -179,7 +179,7 @@ class CTranslate2Search:
         weights = [fingerprint_of(weight) for weight in self.parts.model.parameters()]
         with self.lock:
             if len(weights) != len(self.weights) or not all(map(Fingerprint.equals, weights, self.weights)):
-                model, tokenizers = single_decoder(self.parts.model), Tokenizers(self.parts.source, self.parts.target)
+                model, tokenizers = single_decoder(self.parts.model), self.parts.tokenizers
                 name = f"{content_hash(model, vocabularies_of(model, tokenizers))}-{self.dtype}"
                 try:
                     with entry(name, lambda folder: write(model, tokenizers, folder, self.dtype), tell) as folder:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hf_mlnmt.data.tokenizer import encode, language_code, languages_of, own_copy
+from hf_mlnmt.data.tokenizer import Tokenizers, encode, language_code, languages_of, own_copy
 from hf_mlnmt.data.words import without_invisible
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.segments import Piece, check_characters, measured, sentences_of, split_lines, split_to_fit
@@ -158,9 +158,10 @@ def _phrase(model: Any, source: str | None, target: str | None, name: str) -> st
 class TextEncoder:
     """Source side of a direction: text processing, language marks, tokens, and the length that the model takes."""
 
-    def __init__(self, tokenizer: Any, processing: Any, direction: Direction, prefix: str | None, limit: int | None):
-        self.tokenizer = own_copy(tokenizer)
-        self.processing = processing
+    def __init__(
+        self, tokenizers: Tokenizers, direction: Direction, prefix: str | None = None, limit: int | None = None
+    ):
+        self.tokenizer, self.processing = own_copy(tokenizers.source), tokenizers.processing["source"]
         self.prefix_ids = list(direction.prefix_ids)
         self.prefix = direction.prefix_text if prefix is None else prefix
         check_characters(self.prefix, "prefix")
@@ -179,7 +180,7 @@ class TextEncoder:
         """Returns the token ids of each text with all special tokens, never cut off."""
         if not texts:
             return []
-        processed = [self.prefix + (self.processing.apply(text) if self.processing else text) for text in texts]
+        processed = [self.prefix + self.processing.apply(text) for text in texts]
         return [self.prefix_ids + ids.tolist() for ids in encode(self.tokenizer, processed)]
 
     def lengths(self, texts: list[str]) -> list[int]:

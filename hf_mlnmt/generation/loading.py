@@ -51,23 +51,24 @@ _OF_THE_HUB = {"revision", "token", "cache_dir", "local_files_only"}  # options 
 
 
 class Parts(NamedTuple):
-    """A loaded translation system; `target` is `source` when there is one tokenizer for both sides.
-
-    `each`: language -> its own tokenizer, where every language has one; `source` and `target` are then of two of them.
-    """
+    """A loaded translation system."""
 
     model: Any
-    source: Any
-    target: Any
-    source_processing: TextProcessing | None = None
-    target_processing: TextProcessing | None = None
-    each: Mapping[str, Any] = {}
+    tokenizers: Tokenizers
+
+    @property
+    def source(self) -> Any:
+        """Returns the source's tokenizer."""
+        return self.tokenizers.source
+
+    @property
+    def target(self) -> Any:
+        """Returns the target's tokenizer."""
+        return self.tokenizers.target
 
     def of(self, source: str | None, target: str | None = None) -> Parts:
         """Chooses the tokenizers of these languages (None: the source's), where every language has its own."""
-        if not self.each or source is None:
-            return self
-        return self._replace(source=self.each[source], target=self.each[target or source])
+        return self if source is None else self._replace(tokenizers=self.tokenizers.between(source, target or source))
 
 
 def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: bool = False, **options: Any) -> Parts:
@@ -126,7 +127,7 @@ def parts_in_memory(model: Any, tokenizer: Any) -> Parts:
     sides = {
         side: build(TextProcessing, settings, "text_processing", (side,)) for side, settings in (said or {}).items()
     }
-    return _parts(_without_adapter(model.eval()), Tokenizers(source, target or source, sides))
+    return Parts(_without_adapter(model.eval()), Tokenizers(source, target or source, sides))
 
 
 def _without_adapter(model: Any) -> Any:
@@ -172,7 +173,7 @@ def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
         )
     else:
         check_vocabulary(name, model.config, loaded.source, loaded.target)
-    return _parts(model, loaded)
+    return Parts(model, loaded)
 
 
 def _adapted(folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
@@ -194,7 +195,7 @@ def _adapted(folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
         return parts._replace(model=model)
     loaded = load_tokenizers(folder, bool(options.get("trust_remote_code")))
     check_vocabulary(str(folder), model.config, loaded.source, loaded.target)
-    return _parts(model, loaded)
+    return Parts(model, loaded)
 
 
 def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
@@ -211,7 +212,7 @@ def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
     if dtype != "auto":
         model.to(getattr(torch, dtype))
     logger.warning("%s: imported as this package's baseline, the same outputs (fast=False leaves it as it is)", name)
-    return _parts(model, tokenizers)
+    return Parts(model, tokenizers)
 
 
 def in_int8(parts: Parts) -> Parts:
@@ -244,8 +245,3 @@ def choose_device(device: str | None) -> torch.device:
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device {device!r}: no CUDA device is usable here. Leave the option out or say cpu.")
     return chosen
-
-
-def _parts(model: Any, loaded: Tokenizers) -> Parts:
-    sides = {side: each for side, each in loaded.processing.items() if not each.identity}
-    return Parts(model, loaded.source, loaded.target, sides.get("source"), sides.get("target"), loaded.each)

@@ -360,7 +360,7 @@ class TranslationCall:
         settings = parts.model.generation_config
         trained = getattr(settings, "max_source_tokens", None) if options.split_long else None
         limit = source_limit(parts.model, parts.source, options.max_source_tokens or trained)
-        self.encoder = TextEncoder(parts.source, parts.source_processing, way, options.prefix, limit)
+        self.encoder = TextEncoder(parts.tokenizers, way, options.prefix, limit)
         self.arguments = options.generation_arguments(parts.model, way)
         self.longest = longest_translation(parts.model, self.arguments)
         self.count = self.arguments["num_return_sequences"]
@@ -370,7 +370,7 @@ class TranslationCall:
         ends = settings.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [ends])
         self.empty = Hypothesis("", 0.0, 0.0, 0, alignment=() if options.alignments else None)
-        self.codes = tuple(code_tokens(parts.source))
+        self.codes, self.processing = tuple(code_tokens(parts.source)), parts.tokenizers.processing["target"]
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines
         self.of_several: list[int] = []  # numbers of lines
@@ -506,12 +506,11 @@ class TranslationCall:
     @cached_property
     def terms(self) -> Terms | None:
         """Returns the glossary, if there is one."""
-        options, parts = self.options, self.parts
+        options = self.options
         if not options.terms:
             return None
         assert isinstance(options.terms, dict)  # DecodingOptions has read the file
-        spelling = spelling_of(parts.target)
-        return Terms(options.terms, options.terms_ignore_case, spelling, parts.target_processing)
+        return Terms(options.terms, options.terms_ignore_case, spelling_of(self.parts.target), self.processing)
 
     def _searched(
         self,
@@ -570,7 +569,7 @@ class TranslationCall:
         for piece in inputs:
             where = f"target_prefix of line {piece.line}"
             text = self._prefix(piece.line) if piece.number == 0 else ""
-            asked.append(spelling.prefix(text, self.parts.target_processing, where))
+            asked.append(spelling.prefix(text, self.processing, where))
             needed = len(asked[-1].ids) + bool(asked[-1].rest)
             if needed + self.skipped >= self.longest:
                 raise UserError(
@@ -592,11 +591,11 @@ class TranslationCall:
         arguments: dict[str, Any],
     ) -> list[list[Hypothesis]]:
         """Adds alignments to the hypotheses, for which the model reads each translation once more."""
-        parts, processing = self.parts, self.parts.source_processing
+        parts = self.parts
         all_weights = attention_over_source(self.attention, parts, [piece.ids for piece in inputs], rows, arguments)
         aligned = []
         for piece, generated, ranked, of_input in zip(inputs, rows, hypotheses, all_weights, strict=True):
-            processed = processing.apply(piece.text) if processing else piece.text
+            processed = self.encoder.processing.apply(piece.text)
             source = words_of_source(self.encoder.tokenizer, piece.ids, self.encoder.prefix, processed, piece.text)
             new = []
             for each, hypothesis, weights in zip(generated, ranked, of_input, strict=True):
@@ -611,8 +610,7 @@ class TranslationCall:
         ids = generated.ids[self.skipped :]
         finished = bool(ids) and ids[-1] in self.ends
         text = self.parts.target.decode([i for i in ids if i not in self.ends], skip_special_tokens=True)
-        text = (self.parts.target_processing.undo(text) if self.parts.target_processing else text).strip()
-        return self._hypothesis(text, generated.log_probability, len(ids), finished)
+        return self._hypothesis(self.processing.undo(text).strip(), generated.log_probability, len(ids), finished)
 
     def _hypothesis(self, text: str, log_probability: float, length: int, finished: bool) -> Hypothesis:
         score = log_probability / self.penalty.divisor(length + self.skipped)
