@@ -23,8 +23,7 @@ from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.reading import Systems
 from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import ProtocolName, score
-from hf_mlnmt.evaluation.significance import marks, significance_tests
+from hf_mlnmt.evaluation import ProtocolName, compare
 from hf_mlnmt.files import file_name
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.loading import Parts
@@ -111,14 +110,14 @@ def rows(
     seed: int = 12345,
 ) -> list[dict[str, Any]]:
     """Returns a row for the whole model, then one for each variant: BLEU, difference, p-values and their mark."""
-    how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": ["BLEU"], "seed": seed}
-    tests = significance_tests(outputs, references, bootstrap=bootstrap, trials=trials, **how)
-    signs = marks({name: results["BLEU"].approximate_randomisation for name, results in tests.items()})
+    how: dict[str, Any] = {"protocols": [protocol], "language": language, "metrics": ["BLEU"]}
+    comparison = compare(outputs, references, bootstrap=bootstrap, trials=trials, seed=seed, **how)
     made: list[dict[str, Any]] = []
     for name, question in [(WHOLE, ""), *((variant.name, variant.question) for variant in chosen)]:
-        bleu = score(outputs[name], references, bootstrap=0, **how)["BLEU"]
-        tested = {"difference": 0.0} if name == WHOLE else tests[name]["BLEU"].to_dict()
-        made.append({"question": question, "without": name, "BLEU": bleu, **tested, "sign": signs.get(name, "")})
+        place = (name, "test", protocol, "BLEU")
+        (bleu,), tested = comparison.scores(*place), comparison.tested(*place) or {"difference": 0.0}
+        row = {"question": question, "without": name, "BLEU": bleu, **tested}
+        made.append({**row, "sign": comparison.mark(*place)})
     return made
 
 

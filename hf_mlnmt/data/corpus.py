@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal, cast
-from unicodedata import category
 
 from hf_mlnmt.data.filters import FilterReport, Pair
 from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, format_of, note_in, open_text, problem_in, read_lines, reason_of
@@ -116,7 +115,12 @@ class CorpusSpec:
             )
         for name in ("files", "columns", "languages"):
             value = getattr(self, name)
-            if value is not None and not _has_sides(value, int if name == "columns" else str):
+            kinds = (str, int) if name == "columns" else str
+            if value is not None and not (
+                isinstance(value, Mapping)
+                and set(value) == set(_SIDES)
+                and all(isinstance(side, kinds) for side in value.values())
+            ):
                 raise UserError(f"corpus: {name} needs 'source' and 'target', as in {{source: ..., target: ...}}.")
         if self.bad_lines not in ("error", "drop"):
             raise UserError(f"corpus: bad_lines is 'error' or 'drop', not '{self.bad_lines}'.")
@@ -156,15 +160,6 @@ class CorpusSpec:
         return [Path(root) / name for name in names]
 
 
-def _has_sides(value: Any, *types: type) -> bool:
-    """Returns whether this is a mapping of both sides to text (or another type)."""
-    return (
-        isinstance(value, Mapping)
-        and set(value) == set(_SIDES)
-        and all(isinstance(side, (str, *types)) for side in value.values())
-    )
-
-
 def read_pairs(spec: CorpusSpec, root: str | Path = ".", report: FilterReport | None = None) -> Iterator[Pair]:
     """Yield (source, target) texts in order, a pair at a time, empty sides included.
 
@@ -202,13 +197,13 @@ def _read_files(spec: CorpusSpec, root: Path, report: FilterReport) -> Iterator[
     yield from side_by_side(paths, spec.bad_lines == "drop", report)
 
 
-def side_by_side(paths: Sequence[Path], drop: bool, report: FilterReport) -> Iterator[Any]:
+def side_by_side(paths: Sequence[Path], drop: bool, report: FilterReport, remedy: str = REMEDY) -> Iterator[Any]:
     """Yields line i of each file together; with `drop` those with a bad one are left out and counted.
 
     Raises: UserError for a bad line, and for files of different lengths.
     """
     problems: list[str] = []
-    sides = [read_lines(path, note_in(problems) if drop else None, remedy=REMEDY) for path in paths]
+    sides = [read_lines(path, note_in(problems) if drop else None, remedy=remedy) for path in paths]
     for number, lines in enumerate(zip_longest(*sides)):
         if None in lines:
             counts = [number + (line is not None) + sum(1 for _ in rest) for line, rest in zip(lines, sides)]
@@ -230,7 +225,7 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         raise UserError(f"{path}: columns are counted from 1, so {columns} cannot be; 1 is the first.")
     width = 2 if spec.columns is None and spec.bad_lines == "drop" else 0  # 0: that of the first row
     is_csv = (spec.quoting or ("csv" if format_of(path) == ".csv" else "none")) == "csv"
-    doubts, began = _Doubts(spec.quoting is not None or is_csv), False
+    says_quoting, began = spec.quoting is not None or is_csv, False
     titles: list[Pair] = []  # rows of one cell above the first pair, or above a header
     for number, cells, problem in _rows(spec, path, is_csv):
         where = f"{path}, line {number}"
@@ -252,8 +247,14 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         if problem:
             _refuse(problem, where, "\t".join(cells), spec, report, f" {_OF_ROWS}" if "columns" in problem else "")
             continue
-        doubts.tell_quotes(where, pair)
-        doubts.tell_names(where, pair, is_first and began and spec.columns is None)
+        if not says_quoting and (quoted := next(filter(_looks_quoted, pair), None)):
+            says_quoting = True  # it is said once
+            log.warning(
+                "%s: a field looks quoted, as spreadsheets write it, and is read as it stands: %.60s. Say quoting: csv "
+                "to read what is between the quotes, or quoting: none where they are text.",
+                where,
+                quoted,
+            )
         titles.append(pair)
         if began:
             yield from titles
@@ -282,43 +283,6 @@ def _cells_of(cells: list[str], numbers: list[int], width: int) -> tuple[Pair, s
     pair = cells[numbers[0]], cells[numbers[1]]
     nothing = [text for text in pair if text in _ERRORS or isinstance(text, _Null)]
     return pair, f"no text (a field is {nothing[0]})" if nothing else None
-
-
-class _Doubts:
-    """Warnings that a table may mean something else: cells that look quoted, a first pair that looks like names."""
-
-    def __init__(self, says_quoting: bool) -> None:
-        self.says_quoting = says_quoting
-        self.names: list[str] = []  # where the first pair is and what it says, while no other looks like names
-        self.compared = 0  # pairs with it
-
-    def tell_quotes(self, where: str, pair: Pair) -> None:
-        """Warns once of a cell in quotes, where nothing says what they are."""
-        if not self.says_quoting and (quoted := next(filter(_looks_quoted, pair), None)):
-            self.says_quoting = True
-            log.warning(
-                "%s: a field looks quoted, as spreadsheets write it, and is read as it stands: %.60s. Say quoting: csv "
-                "to read what is between the quotes, or quoting: none where they are text.",
-                where,
-                quoted,
-            )
-
-    def tell_names(self, where: str, pair: Pair, is_first: bool) -> None:
-        """Warns of a first pair that looks like names of columns, where the pairs behind it do not."""
-        if is_first and _like_names(pair):
-            self.names = [where, *pair]
-        elif self.names:
-            self.compared += 1
-            if _like_names(pair):
-                self.names = []
-            elif self.compared == _COMPARED:
-                log.warning(
-                    "%s: looks like names of columns (%s, %s) and is read as a pair. If it is none, name them, as in "
-                    "columns: {source: %s, target: %s}",
-                    *self.names,
-                    *self.names[1:],
-                )
-                self.names = []
 
 
 _OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting: csv."
@@ -418,18 +382,9 @@ def _header(cells: list[str], spec: CorpusSpec, where: str) -> list[int] | None:
     return None
 
 
-_COMPARED = 9  # pairs with the first one
-
-
-def _like_names(cells: Sequence[str]) -> bool:
-    """Returns whether every cell is a word or two and nothing else, as names of columns are."""
-    signs = {sign for cell in cells for sign in cell if not sign.isalpha()} - {" ", "_"}
-    return all(0 < len(cell.split()) < 3 for cell in cells) and all(category(sign)[0] == "M" for sign in signs)
-
-
 def _looks_like_header(words: Sequence[str]) -> bool:
     """Returns whether two cells or more are codes or English names of languages ("en", "German"), or names of sides."""
-    if sum(0 < len(word) <= 12 and _like_names([word]) for word in words) < 2:
+    if sum(0 < len(word) <= 12 for word in words) < 2:  # before an import that takes long
         return False
     from sacremoses.corpus import NonbreakingPrefixes
 

@@ -39,8 +39,7 @@ class Encoded:
 
     Item i is {"input_ids": (source,), "labels": (target,)} of pairs, {"input_ids": (length,)} of text of one language:
     arrays of their own that end with </s>. `source_lengths` and `target_lengths`: int32 arrays (items,), of text both
-    the same. Opening it reads every byte once, to compare the files with the checksums in meta.json: a disk's or a copy's
-    damage would be trained on without a word. `report` says what was dropped. Safe to send to worker processes.
+    the same. Opening it reads every byte once, to compare the files with the checksums in meta.json.
     """
 
     _ids: dict[str, np.ndarray]
@@ -112,8 +111,7 @@ class Encoded:
 
         max_length: subwords with </s> and language code; an item with a longer side is dropped and counted.
         language: of the target; its code `<2de>` is put before every source. tag: a token before every source.
-        fingerprint: what the result depends on (see `fingerprint_of`). When `folder` holds the same already, `items`
-            is not read at all. Without one, it is always built anew.
+        fingerprint: what the result depends on (`fingerprint_of`): if `folder` holds that already, nothing is read.
         report: of the filter that `items` come through; it is completed, and stored with the data.
         side: of texts, whose vocabulary they get.
         """
@@ -184,10 +182,8 @@ def _write(chunks: Iterable[Sequence[Sentences]], sides: Sequence[str], folder: 
 
 
 def fingerprint_of(spec: CorpusSpec | TextSpec, root: str | Path, tokenizers: Tokenizers, **settings: Any) -> str:
-    """Returns a hash of what encoded data depends on: files and how they are read, tokenizers, processing, settings.
-
-    A data set is known by its name, config and split: delete the encoded folder when it changed under that name.
-    """
+    """Returns a hash of what encoded data depends on: files (of a data set its name) and how they are read, tokenizers,
+    processing, settings."""
     digest = Digest()
     for path in spec.local_files(root):
         if path.is_file():

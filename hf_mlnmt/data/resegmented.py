@@ -99,10 +99,7 @@ def _bpe(tokenizer: PreTrainedTokenizerBase) -> dict:
         cuts = (content.get("pre_tokenizer") or {}).get("pretokenizers") or [{}]
         if content["model"].get("type") == "BPE" and cuts[0].get("type") == "Metaspace":
             return content["model"]
-    raise UserError(
-        "BPE-dropout needs a BPE tokenizer made by hf-mlnmt (merges to leave out, words that begin with ▁): train one "
-        "(tokenizer.kind: bpe), or leave data.bpe_dropout out."
-    )
+    raise UserError("BPE-dropout needs a BPE tokenizer made by hf-mlnmt: train one, or leave data.bpe_dropout out.")
 
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, splitmix64's step

@@ -15,29 +15,30 @@ test sets, references and signatures of scores are known, and must be the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.counts import Counts, scores_of_sums
-from hf_mlnmt.evaluation.outputs import SystemOutput, load_system, read_references, read_texts
 from hf_mlnmt.evaluation.results import Results, languages_of_test, results_content
-from hf_mlnmt.evaluation.scores import Lines, ProtocolName, check_counts, count_sentences, score_protocols
+from hf_mlnmt.evaluation.scores import Lines, Protocol, ProtocolName, check_counts, count_sentences, score_protocols
 from hf_mlnmt.evaluation.significance import unpack_counts
 from hf_mlnmt.files import file_name, read_json
 from hf_mlnmt.generation.options import DecodingOptions
 from hf_mlnmt.keys import build
-from hf_mlnmt.languages import same_language
-from hf_mlnmt.made_from import Digest, differences
+from hf_mlnmt.languages import check_language, direction_of, language_in, same_language
+from hf_mlnmt.made_from import Changes, Digest, differences
 from hf_mlnmt.model_folder import CONFIG, RESULTS
 
 COMPARISON, COUNTS = "comparison.json", ".counts.gz"
 MODEL = "average"  # the model that a run's results.json is of
 # What does not change what a run has learnt, and what is meant to differ.
-FREE_RECIPE = ("model", "logging")
+FREE_RECIPE = ("recipe.model", "recipe.logging")
 BUDGET = ("budget.steps", "budget.processes", "budget.target_tokens")
 FREE_CONFIG = ("architectures", "model_type", "transformers_version", "dtype", "auto_map")
 _SIZES = ("layers", "attention_heads", "ffn_dim")
@@ -68,6 +69,83 @@ class TextFiles:
         if sources is not None:
             check_counts(sources, references, [str(self.source), *self.references])
         return Texts(references, sources)
+
+
+@dataclass(frozen=True)
+class SystemOutput:
+    """The outputs of one system; of a model also its decoding and its number of parameters."""
+
+    name: str
+    lines: list[str]
+    parameters: int | None = None
+    decoding: dict[str, Any] = field(default_factory=dict)
+
+
+def read_texts(path: str | Path) -> list[str]:
+    """Reads the lines of a UTF-8 text file, plain or gz, without trailing white space, as sacreBLEU; empty lines stay.
+
+    Raises UserError: no such file, no lines, a broken archive, invalid UTF-8 (with the line's number).
+    """
+    # Control characters are let through: a model with byte tokens may write any, and is scored as it is.
+    remedy = "Convert the file to UTF-8, for example with iconv."
+    return [line.rstrip() for line in read_lines(path, max_characters=10**9, keep_controls=True, remedy=remedy)]
+
+
+def read_references(paths: Sequence[str | Path]) -> list[list[str]]:
+    """Reads a list of lines per file, all of the same length.
+
+    Raises: UserError naming files and counts when they differ, and for a file of blank lines alone.
+    """
+    references = [read_texts(path) for path in paths]
+    for path, lines in zip(paths, references):
+        if not any(map(is_visible, lines)):
+            raise UserError(f"{path}: all {len(lines)} lines are blank: no references to score with. Check the file.")
+    check_counts(references[0], references[1:], [str(path) for path in paths])
+    return references
+
+
+def load_system(
+    path: str | Path,
+    source: str | Path | None,
+    references: Sequence[Lines],
+    reference_names: Iterable[str | Path],
+    decoding: DecodingOptions,
+    device: str | None = None,
+) -> SystemOutput:
+    """Loads the outputs of a model (a folder or Hub name) or of a hypothesis file, as many as there are references.
+
+    A model translates the file `source`; numbers of lines, and the languages that names and the model's results say,
+    are compared before it starts.
+    """
+    is_text = Path(path).is_file()
+    file = path if is_text else source
+    if file is None:
+        if not Path(path).exists():
+            raise UserError(f"{path}: no such file or model folder.")
+        raise UserError(f"{path}: a model needs the source sentences (--source).")
+    first, *_ = reference_names = list(reference_names)
+    if is_text:
+        check_language(path, language_in(first), f"that of {first}", "Give outputs and references of one language.")
+    elif pair := direction_of(path):
+        for name, language, how in ((file, pair[0], "from"), (first, pair[1], "into")):
+            check_language(name, language, f"{path} translates {how}", "Give files of the model's direction.")
+    lines = read_texts(file)
+    check_counts(lines, references, [str(file), *map(str, reference_names)])
+    return SystemOutput(str(path), lines) if is_text else translate(path, lines, decoding, device)
+
+
+def translate(
+    model: str | Path, sources: Sequence[str], decoding: DecodingOptions, device: str | None = None
+) -> SystemOutput:
+    """Translates with a model."""
+    from hf_mlnmt.generation import TranslationPipeline
+
+    pipeline = TranslationPipeline.from_pretrained(str(model), device=device)
+    lines = list(pipeline(list(sources), decoding, progress=True))
+    keys = ("num_beams", "length_penalty", "early_stopping", "max_new_tokens", "max_length")
+    defaults = {key: getattr(pipeline.model.generation_config, key, None) for key in keys}
+    search = {key: value for key, value in {**defaults, **decoding.given}.items() if value is not None}
+    return SystemOutput(str(model), lines, pipeline.model.num_parameters(), search)
 
 
 @dataclass(frozen=True)
@@ -322,10 +400,9 @@ def check_comparable(
         other_seed: seeds may differ, and with them the tokens of a number of steps.
         defaults: the keys of a recipe with their defaults. A run that was made before there was such a key had it.
     """
-    free = ("seed", "target_tokens") if other_seed else ()
-    keys = [name for name in ("seed", "data", "languages", *BUDGET) if name.removeprefix("budget.") not in free]
-    different = changed_keys(run.results, baseline.results, defaults or {}, (*FREE_RECIPE, *free), "recipe.")
-    different += _said(*_facts(run, baseline, keys, lambda name: name not in SIZES))
+    free = (*FREE_RECIPE, *(("recipe.seed", "seed", "budget.target_tokens") if other_seed else ()))
+    keys = ("recipe", "seed", "data", "languages", *BUDGET)
+    different = _differing(run, baseline, keys, lambda name: name not in SIZES, defaults, free)
     different += _test_set_differences(run, baseline)
     remedy = "Train both with one recipe, seed, data and budget, or compare their translations (--reference FILE)."
     _refuse(run, baseline, different, f"\n{remedy}")
@@ -333,9 +410,8 @@ def check_comparable(
 
 def check_methods(run: SystemRun, baseline: SystemRun, other_seed: bool = False) -> None:
     """Raises UserError naming every field in which two methods' runs must not differ: their tests, and decoding."""
-    different = _said(*_facts(run, baseline, ("languages", "recipe.data.test", "decoding")))
-    different += [] if other_seed else _said({"seed": run.seed}, {"seed": baseline.seed})
-    _refuse(run, baseline, different)
+    keys = ("languages", "recipe.data.test", "decoding", *(() if other_seed else ("seed",)))
+    _refuse(run, baseline, _differing(run, baseline, keys))
 
 
 def check_tests(run: SystemRun, baseline: SystemRun) -> None:
@@ -344,9 +420,9 @@ def check_tests(run: SystemRun, baseline: SystemRun) -> None:
     for test in () if different else run.results["scores"]:
         ours, theirs = (languages_of_test(each.results, test)["target"] for each in (run, baseline))
         if not same_language(ours, theirs):
-            different += _said({f"language of {test}": ours}, {f"language of {test}": theirs})
-        signatures = [_signatures(each.results["scores"][test]) for each in (run, baseline)]
-        different += _said(*({f"signatures.{test}": each} for each in signatures))
+            different.append(f"language of {test} ({ours}; baseline {theirs})")
+        signatures = [{f"signatures.{test}": _signatures(each.results["scores"][test])} for each in (baseline, run)]
+        different += _said(differences(*signatures))
     _refuse(run, baseline, different)
 
 
@@ -384,10 +460,7 @@ def check_one_model(run: SystemRun, first: SystemRun, defaults: Mapping[str, Any
 
     defaults: as of `check_comparable`.
     """
-    models = [{"recipe.model": _filled(each.results["recipe"], defaults or {}).get("model")} for each in (run, first)]
-    facts = _facts(run, first, ("parameters",), lambda name: True)
-    different = _said(*({**model, **of_run} for model, of_run in zip(models, facts, strict=True)), other="there")
-    if different:
+    if different := _differing(run, first, ("parameters", "recipe.model"), lambda name: True, defaults, other="there"):
         listed = "\n  ".join(different)
         raise UserError(
             f"{run.origin} and {first.origin} are two seeds of {run.name}, but not of one model; these differ:\n"
@@ -395,49 +468,43 @@ def check_one_model(run: SystemRun, first: SystemRun, defaults: Mapping[str, Any
         )
 
 
-def changed_keys(
-    run: Mapping[str, Any],
-    baseline: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    free: Sequence[str] = ("logging", "seed"),
-    at: str = "",
-) -> list[str]:
-    """Returns what is other in a run's recipe than in the baseline's: "budget.steps (20; baseline 10)" ...
-
-    Args:
-        run, baseline: their results.
-        defaults: as of `check_comparable`.
-        free: keys that may differ.
-        at: stands before every key.
-    """
-    recipes = [_filled(each["recipe"], defaults).items() for each in (run, baseline)]
-    return _said(*({f"{at}{key}": value for key, value in recipe if key not in free} for recipe in recipes))
+def changed_keys(run: Mapping[str, Any], baseline: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    """Returns what is other in the recipe of a run's results than in the baseline's, but for seed and logging."""
+    recipes = [_filled(each["recipe"], defaults) for each in (baseline, run)]
+    return _said(differences(*recipes, ("logging", "seed")))
 
 
 def notes_of(run: SystemRun, baseline: SystemRun) -> list[str]:
     """Returns differences that are told, not refused: the model's sizes, versions of packages, and the device."""
-    different = _said(*_facts(run, baseline, ("versions", "budget.device"), lambda name: name in SIZES))
+    different = _differing(run, baseline, ("versions", "budget.device"), lambda name: name in SIZES)
     return [f"{run.name}: {text}" for text in different]
 
 
-def _facts(
-    run: SystemRun, baseline: SystemRun, keys: Sequence[str], counts: Callable[[str], bool] = lambda name: False
-) -> list[dict[str, Any]]:
-    """Returns for each of two runs {key: value} of these keys of its results, which name nested ones with dots.
+def _differing(
+    run: SystemRun,
+    baseline: SystemRun,
+    keys: Sequence[str],
+    of_config: Callable[[str], bool] = lambda name: False,
+    defaults: Mapping[str, Any] | None = None,
+    may_differ: Sequence[str] = (),
+    other: str = "baseline",
+) -> list[str]:
+    """Returns what differs of these keys of two runs' results, which name nested ones with dots, as `_said` says it.
 
-    counts: of a field of the config, if both have it, whether it is one of them.
+    of_config: of a field of the config, if both have it, whether it is compared too. defaults: of the recipe's keys.
     """
-    fields = [name for name in run.config if name in baseline.config and name not in FREE_CONFIG and counts(name)]
+    fields = [name for name in run.config if name in baseline.config and name not in FREE_CONFIG and of_config(name)]
     facts = []
-    for each in (run, baseline):
+    for each in (baseline, run):
         found = {f"config.{name}": each.config[name] for name in fields}
+        results = {**each.results, "recipe": _filled(each.results.get("recipe", {}), defaults or {})}
         for key in keys:
-            value: Any = each.results
+            value: Any = results
             for part in key.split("."):
                 value = (value or {}).get(part)
             found[key] = value
         facts.append(found)
-    return facts
+    return _said(differences(*facts, may_differ), other)
 
 
 def _filled(recipe: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -449,9 +516,9 @@ def _filled(recipe: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
     return filled
 
 
-def _said(here: Mapping[str, Any], there: Mapping[str, Any], *, other: str = "baseline") -> list[str]:
-    """Returns "budget.steps (20; baseline 10)" of each value that differs at any depth; other: the name of `there`."""
-    return [f"{key} ({ours}; {other} {theirs})" for key, (theirs, ours) in sorted(differences(there, here).items())]
+def _said(changes: Changes, other: str = "baseline") -> list[str]:
+    """Returns "budget.steps (20; baseline 10)" of each value that differs; other: the name of what came before."""
+    return [f"{key} ({ours}; {other} {theirs})" for key, (theirs, ours) in sorted(changes.items())]
 
 
 def texts_of(run: SystemRun, root: str | Path) -> Mapping[str, Texts]:
@@ -478,8 +545,8 @@ def counts_of(run: SystemRun, texts: Mapping[str, Texts]) -> dict[str, dict[Prot
     for test, by_protocol in run.results["scores"].items():
         language = languages_of_test(run.results, test)["target"]
         for protocol, metrics in by_protocol.items():
-            how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": list(metrics)}
-            counts = count_sentences(run.outputs[test], texts[test].references, **how)
+            how = Protocol(protocol, language)
+            counts = count_sentences(run.outputs[test], texts[test].references, how, list(metrics))
             for metric, array in counts.items():
                 score, recorded = float(scores_of_sums(metric, array.sum(0))), metrics[metric]["score"]
                 if abs(score - recorded) > TOLERANCE:

@@ -171,10 +171,7 @@ class TextEncoder:
         self.limit = limit
         self.in_parts: list[int] = []  # numbers of lines with a sentence that was cut
         if limit is not None and limit <= self.overhead:
-            raise UserError(
-                f"max_source_tokens={limit} (asked for, or the tokenizer's model_max_length): special tokens and "
-                f"prefix alone take {self.overhead}."
-            )
+            raise UserError(f"max_source_tokens={limit}: special tokens and prefix alone take {self.overhead}.")
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the token ids of each text with all special tokens, never cut off."""

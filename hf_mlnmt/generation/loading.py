@@ -17,8 +17,8 @@ from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, load_tokenizers, own_copy
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.languages import has_modules
-from hf_mlnmt.generation.options import SMALLEST_TEMPERATURE, DecodingOptions
-from hf_mlnmt.keys import Range, build
+from hf_mlnmt.generation.options import NUMBERS, DecodingOptions, problem_of_number
+from hf_mlnmt.keys import build
 from hf_mlnmt.model_folder import (
     ADAPTER,
     CONFIG,
@@ -35,17 +35,6 @@ from hf_mlnmt.search import int8
 
 logger = logging.getLogger(__name__)
 
-_WHOLE = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens")
-# Of a generation config: what Transformers' processors of scores take, where they would fail or ignore it unseen.
-_ALLOWED = {
-    **dict.fromkeys(_WHOLE, Range(0)),
-    "temperature": Range(SMALLEST_TEMPERATURE),
-    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), Range(0, above=True)),
-    **dict.fromkeys(("top_p", "typical_p"), Range(0, 1, above=True)),
-    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), Range(0, 1, below=True)),
-    "min_p": Range(0, 1),
-    "guidance_scale": Range(1, 1),  # others ask for texts without a condition, which a translation has not
-}
 _LONGEST = 1_000_000
 _OF_THE_HUB = {"revision", "token", "cache_dir", "local_files_only"}  # options that do not change what is loaded
 
@@ -116,10 +105,7 @@ def parts_in_memory(model: Any, tokenizer: Any) -> Parts:
     The model is put into evaluation mode. Raises: UserError where one is missing, or their vocabularies do not fit.
     """
     if tokenizer is None or isinstance(model, str | Path):
-        raise UserError(
-            "TranslationPipeline: give a tokenizer beside the model, or load both: "
-            "TranslationPipeline.from_pretrained(FOLDER)."
-        )
+        raise UserError("TranslationPipeline: give a tokenizer beside the model, or load both by from_pretrained.")
     target, said = (getattr(tokenizer, name, None) for name in ("target_tokenizer", "text_processing"))
     source = own_copy(tokenizer, PreTrainedTokenizerFast) if target or said else tokenizer
     check_vocabulary("the model", model.config, source, target or source)
@@ -147,13 +133,9 @@ def check_search(where: str, settings: Mapping[str, Any]) -> None:
         DecodingOptions(**said)
         if longest is not None and not (isinstance(longest, int) and 1 < longest <= _LONGEST):
             raise UserError(f"max_length: {longest!r} is not a whole number from 2 to {_LONGEST:,}.")
-        for name, allowed in _ALLOWED.items():
-            if (value := settings.get(name)) is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int if name in _WHOLE else int | float):
-                raise UserError(f"{name}: {value!r} is not a {'whole ' if name in _WHOLE else ''}number.")
-            if problem := allowed.problem(value):
-                raise UserError(f"{name}:{problem}")
+        for name in NUMBERS:
+            if settings.get(name) is not None and (problem := problem_of_number(name, settings[name])):
+                raise UserError(problem)
     except UserError as error:
         raise UserError(f"{where}: {error} Mend it there, or leave it out.") from error
 
@@ -167,10 +149,7 @@ def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
     if loaded.each:
         check_languages(name, model.config, loaded.each)
     elif getattr(model.config, "vocab_sizes", None) is not None and not model.config.is_pair:
-        raise UserError(
-            f"{name}: every language of the model has its own vocabulary, but there is no {LANGUAGE_TOKENIZERS}/ with "
-            "their tokenizers. Copy it there."
-        )
+        raise UserError(f"{name}: no {LANGUAGE_TOKENIZERS}/ with a tokenizer for each language. Copy it there.")
     else:
         check_vocabulary(name, model.config, loaded.source, loaded.target)
     return Parts(model, loaded)

@@ -1,7 +1,7 @@
 """TranslationPipeline: texts in, translations out, for our models and Marian, M2M100/NLLB, mBART and T5.
 
 Texts are cut and encoded for a direction (languages.py), put into batches and translated by model.generate()
-(batches.py), or by CTranslate2 where it is asked for by name (ctranslate2_search.py).
+(batches.py), or by CTranslate2 where it is asked for by name (ctranslate2.py).
 
 Draws with `draws="text"` follow from (seed, text, piece, position) alone, whatever batch a text is in.
 """
@@ -43,7 +43,7 @@ from hf_mlnmt.generation.batches import (
     rows_by_text,
     sentences_that_fit,
 )
-from hf_mlnmt.generation.ctranslate2_search import CTranslate2Search, installed
+from hf_mlnmt.generation.ctranslate2 import CTranslate2Search, installed
 from hf_mlnmt.generation.languages import (
     TextEncoder,
     code_tokens,
@@ -90,7 +90,7 @@ class TextDraws(LogitsProcessor):
     ) -> None:
         numbers = np.array(places, np.uint64).reshape(-1, 2)
         self.keys = mixed(mixed(mixed(np.uint64(seed)) + numbers[:, 0]) + numbers[:, 1])  # (rows,)
-        self.warpers: list[Any] = []
+        self.warpers = LogitsProcessorList()
         if temperature is not None and temperature != 1:
             self.warpers.append(TemperatureLogitsWarper(temperature))
         if top_k:
@@ -100,10 +100,7 @@ class TextDraws(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Returns scores (rows, vocabulary), those of the drawn tokens infinite; input_ids: (rows, length)."""
-        warped = scores
-        for warper in self.warpers:
-            warped = warper(input_ids, warped)
-        sums = warped.softmax(dim=-1).to(torch.float64).cumsum(dim=-1)  # (rows, vocabulary)
+        sums = self.warpers(input_ids, scores).softmax(dim=-1).to(torch.float64).cumsum(dim=-1)  # (rows, vocabulary)
         numbers = torch.from_numpy(unit_interval(self.keys, input_ids.shape[1])).to(sums.device)  # (rows,)
         tokens = torch.searchsorted(sums, numbers.unsqueeze(-1) * sums[:, -1:], right=True)  # (rows, 1)
         return scores.scatter(1, tokens.clamp(max=scores.shape[1] - 1), torch.inf)
@@ -147,7 +144,7 @@ def check_engine(engine: str) -> None:
 class TranslationPipeline:
     """A loaded model that translates texts.
 
-    `engine`: "torch" (generate()) or "ctranslate2" (by its own rules; see ctranslate2_search.py).
+    `engine`: "torch" (generate()) or "ctranslate2" (by its own rules; see ctranslate2.py).
 
     >>> translate = TranslationPipeline.from_pretrained("runs/multi30k/average")
     >>> translate(["A man rides a bicycle."], num_beams=5)
@@ -379,7 +376,8 @@ class TranslationCall:
                 "the model's generation_config.json says do_sample, which is not done unless a call says so too: "
                 "do_sample=True (--sample)"
             )
-        if options.ignores_penalty(parts.model):
+        asked = options.length_penalty is not None or options.length_normalization is not None
+        if asked and self.arguments["num_beams"] == 1 and not options.in_lists:
             logger.warning("length_penalty and length_normalization do nothing with one beam: say num_beams too")
 
     def translate_groups(
@@ -572,10 +570,7 @@ class TranslationCall:
             asked.append(spelling.prefix(text, self.processing, where))
             needed = len(asked[-1].ids) + bool(asked[-1].rest)
             if needed + self.skipped >= self.longest:
-                raise UserError(
-                    f"{where}: takes {needed} tokens and more, a translation has at most {self.longest}: raise "
-                    "max_new_tokens."
-                )
+                raise UserError(f"{where}: takes {needed} tokens and more, of {self.longest}: raise max_new_tokens.")
         return [PrefixProcessor(spelling, asked, self.skipped)] if any(map(any, asked)) else []
 
     @cached_property

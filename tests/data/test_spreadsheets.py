@@ -265,17 +265,6 @@ def test_named_columns_may_stand_below_a_title(tmp_path):
         list(read_text(TextSpec(path="a.tsv", column="word"), tmp_path))
 
 
-def test_a_first_row_of_words_above_sentences_is_said(tmp_path, caplog):
-    sentences = "".join(f"A house is red {i}.,Talo on punainen {i}.\n" for i in range(20))
-    assert len(pairs(tmp_path, "a.csv", "Lähtöteksti,Kohde teksti\n" + sentences)[0]) == 21
-    assert caplog.text.count("line 1: looks like names of columns (Lähtöteksti, Kohde teksti)") == 1
-    caplog.clear()
-    pairs(tmp_path, "a.csv", "red,punainen\nblue,sininen\n" + sentences)
-    pairs(tmp_path, "a.csv", "A red house.,Punainen talo.\n" + sentences)
-    pairs(tmp_path, "a.csv", "red,punainen\n" + sentences, columns={"source": 1, "target": 2})
-    assert caplog.text == ""
-
-
 def test_columns_that_hold_nothing_are_not_proposed(tmp_path):
     with pytest.raises(UserError, match=r"columns: \{source: 1, target: 2\}"):
         pairs(tmp_path, "a.csv", "a,b,,\nc,d,,\n")
