@@ -186,7 +186,8 @@ def decoding_options(
     ]
 
     def gather(given: dict[str, Any]) -> DecodingOptions:
-        decoding = {"do_sample": True} if "temperature" in chosen and "do_sample" not in chosen else {}
+        samples = "temperature" in chosen and "do_sample" not in chosen  # the verb says itself when
+        decoding: dict[str, Any] = {"do_sample": True} if samples else {}
         for name, value in given.items():
             if value is not None:
                 decoding[name] = chosen[name].metadata.get("parser", lambda word: word)(value)

@@ -166,10 +166,9 @@ def translate(
         if document:
             write(lines.translate_document(pipeline, document, decoding, update), len(document.texts))
             return
-        count, plain = done, not decoding.num_return_sequences  # no n-best list: the translation alone
-        for line, group, results in TranslationCall(pipeline, decoding).translate_groups(
-            groups, update, 1 + first, done
-        ):
+        call, count = TranslationCall(pipeline, decoding), done
+        plain = not decoding.num_return_sequences  # no n-best list: the translation alone
+        for line, group, results in call.translate_groups(groups, update, 1 + first, done):
             count += len(group)
             pairs = enumerate(zip(group, results), line - 1)
             write("".join(f"{lines.format_result(i, *pair, jsonl, scores, plain)}\n" for i, pair in pairs), count)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from hf_mlnmt.data.filters import FilterReport, Pair
-from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, format_of, note_in, open_text, problem_in, read_lines, reason_of
+from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, checked_lines, format_of, open_text, problem_in, reason_of
 from hf_mlnmt.data.synthetic import FILES as SYNTHETIC_FILES
 from hf_mlnmt.data.synthetic import find_synthetic
 from hf_mlnmt.errors import UserError, suggest
@@ -202,18 +202,17 @@ def side_by_side(paths: Sequence[Path], drop: bool, report: FilterReport, remedy
 
     Raises: UserError for a bad line, and for files of different lengths.
     """
-    problems: list[str] = []
-    sides = [read_lines(path, note_in(problems) if drop else None, remedy=remedy) for path in paths]
-    for number, lines in enumerate(zip_longest(*sides)):
-        if None in lines:
-            counts = [number + (line is not None) + sum(1 for _ in rest) for line, rest in zip(lines, sides)]
+    sides = [checked_lines(path, None if drop else remedy) for path in paths]
+    for number, found in enumerate(zip_longest(*sides)):
+        if None in found:
+            counts = [number + (line is not None) + sum(1 for _ in rest) for line, rest in zip(found, sides)]
             raise UserError(
                 f"{paths[0]} has {counts[0]:,} lines and {paths[1]} has {counts[1]:,}: they do not go together line by "
                 "line. Check that both are of one corpus and that no tool split lines at other characters."
             )
-        if problems:
-            report.drop(problems[0], *lines)
-            problems.clear()
+        lines, problems = zip(*found)
+        if problem := next(filter(None, problems), None):
+            report.drop(problem, *lines)
         else:
             yield lines
 
@@ -290,36 +289,32 @@ _OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting
 
 def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, list[str], str | None]]:
     """Yields of every row the number of its first line, its cells, and what is wrong with its lines, or None."""
-    problems: list[str] = []
-    lines = read_lines(path, note_in(problems) if spec.bad_lines == "drop" else None, remedy=REMEDY)
+    lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY)
     separator, start = "\t", 1
     if format_of(path) == ".csv":
         first = next(lines)
-        if stated := re.fullmatch("sep=(.)", first, re.IGNORECASE):  # Excel's
+        if stated := re.fullmatch("sep=(.)", first[0], re.IGNORECASE):  # Excel's
             separator, start = stated[1], 2
         else:
             separator = _separator(path)
             lines = chain([first], lines)
     if not is_csv:
-        for number, line in enumerate(lines, start=1):
-            yield number, line.split(separator), problems.pop() if problems else None
+        for number, (line, problem) in enumerate(lines, start=1):
+            yield number, line.split(separator), problem
         return
-    told = ((line, problems.pop() if problems else None) for line in lines)
     number, ahead = start, deque[tuple[str, str | None]]()  # lines that a broken row took beyond its first
     taken: list[tuple[str, str | None]] = []
 
     def take() -> Iterator[str]:
-        while each := ahead.popleft() if ahead else next(told, None):
+        while each := ahead.popleft() if ahead else next(lines, None):
             taken.append(each)
             yield f"{each[0]}\n"
 
     while True:
         taken.clear()
         try:
-            cells, broken = (
-                [cell.replace("\n", " ") for cell in next(csv.reader(take(), delimiter=separator, strict=True))],
-                None,
-            )
+            row, broken = next(csv.reader(take(), delimiter=separator, strict=True)), None
+            cells = [cell.replace("\n", " ") for cell in row]
             if not _NULL.isdisjoint(cells):
                 quoted = "".join(line for line, _ in taken).split('"')[1::2]
                 cells = [_Null(cell) if cell in _NULL and cell not in quoted else cell for cell in cells]
@@ -336,7 +331,7 @@ def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, lis
 def _separator(path: Path) -> str:
     """Returns the sign of a csv file's columns: the first of the usual ones that makes two, or else as many, of each of
     20 rows. (csv.Sniffer takes the comma of "Hello, you;Hallo, du".)"""
-    head = list(islice(read_lines(path, lambda *problem: None), 20))
+    head = [line for line, _ in islice(checked_lines(path, None), 20)]
     signs = ",;\t"
     try:
         widths = {sign: {len(row) for row in csv.reader(head, delimiter=sign) if any(row)} for sign in signs}
@@ -405,16 +400,14 @@ class _Problem(str):
 
 
 def _read_jsonl(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
-    problems: list[str] = []
-    note = note_in(problems) if spec.bad_lines == "drop" else None
-    lines = read_lines(path, note, max_characters=20 * MAX_CHARACTERS, remedy=REMEDY)
-    return _records(_objects(lines, problems), spec, f"{path}, line", report)
+    lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY, 20 * MAX_CHARACTERS)
+    return _records(_objects(lines), spec, f"{path}, line", report)
 
 
-def _objects(lines: Iterator[str], problems: list[str]) -> Iterator[Any]:
-    for line in lines:
-        if problems:
-            yield _Problem(problems.pop())
+def _objects(lines: Iterator[tuple[str, str | None]]) -> Iterator[Any]:
+    for line, problem in lines:
+        if problem:
+            yield _Problem(problem)
         elif not line.strip():
             yield _Problem(_BLANK)
         else:

@@ -151,9 +151,8 @@ def perplexity(
 
     Args:
         model: a causal language model; or with `sources` an encoder-decoder. In evaluation mode, where it is.
-        tokenizers: of the model. Their </s> behind a text is left to them (see data/text.py).
-        texts: one sentence each. An empty one is its </s> alone.
-        sources: what each is a translation of.
+        tokenizers: of the model; </s> behind a text is left to them (data/text.py).
+        texts: one sentence each, `sources` what each is a translation of.
         batch_tokens: tokens of a batch, padding included.
         progress: called with the number of sentences that have been scored since the last call.
         language, source_language: of texts and sources, for a translation model that is told them.

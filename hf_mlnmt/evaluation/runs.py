@@ -6,10 +6,8 @@
 | files of translations, or a model that translates | those files; the references that are given |
 | a results file | counts of sentences beside it (`<stem>.counts.gz`), where there are any |
 
-Runs of training are comparable if nothing but the model differs: recipe, seed, data, budget, and of the model what the
-baseline has too, but for its sizes: baselines as large as the larger systems stand beside them. Runs of several methods
-(of training, of using data) differ in all of this but in languages, test sets, decoding and seed. Of anything else only
-test sets, references and signatures of scores are known, and must be the same.
+Runs of training are comparable if nothing but the model differs, or, of several methods, but for languages, test sets,
+decoding and seed. Of anything else only test sets, references and signatures of scores are known, and compared.
 """
 
 from __future__ import annotations
@@ -112,10 +110,9 @@ def load_system(
     decoding: DecodingOptions,
     device: str | None = None,
 ) -> SystemOutput:
-    """Loads the outputs of a model (a folder or Hub name) or of a hypothesis file, as many as there are references.
+    """Loads the outputs of a hypothesis file, or of a model that translates the file `source`, as many as references.
 
-    A model translates the file `source`; numbers of lines, and the languages that names and the model's results say,
-    are compared before it starts.
+    Numbers of lines, and the languages that names and the model's results say, are compared before it starts.
     """
     is_text = Path(path).is_file()
     file = path if is_text else source
@@ -153,9 +150,8 @@ class SystemRun:
     """A run of a system.
 
     origin: folder or file, for messages. results: content of a results file. outputs: {test set: lines}. config: the
-    model's, {} if that is not there. texts: {test set: Texts} of files of translations; a run of training has those
-    that its recipe names. counts: the file with counts of sentences that lies beside a results file. counted: {test
-    set: {protocol: Counts}} of what was scored just now.
+    model's, or {}. texts: {test set: Texts} of files of translations. counts: the file with counts of sentences that
+    lies beside a results file. counted: {test set: {protocol: Counts}} of what was scored just now.
     """
 
     origin: Path
@@ -394,11 +390,10 @@ def _digest(references: Sequence[Sequence[str | None]]) -> str:
 def check_comparable(
     run: SystemRun, baseline: SystemRun, other_seed: bool = False, defaults: Mapping[str, Any] | None = None
 ) -> None:
-    """Raises UserError naming every field in which a run differs from the baseline, beyond the model.
+    """Raises UserError naming every field in which a run differs from the baseline, beyond the model and its sizes.
 
-    Args:
-        other_seed: seeds may differ, and with them the tokens of a number of steps.
-        defaults: the keys of a recipe with their defaults. A run that was made before there was such a key had it.
+    other_seed: seeds may differ, and with them the tokens of a number of steps. defaults: the keys of a recipe with
+        their defaults. A run that was made before there was such a key had it.
     """
     free = (*FREE_RECIPE, *(("recipe.seed", "seed", "budget.target_tokens") if other_seed else ()))
     keys = ("recipe", "seed", "data", "languages", *BUDGET)
@@ -456,10 +451,7 @@ def _signatures(scores: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def check_one_model(run: SystemRun, first: SystemRun, defaults: Mapping[str, Any] | None = None) -> None:
-    """Raises UserError naming every field in which the models of two seeds of one system differ.
-
-    defaults: as of `check_comparable`.
-    """
+    """Raises UserError naming every field in which the models of two seeds of one system differ."""
     if different := _differing(run, first, ("parameters", "recipe.model"), lambda name: True, defaults, other="there"):
         listed = "\n  ".join(different)
         raise UserError(

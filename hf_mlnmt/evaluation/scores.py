@@ -115,7 +115,7 @@ class Protocol:
 
 
 def sacrebleu_metric(name: MetricName, language: str | None = None, **options: Any) -> Metric:
-    """Returns sacreBLEU's metric of a name, for test and development sets: the one place that knows their classes.
+    """Returns sacreBLEU's metric of a name: the one place that knows their classes.
 
     language: the target's. BLEU gets its tokenizer; TER reads Chinese and Japanese as with sacreBLEU's options
     --ter-normalized and --ter-asian-support, and other text without spaces as characters ("tok:char+tercom").
@@ -419,10 +419,7 @@ def scoring_options(
     reference: Path,
     tokenize: str | None = None,
 ) -> dict[str, Any]:
-    """Returns score_protocols()' arguments from a command's options; their errors are UserErrors.
-
-    language: as asked for; None: see `scored_language`.
-    """
+    """Returns score_protocols()' arguments from a command's options; language None: see `scored_language`."""
     language = language or scored_language(target_language, reference)
     if language and not re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z0-9]+)*", language):
         raise UserError(f"language {language!r}: expected a code, such as de, pt-BR or zho_Hans.")

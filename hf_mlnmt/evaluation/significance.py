@@ -3,11 +3,9 @@
 Each system was trained once or from several seeds; its score is the mean of its runs' scores. Counts of sentences
 (counts.py), kept beside a run's scores, let runs be tested when their translations are gone, or may not be published.
 
-Approximate randomisation and the paired bootstrap ask what other sentences would have given. With one run each both
-draw what sacreBLEU draws, and the bootstrap's p-value is sacreBLEU's; that of randomisation counts ties, too
-(`randomisation_test` says why). That another seed moves all sentences of a run together is not in them: with few runs
-their p-values are too small for a claim about the architecture. `welch_test` asks what other seeds would have given,
-from the runs' scores alone, and needs more than two or three of them to find a difference.
+Approximate randomisation and the paired bootstrap ask what other sentences would have given, not what other seeds: with
+few runs their p-values are too small for a claim about the architecture. With one run each both draw what sacreBLEU
+draws. `welch_test` asks what other seeds would have given, from the runs' scores alone.
 
 References: Clark et al. 2011, "Better Hypothesis Testing for Statistical Machine Translation" (several runs in one
 test); Riezler and Maxwell 2005 (approximate randomisation); Koehn 2004 (paired bootstrap); Phipson and Smyth 2010 (the
@@ -117,11 +115,7 @@ Counted = Sequence[np.ndarray]
 """The counts of sentences of the runs of one system."""
 
 TIE = 1e-9
-"""Differences of scores (0 to 100) that are as close as this are equal.
-
-Sums of counts are exact: the same counts in another order differ by rounding, below 1e-12; one matched n-gram more
-changes BLEU of a million tokens by more than 1e-6.
-"""
+"""Differences of scores that are as close as this are equal: rounding is below 1e-12, one n-gram above 1e-6."""
 
 
 def compare_seeds(

@@ -60,14 +60,12 @@ class Shard:
             raise UserError(f"--shard {text}: {wanted}.")
         return cls(number, count)
 
-    def windows(self, lines: int, sizes: Sequence[int]) -> tuple[range, range]:
-        """Returns its part of a text: the numbers of its windows and of its lines, both from 0.
-
-        Args:
-            lines: of the whole text; sizes: the lines of each window of the whole text.
+    def windows(self, sizes: Sequence[int]) -> tuple[range, range]:
+        """Returns its part of a text of windows of so many lines: numbers of its windows and of its lines, from 0.
 
         Raises: UserError where there are fewer windows than shards.
         """
+        lines = sum(sizes)
         if len(sizes) < self.count:
             raise UserError(
                 f"--shard {self}: {lines:,} lines are {len(sizes)} windows of {max(sizes):,}, which cannot be divided "
@@ -95,9 +93,8 @@ def shard_groups(
     """
     if texts is None:
         raise UserError("--shard is a part of files, and standard input is none: give the names of files.")
-    lines = [text["lines"] for text in texts]
-    sizes = [min(window, of_file - start) for of_file in lines for start in range(0, of_file, window)]
-    windows, numbers = shard.windows(sum(lines), sizes)
+    sizes = [min(window, text["lines"] - start) for text in texts for start in range(0, text["lines"], window)]
+    windows, numbers = shard.windows(sizes)
     groups = islice(_windows([text["name"] for text in texts], window), windows.start, windows.stop)
     return numbers, groups if windows.start else _begun_small(groups)
 

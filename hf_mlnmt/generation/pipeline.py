@@ -74,10 +74,7 @@ class TextDraws(LogitsProcessor):
     The token is the first one at which the cumulated probabilities pass the number (inversion): one number is drawn a
     token, not one for each entry of the vocabulary. The chosen token's score is infinite.
 
-    Args:
-        seed: of all draws.
-        places: (number of the text, number of the piece in it) of each row.
-        temperature, top_k, top_p: as in Transformers; None changes nothing.
+    places: (number of the text, number of the piece in it) of each row.
     """
 
     def __init__(
@@ -338,8 +335,7 @@ class CutText(NamedTuple):
 class TranslationCall:
     """The settings of a call, worked out once: direction, encoder, arguments of generate().
 
-    `translate` does all of it. Who makes batches of its own calls the parts: `cut` texts, `search` some of their pieces
-    together, put each text `together`. `most` is how many pieces fit into a batch.
+    `translate` does all of it: it cuts texts, searches batches of their pieces (`most` at once), puts texts together.
     """
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
@@ -415,14 +411,13 @@ class TranslationCall:
         """Cuts and encodes texts. Raises: UserError for what is no text."""
         sentences = self.options.split == "sentences"
         pieces, ids = self.encoder.segments(texts, self.options.split_long, first_line, sentences)
+        cut, encoded = [], iter(ids)
         for line, (text, of_text) in enumerate(zip(texts, pieces), first_line):
             if not sentences and any(len(sentences_of(piece)) > 1 for piece in of_text):
                 self.of_several.append(line)
             if text.lstrip().startswith(self.codes):
                 self.typed_codes.append(line)
             self._check_prefix(line, len(of_text))
-        cut, encoded = [], iter(ids)
-        for line, of_text in enumerate(pieces, first_line):
             inputs = [Input(next(encoded), line, number, piece.text) for number, piece in enumerate(of_text)]
             # A piece without a token of its own (stray control characters), or that shows nothing, has no translation.
             searched = [piece for piece in inputs if len(piece.ids) > self.encoder.overhead and is_visible(piece.text)]

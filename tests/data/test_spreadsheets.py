@@ -15,7 +15,7 @@ import pytest
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport
-from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.lines import checked_lines, read_lines
 from hf_mlnmt.data.text import TextSpec, read_text
 from hf_mlnmt.errors import UserError
 
@@ -60,7 +60,7 @@ def test_a_damaged_packed_file_is_named(tmp_path, suffix):
     packed = PACKERS[suffix](TEXT.encode() * 1000)
     (tmp_path / "a").write_bytes(packed[: len(packed) // 2])
     with pytest.raises(UserError, match=rf"a: broken {suffix[1:]} file"):
-        list(read_lines(tmp_path / "a", bad=lambda *_: None))
+        list(checked_lines(tmp_path / "a", None))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_damaged_packed_file_is_named(tmp_path, suffix):
 def test_what_is_no_text_is_called_by_its_name_and_never_dropped_line_by_line(tmp_path, content, message):
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(UserError, match=message):
-        list(read_lines(tmp_path / "a", bad=lambda *_: None))
+        list(checked_lines(tmp_path / "a", None))
 
 
 def test_zst_is_read_or_says_what_to_install(tmp_path, monkeypatch):
@@ -285,7 +285,7 @@ def test_what_a_spreadsheet_could_not_compute_is_no_text(tmp_path, name, error):
 def test_utf_16_without_a_mark_is_called_by_its_name(tmp_path, encoding):
     (tmp_path / "a.txt").write_bytes("Ein Hund läuft über das Gras.\n".encode(encoding))
     with pytest.raises(UserError, match=rf"this is UTF-16 text .*iconv -f {encoding.upper().replace('-', '')[:3]}-16"):
-        next(read_lines(tmp_path / "a.txt", lambda *problem: None))
+        next(checked_lines(tmp_path / "a.txt", None))
 
 
 @pytest.mark.parametrize(
