@@ -92,16 +92,9 @@ def read_text(spec: TextSpec, root: str | Path = ".", report: FilterReport | Non
         yield from islice(read_text(replace(spec, limit=None), root, report), spec.limit)
         return
     if spec.is_table:
-        both = CorpusSpec(
-            path=spec.path,
-            dataset=spec.dataset,
-            config=spec.config,
-            split=spec.split,
-            streaming=spec.streaming,
-            columns={"source": spec.column, "target": spec.column},
-            quoting=spec.quoting,
-            bad_lines=spec.bad_lines,
-        )
+        names = ("path", "dataset", "config", "split", "streaming", "quoting", "bad_lines")
+        asked: dict[str, Any] = {name: getattr(spec, name) for name in names}
+        both = CorpusSpec(columns={"source": spec.column, "target": spec.column}, **asked)
         yield from (text for text, _ in read_pairs(both, root, report))
         return
     yield from (text for (text,) in side_by_side(spec.local_files(root), spec.bad_lines == "drop", report))

@@ -115,12 +115,11 @@ def file_perplexities(
     texts = {str(file): list(read_lines(file)) for file in files}
     read: list[Any] = [list(read_lines(file)) for file in sources] or [None] * len(files)
     network, tokenizers = load_scored(model, device)
-    how: Any = {"batch_tokens": decoding.batch_tokens, "language": decoding.target_language}
-    how["source_language"] = decoding.source_language
+    how = (decoding.batch_tokens, decoding.target_language, decoding.source_language)
     by_file = {}
     for (name, lines), given in zip(texts.items(), read):
         try:
-            by_file[name] = perplexity(network, tokenizers, lines, given, progress=progress(name, len(lines)), **how)
+            by_file[name] = perplexity(network, tokenizers, lines, given, *how, progress=progress(name, len(lines)))
         except UserError as error:
             raise UserError(f"{name}: {error}") from error
     return by_file
@@ -143,9 +142,9 @@ def perplexity(
     texts: Sequence[str],
     sources: Sequence[str] | None = None,
     batch_tokens: int = 4096,
-    progress: Callable[[int], Any] | None = None,
     language: str | None = None,
     source_language: str | None = None,
+    progress: Callable[[int], Any] | None = None,
 ) -> Perplexity:
     """Scores raw sentences.
 
@@ -154,8 +153,8 @@ def perplexity(
         tokenizers: of the model; </s> behind a text is left to them (data/text.py).
         texts: one sentence each, `sources` what each is a translation of.
         batch_tokens: tokens of a batch, padding included.
-        progress: called with the number of sentences that have been scored since the last call.
         language, source_language: of texts and sources, for a translation model that is told them.
+        progress: called with the number of sentences that have been scored since the last call.
 
     Raises: UserError where sources are missing, not read by the model, or of another number; for a sentence that is
         longer than the model can read; for a model whose scores are no probabilities.
