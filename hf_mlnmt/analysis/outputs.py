@@ -7,7 +7,7 @@ empty         no character but white space
 copied        the words of the source, in its order, unlike the reference's
 repeated      a phrase of 2 to 4 words twice in a row, or a word three times, and no such run in source or reference
 untranslated  at least half of its words stand in the source and not in the reference
-off target    in another language than the reference's, by `LanguageGuesser` (evaluation/language.py)
+off target    in another language than the reference's, by `LanguageGuesser` (evaluation/matrix.py)
 
 BLEU and chrF by the length of the source sentence:
 
@@ -39,7 +39,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import ProtocolName
 from hf_mlnmt.evaluation.comparison import Comparison
 from hf_mlnmt.evaluation.counts import scores_of_sums
-from hf_mlnmt.evaluation.language import LanguageGuesser
+from hf_mlnmt.evaluation.matrix import LanguageGuesser
 from hf_mlnmt.evaluation.scores import Lines, References, check_counts, count_sentences, reference_lists, score
 
 if TYPE_CHECKING:
