@@ -109,7 +109,8 @@ def compare(
 
     from hf_mlnmt.analysis.outputs import domain_study, read_starts
     from hf_mlnmt.evaluation import comparison_tables, read_comparison
-    from hf_mlnmt.evaluation.runs import read_systems, read_texts, text_files
+    from hf_mlnmt.evaluation.outputs import read_texts
+    from hf_mlnmt.evaluation.runs import read_systems, text_files
     from hf_mlnmt.evaluation.scores import scoring_options
     from hf_mlnmt.files import check_file, check_folder_name, write_text
     from hf_mlnmt.reports.comparison import PAGE, add_runs, analyses_of

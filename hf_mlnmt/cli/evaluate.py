@@ -158,7 +158,7 @@ def evaluate(
     from rich.console import Console
 
     from hf_mlnmt.evaluation import open_results, score_protocols, score_tables
-    from hf_mlnmt.evaluation.runs import load_system, read_references
+    from hf_mlnmt.evaluation.outputs import load_system, read_references
     from hf_mlnmt.evaluation.scores import scoring_options
     from hf_mlnmt.files import check_file, write_text
 

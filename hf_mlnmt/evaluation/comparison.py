@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.outputs import SystemOutput
 from hf_mlnmt.evaluation.results import results_content
-from hf_mlnmt.evaluation.runs import COMPARISON, SystemOutput, Texts, counts_of, is_recorded, score_run
+from hf_mlnmt.evaluation.runs import COMPARISON, Texts, counts_of, is_recorded, score_run
 from hf_mlnmt.evaluation.scores import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_SEED,

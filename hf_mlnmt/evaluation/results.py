@@ -24,7 +24,7 @@ from hf_mlnmt.evaluation.scores import ProtocolName, Scores
 from hf_mlnmt.files import Form, check_file, misfit, write_json
 
 if TYPE_CHECKING:
-    from hf_mlnmt.evaluation.runs import SystemOutput
+    from hf_mlnmt.evaluation.outputs import SystemOutput
 
 SCHEMA = "hf_mlnmt.results/1"
 _LARGEST = 1e6  # score; every metric has smaller ones

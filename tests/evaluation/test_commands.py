@@ -17,7 +17,7 @@ from hf_mlnmt.cli.compare import compare
 from hf_mlnmt.cli.evaluate import evaluate
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import read_comparison, score
-from hf_mlnmt.evaluation.runs import read_texts
+from hf_mlnmt.evaluation.outputs import read_texts
 
 app = typer.Typer()
 app.command()(evaluate)

@@ -67,7 +67,7 @@ def attention(
 
     from hf_mlnmt.analysis import self_attention, source_attention
     from hf_mlnmt.analysis.reading import between, draw_sample
-    from hf_mlnmt.evaluation.runs import read_texts
+    from hf_mlnmt.evaluation.outputs import read_texts
 
     if side == "source" and set(what) != {"maps"}:
         raise UserError("--side source: for --what maps only; the others are of self-attention, or have no side.")

@@ -42,7 +42,7 @@ def fusion_grid(
 
     from hf_mlnmt.analysis.fusion_grid import Grid, draw, tables
     from hf_mlnmt.cli.terminal import plain_console
-    from hf_mlnmt.evaluation.runs import read_references
+    from hf_mlnmt.evaluation.outputs import read_references
     from hf_mlnmt.files import check_folder_name
     from hf_mlnmt.generation import TranslationPipeline
     from hf_mlnmt.generation.lines import text_groups

@@ -46,7 +46,7 @@ def masking(
     check_folder_name(output)
 
     from hf_mlnmt.analysis.masking import masking_study
-    from hf_mlnmt.evaluation.runs import read_references, read_texts
+    from hf_mlnmt.evaluation.outputs import read_references, read_texts
     from hf_mlnmt.evaluation.scores import check_counts, scoring_options
 
     language = scoring_options([protocol], ["BLEU"], language, None, reference[0])["language"]

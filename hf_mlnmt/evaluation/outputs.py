@@ -1,0 +1,91 @@
+"""Outputs to score: lines read from a hypothesis file, or translated by a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.words import is_visible
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.scores import Lines, check_counts
+from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.languages import check_language, direction_of, language_in
+
+
+@dataclass(frozen=True)
+class SystemOutput:
+    """The outputs of one system; of a model also its decoding and its number of parameters."""
+
+    name: str
+    lines: list[str]
+    parameters: int | None = None
+    decoding: dict[str, Any] = field(default_factory=dict)
+
+
+def read_texts(path: str | Path) -> list[str]:
+    """Reads the lines of a UTF-8 text file, plain or gz, without trailing white space, as sacreBLEU; empty lines stay.
+
+    Raises UserError: no such file, no lines, a broken archive, invalid UTF-8 (with the line's number).
+    """
+    # Control characters are let through: a model with byte tokens may write any, and is scored as it is.
+    remedy = "Convert the file to UTF-8, for example with iconv."
+    return [line.rstrip() for line in read_lines(path, max_characters=10**9, keep_controls=True, remedy=remedy)]
+
+
+def read_references(paths: Sequence[str | Path]) -> list[list[str]]:
+    """Reads a list of lines per file, all of the same length.
+
+    Raises: UserError naming files and counts when they differ, and for a file of blank lines alone.
+    """
+    references = [read_texts(path) for path in paths]
+    for path, lines in zip(paths, references):
+        if not any(map(is_visible, lines)):
+            raise UserError(f"{path}: all {len(lines)} lines are blank: no references to score with. Check the file.")
+    check_counts(references[0], references[1:], [str(path) for path in paths])
+    return references
+
+
+def load_system(
+    path: str | Path,
+    source: str | Path | None,
+    references: Sequence[Lines],
+    reference_names: Iterable[str | Path],
+    decoding: DecodingOptions,
+    device: str | None = None,
+) -> SystemOutput:
+    """Loads the outputs of a hypothesis file, or of a model that translates the file `source`, as many as references.
+
+    Numbers of lines, and the languages that names and the model's results say, are compared before it starts.
+    """
+    is_text = Path(path).is_file()
+    file = path if is_text else source
+    if file is None:
+        if not Path(path).exists():
+            raise UserError(f"{path}: no such file or model folder.")
+        raise UserError(f"{path}: a model needs the source sentences (--source).")
+    first, *_ = reference_names = list(reference_names)
+    if is_text:
+        check_language(path, language_in(first), f"that of {first}", "Give outputs and references of one language.")
+    elif pair := direction_of(path):
+        for name, language, how in ((file, pair[0], "from"), (first, pair[1], "into")):
+            check_language(name, language, f"{path} translates {how}", "Give files of the model's direction.")
+    lines = read_texts(file)
+    check_counts(lines, references, [str(file), *map(str, reference_names)])
+    return SystemOutput(str(path), lines) if is_text else translate(path, lines, decoding, device)
+
+
+def translate(
+    model: str | Path, sources: Sequence[str], decoding: DecodingOptions, device: str | None = None
+) -> SystemOutput:
+    """Translates with a model."""
+    from hf_mlnmt.generation import TranslationPipeline
+
+    pipeline = TranslationPipeline.from_pretrained(str(model), device=device)
+    lines = list(pipeline(list(sources), decoding, progress=True))
+    keys = ("num_beams", "length_penalty", "early_stopping", "max_new_tokens", "max_length")
+    defaults = {key: getattr(pipeline.model.generation_config, key, None) for key in keys}
+    search = {key: value for key, value in {**defaults, **decoding.given}.items() if value is not None}
+    return SystemOutput(str(model), lines, pipeline.model.num_parameters(), search)
