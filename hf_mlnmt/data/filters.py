@@ -60,10 +60,10 @@ class FilterReport:
 
 @dataclass(frozen=True)
 class PairFilter:
-    """Rules for what is dropped from a training corpus of pairs or sentences; rules of two sides ask nothing of one.
+    """Rules for what is dropped from a training corpus.
 
-    Call it with them: it yields those that stay, one by one, in order. Words are `words.words`: of a side
-    without spaces characters.
+    Call it with pairs or sentences: it yields those that stay, one by one, in order; rules of two sides ask nothing of
+    sentences. Words are `words.words`: of a side without spaces characters.
     Duplicates are known by a 16-byte hash: about 100 bytes of memory for each distinct pair.
     Never use it on a development or test set: the score would be of another set.
     """
