@@ -55,6 +55,16 @@ class Parts(NamedTuple):
         """Returns the target's tokenizer."""
         return self.tokenizers.target
 
+    @property
+    def source_processing(self) -> TextProcessing:
+        """Returns what is done to the source before its tokenizer."""
+        return self.tokenizers.processing["source"]
+
+    @property
+    def target_processing(self) -> TextProcessing:
+        """Returns what is done to the target before its tokenizer, and undone after decoding."""
+        return self.tokenizers.processing["target"]
+
     def of(self, source: str | None, target: str | None = None) -> Parts:
         """Chooses the tokenizers of these languages (None: the source's), where every language has its own."""
         return self if source is None else self._replace(tokenizers=self.tokenizers.between(source, target or source))

@@ -363,7 +363,7 @@ class TranslationCall:
         ends = settings.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [ends])
         self.empty = Hypothesis("", 0.0, 0.0, 0, alignment=() if options.alignments else None)
-        self.codes, self.processing = tuple(code_tokens(parts.source)), parts.tokenizers.processing["target"]
+        self.codes, self.processing = tuple(code_tokens(parts.source)), parts.target_processing
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines
         self.of_several: list[int] = []  # numbers of lines

@@ -117,8 +117,8 @@ def attention_of(parts: Parts, text: str, translated: str, source: str | None, t
     return Attention(
         subwords(parts.source, source_ids[0]),
         subwords(parts.target, target_ids[0]),
-        _words(parts.source, parts.tokenizers.processing["source"], text, source_ids[0]),
-        _words(parts.target, parts.tokenizers.processing["target"], translated, target_ids[0]),
+        _words(parts.source, parts.source_processing, text, source_ids[0]),
+        _words(parts.target, parts.target_processing, translated, target_ids[0]),
         weights,
     )
 
@@ -138,7 +138,7 @@ def _words(tokenizer: Any, processing: Any, text: str, ids: Sequence[int]) -> li
     """Returns the word of each token; a language code in front has none. Without offsets every token is a word."""
     if not getattr(tokenizer, "is_fast", False):
         return list(range(len(ids)))
-    words = word_indices(tokenizer, processing.apply(text))
+    words = word_indices(tokenizer, processing.apply(text) if processing else text)
     codes = len(ids) - len(words)
     return [*[None] * codes, *words] if codes >= 0 else list(range(len(ids)))
 
