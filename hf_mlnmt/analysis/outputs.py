@@ -7,7 +7,7 @@ empty         no character but white space
 copied        the words of the source, in its order, unlike the reference's
 repeated      a phrase of 2 to 4 words twice in a row, or a word three times, and no such run in source or reference
 untranslated  at least half of its words stand in the source and not in the reference
-off target    in another language than the reference's, by `LanguageGuesser` (evaluation/matrix.py)
+off target    in another language than the reference's, by `LanguageGuesser` (evaluation/language.py)
 
 BLEU and chrF by the length of the source sentence:
 
