@@ -202,8 +202,7 @@ def bleu(outputs: list[list[int]], parts: Any, reference: Path | None) -> float 
     import sacrebleu
 
     texts = parts.target.batch_decode(outputs, skip_special_tokens=True)
-    if parts.target_processing:
-        texts = [parts.target_processing.undo(text) for text in texts]
+    texts = [parts.tokenizers.processing["target"].undo(text) for text in texts]
     references = list(itertools.islice(read_lines(reference), len(texts)))
     return sacrebleu.corpus_bleu([text.strip() for text in texts], [references]).score
 

@@ -40,7 +40,7 @@ from transformers import (
 
 import hf_mlnmt
 from hf_mlnmt.data import CorpusSpec, Tokenizers, read_pairs, train_tokenizer
-from hf_mlnmt.data.encoded import EncodedPairs
+from hf_mlnmt.data.encoded import Encoded
 from hf_mlnmt.data.training_set import Corpora
 from hf_mlnmt.training import Batches, Task, TokenBatchSampler, Translation, TranslationTrainer, batch_statistics
 
@@ -87,7 +87,7 @@ def marian_like(config: hf_mlnmt.TransformerConfig) -> MarianMTModel:
 class Race:
     """The contestants' state: models go on from turn to turn, each turn `steps` steps."""
 
-    def __init__(self, data: EncodedPairs, config: hf_mlnmt.TransformerConfig, options: Any, tokenizer: Any):
+    def __init__(self, data: Encoded, config: hf_mlnmt.TransformerConfig, options: Any, tokenizer: Any):
         self.data, self.tokens, self.steps, self.tokenizer = data, options.tokens, options.steps, tokenizer
         self.bf16 = options.bf16
         self.ours = hf_mlnmt.TransformerForConditionalGeneration(config)
@@ -160,12 +160,12 @@ class Race:
         return Measure(total, time.perf_counter() - start)
 
 
-def load(folder: Path, vocabulary: int, work: Path) -> tuple[EncodedPairs, Any]:
+def load(folder: Path, vocabulary: int, work: Path) -> tuple[Encoded, Any]:
     """English-German training pairs of `folder`, a joint tokenizer trained on them, encoded."""
     spec = CorpusSpec(files={"source": "train.en.gz", "target": "train.de.gz"})
     pairs = list(read_pairs(spec, folder))
     tokenizer = train_tokenizer(itertools.chain.from_iterable(pairs), vocab_size=vocabulary)
-    return EncodedPairs.build(pairs, Tokenizers(tokenizer, tokenizer), work), tokenizer
+    return Encoded.build(pairs, Tokenizers(tokenizer, tokenizer), work), tokenizer
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ compared: where nothing differs it is used as it is.
 | an encoded corpus (data/encoded.py) | text, tokenizers, filters | meta.json | made again |
 | a synthetic corpus (generation/back_translation.py) | model, text, method | state.json, manifest.json | refused |
 | a file of translations (generation/lines.py) | model, text, options | OUTPUT.part/state.json | refused |
-| a converted model (generation/ctranslate2_model.py) | config, weights, vocabularies | the folder's name | made again |
+| a converted model (generation/ctranslate2.py) | config, weights, vocabularies | the folder's name | made again |
 | vectors of sentences (analysis/probing.py) | config, weights, tokens | the file's name | made again |
 | a grid of scales (analysis/fusion_grid.py) | model, decoding, text | grid.json | refused |
 """

@@ -28,10 +28,9 @@ from hf_mlnmt.analysis.reading import Systems, source_batches
 from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.languages import Direction, direction, has_modules, language_codes
+from hf_mlnmt.generation.languages import Direction, TextEncoder, direction, has_modules, language_codes
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.pipeline import progress_bar
-from hf_mlnmt.generation.segments import TextEncoder
 from hf_mlnmt.modeling.sentence_embedding import pooled_states
 
 
@@ -64,7 +63,7 @@ def embed_texts(
             raise UserError(str(error)) from error
         parts = parts.of(options["source_language"])
     told = _told(parts, language, target_language)
-    encoder = TextEncoder(parts.source, parts.source_processing, told, None, None)
+    encoder = TextEncoder(parts.tokenizers, told)
     ids = encoder(list(texts))
     real = [number for number, sentence in enumerate(ids) if len(sentence) > encoder.overhead]
     if not real:

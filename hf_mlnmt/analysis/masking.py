@@ -23,8 +23,7 @@ from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.reading import Systems
 from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import score
-from hf_mlnmt.evaluation.significance import marks, significance_tests
+from hf_mlnmt.evaluation import ProtocolName, compare
 from hf_mlnmt.files import file_name
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.loading import Parts
@@ -100,20 +99,24 @@ def translations(
 
 
 def rows(
-    outputs: dict[str, list[str]], chosen: Sequence[Variant], references: Sequence[Any], **testing: Any
+    outputs: dict[str, list[str]],
+    chosen: Sequence[Variant],
+    references: Sequence[Any],
+    *,
+    protocol: ProtocolName = "cased",
+    **testing: Any,
 ) -> list[dict[str, Any]]:
     """Returns a row for the whole model, then one for each variant: BLEU, difference, p-values and their mark.
 
-    testing: protocol, language, bootstrap, trials and seed of `significance_tests`.
+    testing: bootstrap, trials, seed and language of `compare`.
     """
-    tests = significance_tests(outputs, references, metrics=["BLEU"], **testing)
-    how = {name: testing[name] for name in ("protocol", "language") if name in testing}
-    signs = marks({name: results["BLEU"].approximate_randomisation for name, results in tests.items()})
+    comparison = compare(outputs, references, protocols=[protocol], metrics=["BLEU"], **testing)
     made: list[dict[str, Any]] = []
     for name, question in [(WHOLE, ""), *((variant.name, variant.question) for variant in chosen)]:
-        bleu = score(outputs[name], references, metrics=["BLEU"], bootstrap=0, **how)["BLEU"]
-        tested = {"difference": 0.0} if name == WHOLE else tests[name]["BLEU"].to_dict()
-        made.append({"question": question, "without": name, "BLEU": bleu, **tested, "sign": signs.get(name, "")})
+        place = (name, "test", protocol, "BLEU")
+        (bleu,), tested = comparison.scores(*place), comparison.tested(*place) or {"difference": 0.0}
+        row = {"question": question, "without": name, "BLEU": bleu, **tested}
+        made.append({**row, "sign": comparison.mark(*place)})
     return made
 
 

@@ -24,7 +24,7 @@ from hf_mlnmt.data.words import is_unspaced, spoken, terms, words
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.comparison import Comparison
 from hf_mlnmt.evaluation.counts import scores_of_sums
-from hf_mlnmt.evaluation.language import LanguageGuesser
+from hf_mlnmt.evaluation.matrix import LanguageGuesser
 from hf_mlnmt.evaluation.scores import Lines, References, check_counts, count_sentences, reference_lists, score
 
 if TYPE_CHECKING:

@@ -15,14 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_mlnmt.data.tokenizer import encode
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.scores import check_counts
 from hf_mlnmt.generation.alignments import attending_copy, words_of_source
 from hf_mlnmt.generation.batches import batches_by_tokens, generated_lengths, pad
-from hf_mlnmt.generation.languages import Direction, direction, has_modules, pair_of
+from hf_mlnmt.generation.languages import Direction, TextEncoder, direction, has_modules, pair_of, source_limit
 from hf_mlnmt.generation.loading import Parts
-from hf_mlnmt.generation.segments import TextEncoder, source_limit
 
 BATCH_TOKENS = 4096
 Systems = Mapping[str, Parts]
@@ -99,7 +97,7 @@ def _encoder(parts: Parts, source_language: str | None, target_language: str | N
     told = Direction()  # of a model with modules the languages choose modules, and no marks in the text
     if not has_modules(parts.model):
         told = direction(parts.model, parts.source, source_language, target_language)
-    encoder = TextEncoder(parts.source, parts.source_processing, told, None, None)
+    encoder = TextEncoder(parts.tokenizers, told)
     return encoder, source_limit(parts.model, parts.source, None) or float("inf")
 
 
@@ -107,9 +105,7 @@ def encode_targets(parts: Parts, texts: Sequence[str]) -> list[list[int]]:
     """Returns the token ids of each translation, the closing </s> included. Raises: UserError for an empty one."""
     if empty := [number for number, text in enumerate(texts, start=1) if not text.strip()]:
         raise UserError(f"translation {empty[0]} is empty: leave its sentence out of what is to be analysed.")
-    processing = parts.target_processing
-    processed = [processing.apply(text) if processing else text for text in texts]
-    return [ids.tolist() for ids in encode(parts.target, processed, target=True)]
+    return [ids.tolist() for ids in parts.tokenizers.encode_target(texts)]
 
 
 def attending(parts: Parts) -> Parts:

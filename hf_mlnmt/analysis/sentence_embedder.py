@@ -19,11 +19,9 @@ from sentence_transformers.base.modules import InputModule
 from torch import Tensor
 
 from hf_mlnmt.analysis.embeddings import default_pooling
-from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.generation.batches import pad
-from hf_mlnmt.generation.languages import Direction, has_modules
+from hf_mlnmt.generation.languages import Direction, TextEncoder, has_modules
 from hf_mlnmt.generation.loading import Parts, load
-from hf_mlnmt.generation.segments import TextEncoder
 
 
 def sentence_transformer(
@@ -53,14 +51,14 @@ class SentenceEmbedder(InputModule):
         self.model, self.tokenizer, self.parts = parts.model, parts.source, parts._replace(model=None)
         self.language = language
         self.pooling = default_pooling(parts.model) if pooling is None else pooling
-        self.encoder = TextEncoder(parts.source, parts.source_processing, Direction(), None, None)
+        self.encoder = TextEncoder(parts.tokenizers, Direction())
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """Encodes texts as input_ids and attention_mask (texts, longest)."""
         language = kwargs.get("language") or self.language
         encoder = self.encoder
-        if self.parts.each and language is not None:
-            encoder = TextEncoder(self.parts.of(language).source, self.parts.source_processing, Direction(), None, None)
+        if self.parts.tokenizers.each and language is not None:
+            encoder = TextEncoder(self.parts.of(language).tokenizers, Direction())
         ids = encoder([(prompt or "") + text for text in inputs])
         input_ids, mask = pad(ids, self.tokenizer.pad_token_id or 0)
         return {"input_ids": input_ids, "attention_mask": mask}
@@ -82,10 +80,7 @@ class SentenceEmbedder(InputModule):
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Writes a model folder, with the language and pooling of this module."""
         self.model.save_pretrained(output_path)
-        parts = self.parts
-        sides = {"source": parts.source_processing, "target": parts.target_processing}
-        processing = {side: steps for side, steps in sides.items() if steps}
-        Tokenizers(parts.source, parts.target, processing, dict(parts.each)).save(output_path)
+        self.parts.tokenizers.save(output_path)
         self.save_config(output_path)
 
     @classmethod

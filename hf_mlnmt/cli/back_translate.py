@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, decoding_options, option
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.options import DecodingOptions
 
 if TYPE_CHECKING:
     from hf_mlnmt.data.synthetic import Manifest
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 PANEL = "Translate"
 _of_method = partial(option, rich_help_panel="Method")
 _of_pairs = partial(option, rich_help_panel="Text and pairs")
-_DECODING = ("num_beams", "length_penalty", "temperature", "top_k", "top_p", "seed")
+_DECODING = ("length_penalty", "temperature", "top_k", "top_p", "seed")
+_SETTINGS = ("source_language", "target_language", "max_new_tokens", "batch_tokens")
 
 
-@decoding_options("source_language", "target_language", *_DECODING, "max_new_tokens", "batch_tokens")
+@decoding_options(*_SETTINGS, "num_beams", *_DECODING)
 def back_translate(
     model: str = argument(
         ..., "Model folder or Hub name. With --method copied there is none: this is a text file too."
@@ -40,7 +42,7 @@ def back_translate(
     swap_words: int | None = _of_method(None, "noised: places that a word may move, 3.", min=0),
     filler: str | None = _of_method(None, "noised: '_'."),
     *,
-    decoding: dict[str, Any],
+    decoding: DecodingOptions,
     tag: str | None = _of_pairs(
         None,
         "A token, such as <bt>: a training on these pairs puts it before every source. The text stays as it "
@@ -90,13 +92,13 @@ def back_translate(
 
     copied = method == "copied"
     texts = [Path(model), *(files or [])] if copied else list(files or [])
-    of_method = {name: decoding.pop(name) for name in _DECODING if name in decoding}
-    beams = of_method.pop("num_beams", None)
+    of_method: dict[str, Any] = {name: getattr(decoding, name) for name in _DECODING}
     noise: dict[str, Any] = {"drop": drop_words, "replace": replace_words, "swap": swap_words, "filler": filler}
-    chosen = Method(method, beams=beams, **of_method, **noise)
+    chosen = Method(method, decoding.num_beams, **of_method, **noise)
     reasons = None if drop is None else () if drop == "none" else tuple(name.strip() for name in drop.split(","))
+    of_search: dict[str, Any] = {name: getattr(decoding, name) for name in _SETTINGS}
     settings = back_translation.Settings(
-        limit=limit, drop=reasons, max_ratio=max_ratio, bad_lines=bad_lines, window=window, dtype=dtype, **decoding
+        limit=limit, drop=reasons, max_ratio=max_ratio, bad_lines=bad_lines, window=window, dtype=dtype, **of_search
     )
     how: dict[str, Any] = {"forward": forward, "tag": tag, "device": device, "revision": revision}
     how["shard"] = Shard.parse(shard) if shard is not None else None

@@ -12,6 +12,7 @@ from hf_mlnmt.cli.options import TRANSLATION, NamedPath, decoding_options, named
 from hf_mlnmt.cli.processes import cores
 from hf_mlnmt.cli.terminal import finish, print_rows, progress_bars, tell
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.options import DecodingOptions
 
 PANEL = "Score"
 _of_runs = partial(option, rich_help_panel="Runs of training")
@@ -77,7 +78,7 @@ def compare(
         metavar="NAME=PATH",
     ),
     *,
-    decoding: dict[str, Any],
+    decoding: DecodingOptions,
     device: options.Device = None,
 ) -> None:
     """Compare systems: scores with 95 % intervals or over seeds, each system tested against the first.
@@ -122,9 +123,7 @@ def compare(
     resampling: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed}
     scoring = dict(resampling)
     if paths:
-        scoring |= scoring_options(
-            protocol, metric, language, decoding.get("target_language"), Path(paths[0]), tokenize
-        )
+        scoring |= scoring_options(protocol, metric, language, decoding.target_language, Path(paths[0]), tokenize)
     further = {file.name: file.path for file in language_text or ()}
     if "" in further:
         raise UserError(f"--language-text {further['']}: expected XX=FILE, a language and a file of its sentences.")
@@ -139,7 +138,7 @@ def compare(
     given = [(system.name, system.label, system.path) for system in systems]
     with progress_bars() as progress:
         scoring |= {"processes": cores(), "progress": progress}
-        runs = read_systems(given, files, output, scoring, {"device": device, **decoding})
+        runs = read_systems(given, files, output, scoring, decoding, device)
     texts: dict[Path, Any] = {}
     if isinstance(runs, Path):
         comparison, runs = read_comparison(runs), []

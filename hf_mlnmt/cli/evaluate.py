@@ -14,6 +14,7 @@ from hf_mlnmt.cli.options import TRANSLATION, argument, decoding_options, option
 from hf_mlnmt.cli.processes import cores
 from hf_mlnmt.cli.terminal import progress_bars, silence, tell
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.options import DecodingOptions
 
 PANEL = "Score"
 
@@ -104,7 +105,7 @@ def evaluate(
         "the test sets' common name; unless given, the first.",
     ),
     *,
-    decoding: dict[str, Any],
+    decoding: DecodingOptions,
     device: options.Device = None,
 ) -> None:
     """Score a model, or a file of translations, against raw references.
@@ -137,7 +138,7 @@ def evaluate(
     of_scores |= {"--name": name, "--language": language, "--tokenize": tokenize}
     if matrix:
         others = {"--reference": reference, "--source": source, "--perplexity": perplexity, **of_scores}
-        _refuse("--matrix", others | {"options of the search": decoding})
+        _refuse("--matrix", others | {"options of the search": decoding.given})
         _matrix(model, test_set, protocol or ["classic"], metric or ["bleu"], data, output)
         return
     _refuse("the score of a test set", {"--data": data})
@@ -147,7 +148,7 @@ def evaluate(
         if model is None:
             raise UserError("--perplexity is of a model: give its folder or name.")
         others = {**of_scores, "--protocol": protocol, "--metric": metric, "--test-set": test_set}
-        searched = decoding.keys() - {"source_language", "target_language", "batch_tokens"}
+        searched = decoding.given.keys() - {"source_language", "target_language", "batch_tokens"}
         _refuse("a perplexity", others | {"options of the search": searched})
         _perplexity(model, reference, source or [], decoding, device, output)
         return
@@ -169,7 +170,7 @@ def evaluate(
         raise UserError("--save-translations is for a model; --hypothesis is a file already.")
     if bootstrap == 1:
         raise UserError("--bootstrap 1: an interval needs more resamples, 1000 are usual; 0 leaves it out.")
-    what = scoring_options(protocol, metric, language, decoding.get("target_language"), reference[0], tokenize)
+    what = scoring_options(protocol, metric, language, decoding.target_language, reference[0], tokenize)
     given = str(model or hypothesis)
     if save_translations:
         check_file(save_translations)
@@ -177,7 +178,7 @@ def evaluate(
     results = open_results(output, name or Path(given).resolve().name, bool(name), test_set) if output else None
     references = read_references(reference)
     sources = source[0] if source else None
-    system = load_system(given, sources, references, reference, device=device, **decoding)
+    system = load_system(given, sources, references, reference, decoding, device)
     if save_translations:
         write_text(save_translations, "".join(line.replace("\n", " ") + "\n" for line in system.lines))
     with progress_bars() as progress:
@@ -200,7 +201,12 @@ def _refuse(what: str, given: Mapping[str, Any]) -> None:
 
 
 def _perplexity(
-    model: str, files: list[Path], sources: list[Path], decoding: dict, device: str | None, output: Path | None
+    model: str,
+    files: list[Path],
+    sources: list[Path],
+    decoding: DecodingOptions,
+    device: str | None,
+    output: Path | None,
 ) -> None:
     from rich.console import Console
 

@@ -161,8 +161,7 @@ def decoding_options(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a verb options of DecodingOptions, with their names, help, ranges and checks from there.
 
-    The verb has a keyword argument `decoding`: a dict of the options whose values are not DecodingOptions' defaults.
-    `DecodingOptions` has checked them.
+    The verb has a keyword argument `decoding`: the options, checked before a model is loaded.
 
     Args:
         names: fields of DecodingOptions.
@@ -172,7 +171,7 @@ def decoding_options(
     Example:
 
         @decoding_options(*TRANSLATION, *SAMPLING, progress=True)
-        def translate(model: Model, *, decoding: dict[str, Any]) -> None:
+        def translate(model: Model, *, decoding: DecodingOptions) -> None:
     """
     known, types = {field.name: field for field in fields(DecodingOptions)}, get_type_hints(DecodingOptions)
     chosen = {name: known[name] for name in (*names, *defaults) if name not in without}
@@ -186,17 +185,13 @@ def decoding_options(
         for name, field in chosen.items()
     ]
 
-    def gather(given: dict[str, Any]) -> dict[str, Any]:
-        decoding = {}
+    def gather(given: dict[str, Any]) -> DecodingOptions:
+        samples = "temperature" in chosen and "do_sample" not in chosen  # the verb says itself when
+        decoding: dict[str, Any] = {"do_sample": True} if samples else {}
         for name, value in given.items():
-            field = chosen[name]
-            if value is not None and "parser" in field.metadata:
-                value = field.metadata["parser"](value)
-            if value is not None and value != field.default:
-                decoding[name] = value
-        draws = {} if "do_sample" in chosen else {"do_sample": True}  # the verb says itself when it samples
-        DecodingOptions(**{**draws, **decoding})  # a mistake is found before a model is loaded
-        return decoding
+            if value is not None:
+                decoding[name] = chosen[name].metadata.get("parser", lambda word: word)(value)
+        return DecodingOptions(**decoding)
 
     return lambda verb: _with_options(verb, "decoding", added, gather)
 

@@ -89,5 +89,6 @@ def tokenizer(
     trained.save(output)
     console = Console(soft_wrap=True)
     console.print(report_table(trained, sides, check or [], read, f"tokenizer in {output}"))
-    for path, count in read.dropped.items():
-        console.print(f"{path}: {count:,} bad lines were left out.")
+    for path, report in read.dropped.items():
+        if count := report.dropped.total():
+            console.print(f"{path}: {count:,} bad lines were left out.")

@@ -38,7 +38,7 @@ def translate(
         "Text files, one text a line, or one .html or .srt, plain or packed. Without any, or for -: standard input.",
     ),
     *,
-    decoding: dict[str, Any],
+    decoding: DecodingOptions,
     output: Path | None = _of_output(
         None,
         "Write here, packed if the name ends in .gz, .bz2, .xz or .zst. Default: standard output.",
@@ -89,17 +89,17 @@ def translate(
     """
     if scores and not jsonl:
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
-    part, search = Shard.parse(shard) if shard is not None else None, DecodingOptions(**decoding)
-    if part and search.do_sample and not search.draws_by_text:
+    part = Shard.parse(shard) if shard is not None else None
+    if part and decoding.do_sample and not decoding.draws_by_text:
         raise UserError(
             "--shard with --sample needs --draws text, as does the whole: other draws follow from all before."
         )
-    if prefix_file is not None and search.target_prefix is not None:
+    if prefix_file is not None and decoding.target_prefix is not None:
         raise UserError("--prefix-file and --target-prefix: both say what translations begin with; leave one out.")
     if output is not None:
         check_file(output)
-    if scores and not search.num_return_sequences:
-        search = replace(search, num_return_sequences=1)
+    if scores and not decoding.num_return_sequences:
+        decoding = replace(decoding, num_return_sequences=1)
     inputs = list(files or ["-"])
 
     from rich.console import Console
@@ -120,7 +120,7 @@ def translate(
             "--prefix-file": prefix_file,
             "a second file": inputs[1:],
         }
-        others |= {"--n-best": search.num_return_sequences, "--alignments": search.alignments}
+        others |= {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
         if refused := next((name for name, given in others.items() if given), None):
             raise UserError(f"{named}: is translated as one document, not line by line. Leave out {refused}.")
         document = documents.read_file(named)
@@ -131,7 +131,7 @@ def translate(
     groups = lines.text_groups(inputs, window)
     if prefix_file is not None:
         prefixes = [line for group in lines.file_groups(prefix_file, window) for line in group]
-        search = replace(search, target_prefix=prefixes)
+        decoding = replace(decoding, target_prefix=prefixes)
 
     def check_prefixes(texts: int) -> None:
         if prefix_file is not None and len(prefixes) != texts:
@@ -152,8 +152,8 @@ def translate(
     about = None
     if texts and output is not None:
         others = {"jsonl": jsonl, "scores": scores, "window": window, "shard": shard, "dtype": dtype, "engine": engine}
-        about = lines.made_from(identity_of_model(model, **how), texts, search, **others)
-    shown = search.progress and not (output is None and sys.stdout.isatty())  # where translations are seen themselves
+        about = lines.made_from(identity_of_model(model, **how), texts, decoding, **others)
+    shown = decoding.progress and not (output is None and sys.stdout.isatty())  # where translations are seen themselves
     kept = "kept but for the last --window. The same command goes on." if about else ""
     with LinesProgress(Console(stderr=True), kept, shown) as progress, lines.opened(output, about) as (done, write):
         if done:
@@ -164,11 +164,13 @@ def translate(
 
         progress.show(done, total)
         if document:
-            write(lines.translate_document(pipeline, document, search, update), len(document.texts))
+            write(lines.translate_document(pipeline, document, decoding, update), len(document.texts))
             return
-        call = TranslationCall(pipeline, search)
-        count = lines.translate_groups(
-            call, groups, write, jsonl=jsonl, scores=scores, first=first, done=done, update=update
-        )
+        call, count = TranslationCall(pipeline, decoding), done
+        plain = not decoding.num_return_sequences  # no n-best list: the translation alone
+        for line, group, results in call.translate_groups(groups, update, 1 + first, done):
+            count += len(group)
+            pairs = enumerate(zip(group, results), line - 1)
+            write("".join(f"{lines.format_result(i, *pair, jsonl, scores, plain)}\n" for i, pair in pairs), count)
         if total is None:
             check_prefixes(count)

@@ -7,7 +7,7 @@ save_tokenizers("run/tokenizer", tokenizer)
 tokenizers = load_tokenizers("run/tokenizer")                    # .source, .target, .processing
 data = encode_corpus(spec, "data", tokenizers, "run/train", PairFilter(max_ratio=3), max_length=256)
 data[0], data.source_lengths, data.target_lengths, data.report   # on disk, memory-mapped, made once
-text = encode_text(TextSpec("news.de.gz", side="target"), "data", tokenizers, "run/news")   # of one language
+text = encode_corpus(TextSpec("news.de.gz", side="target"), "data", tokenizers, "run/news")   # of one language
 Corpora([data])                                                  # what a task is trained on: a TrainingSet
 counts = epoch_counts([29_000, 5_000], weights=[1, 2])           # mixtures; or temperature=5
 draw(5_000, counts[1], seed=1, epoch=3)                          # which pairs of the second corpus the epoch shows
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 # Imported when first used: reading lines must not cost the second that transformers takes.
 _NAMES = {
     "corpus": "CorpusSpec read_pairs",
-    "encoded": "EncodedPairs EncodedText encode_corpus encode_text filtered_pairs filtered_text fingerprint_of",
-    "filters": "FilterReport PairFilter TextFilter",
+    "encoded": "Encoded encode_corpus filtered fingerprint_of",
+    "filters": "FilterReport PairFilter",
     "lines": "read_lines",
     "processing": "TextProcessing",
     "subwords": "train_tokenizer",

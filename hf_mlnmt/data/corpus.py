@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal, cast
-from unicodedata import category
 
 from hf_mlnmt.data.filters import FilterReport, Pair
-from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, format_of, note_in, open_text, problem_in, read_lines, reason_of
+from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, checked_lines, format_of, open_text, problem_in, reason_of
 from hf_mlnmt.data.synthetic import FILES as SYNTHETIC_FILES
 from hf_mlnmt.data.synthetic import find_synthetic
 from hf_mlnmt.errors import UserError, suggest
@@ -116,7 +115,12 @@ class CorpusSpec:
             )
         for name in ("files", "columns", "languages"):
             value = getattr(self, name)
-            if value is not None and not _has_sides(value, int if name == "columns" else str):
+            kinds = (str, int) if name == "columns" else str
+            if value is not None and not (
+                isinstance(value, Mapping)
+                and set(value) == set(_SIDES)
+                and all(isinstance(side, kinds) for side in value.values())
+            ):
                 raise UserError(f"corpus: {name} needs 'source' and 'target', as in {{source: ..., target: ...}}.")
         if self.bad_lines not in ("error", "drop"):
             raise UserError(f"corpus: bad_lines is 'error' or 'drop', not '{self.bad_lines}'.")
@@ -156,15 +160,6 @@ class CorpusSpec:
         return [Path(root) / name for name in names]
 
 
-def _has_sides(value: Any, *types: type) -> bool:
-    """Returns whether this is a mapping of both sides to text (or another type)."""
-    return (
-        isinstance(value, Mapping)
-        and set(value) == set(_SIDES)
-        and all(isinstance(side, (str, *types)) for side in value.values())
-    )
-
-
 def read_pairs(spec: CorpusSpec, root: str | Path = ".", report: FilterReport | None = None) -> Iterator[Pair]:
     """Yield (source, target) texts in order, a pair at a time, empty sides included.
 
@@ -199,21 +194,27 @@ def _read_files(spec: CorpusSpec, root: Path, report: FilterReport) -> Iterator[
             f"{paths[0]} + {paths[1]}: their names say {' and '.join(map(str, said))}, and they are read as "
             f"{' and '.join(languages)}. Let them change places, or say reverse: true."
         )
-    problems: list[str] = []
-    note = note_in(problems) if spec.bad_lines == "drop" else None
-    sides = [read_lines(path, note, remedy=REMEDY) for path in paths]
-    for number, (source, target) in enumerate(zip_longest(*sides)):
-        if source is None or target is None:
-            counts = [number + (text is not None) + sum(1 for _ in rest) for text, rest in zip((source, target), sides)]
+    yield from side_by_side(paths, spec.bad_lines == "drop", report)
+
+
+def side_by_side(paths: Sequence[Path], drop: bool, report: FilterReport, remedy: str = REMEDY) -> Iterator[Any]:
+    """Yields line i of each file together; with `drop` those with a bad one are left out and counted.
+
+    Raises: UserError for a bad line, and for files of different lengths.
+    """
+    sides = [checked_lines(path, None if drop else remedy) for path in paths]
+    for number, found in enumerate(zip_longest(*sides)):
+        if None in found:
+            counts = [number + (line is not None) + sum(1 for _ in rest) for line, rest in zip(found, sides)]
             raise UserError(
                 f"{paths[0]} has {counts[0]:,} lines and {paths[1]} has {counts[1]:,}: they do not go together line by "
                 "line. Check that both are of one corpus and that no tool split lines at other characters."
             )
-        if problems:
-            report.drop(problems[0], f"{source} ||| {target}")
-            problems.clear()
+        lines, problems = zip(*found)
+        if problem := next(filter(None, problems), None):
+            report.drop(problem, *lines)
         else:
-            yield source, target
+            yield lines
 
 
 def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
@@ -223,7 +224,7 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         raise UserError(f"{path}: columns are counted from 1, so {columns} cannot be; 1 is the first.")
     width = 2 if spec.columns is None and spec.bad_lines == "drop" else 0  # 0: that of the first row
     is_csv = (spec.quoting or ("csv" if format_of(path) == ".csv" else "none")) == "csv"
-    doubts, began = _Doubts(spec.quoting is not None or is_csv), False
+    says_quoting, began = spec.quoting is not None or is_csv, False
     titles: list[Pair] = []  # rows of one cell above the first pair, or above a header
     for number, cells, problem in _rows(spec, path, is_csv):
         where = f"{path}, line {number}"
@@ -245,8 +246,14 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         if problem:
             _refuse(problem, where, "\t".join(cells), spec, report, f" {_OF_ROWS}" if "columns" in problem else "")
             continue
-        doubts.tell_quotes(where, pair)
-        doubts.tell_names(where, pair, is_first and began and spec.columns is None)
+        if not says_quoting and (quoted := next(filter(_looks_quoted, pair), None)):
+            says_quoting = True  # it is said once
+            log.warning(
+                "%s: a field looks quoted, as spreadsheets write it, and is read as it stands: %.60s. Say quoting: csv "
+                "to read what is between the quotes, or quoting: none where they are text.",
+                where,
+                quoted,
+            )
         titles.append(pair)
         if began:
             yield from titles
@@ -277,78 +284,37 @@ def _cells_of(cells: list[str], numbers: list[int], width: int) -> tuple[Pair, s
     return pair, f"no text (a field is {nothing[0]})" if nothing else None
 
 
-class _Doubts:
-    """Warnings that a table may mean something else: cells that look quoted, a first pair that looks like names."""
-
-    def __init__(self, says_quoting: bool) -> None:
-        self.says_quoting = says_quoting
-        self.names: list[str] = []  # where the first pair is and what it says, while no other looks like names
-        self.compared = 0  # pairs with it
-
-    def tell_quotes(self, where: str, pair: Pair) -> None:
-        """Warns once of a cell in quotes, where nothing says what they are."""
-        if not self.says_quoting and (quoted := next(filter(_looks_quoted, pair), None)):
-            self.says_quoting = True
-            log.warning(
-                "%s: a field looks quoted, as spreadsheets write it, and is read as it stands: %.60s. Say quoting: csv "
-                "to read what is between the quotes, or quoting: none where they are text.",
-                where,
-                quoted,
-            )
-
-    def tell_names(self, where: str, pair: Pair, is_first: bool) -> None:
-        """Warns of a first pair that looks like names of columns, where the pairs behind it do not."""
-        if is_first and _like_names(pair):
-            self.names = [where, *pair]
-        elif self.names:
-            self.compared += 1
-            if _like_names(pair):
-                self.names = []
-            elif self.compared == _COMPARED:
-                log.warning(
-                    "%s: looks like names of columns (%s, %s) and is read as a pair. If it is none, name them, as in "
-                    "columns: {source: %s, target: %s}",
-                    *self.names,
-                    *self.names[1:],
-                )
-                self.names = []
-
-
 _OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting: csv."
 
 
 def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, list[str], str | None]]:
     """Yields of every row the number of its first line, its cells, and what is wrong with its lines, or None."""
-    problems: list[str] = []
-    lines = read_lines(path, note_in(problems) if spec.bad_lines == "drop" else None, remedy=REMEDY)
+    lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY)
     separator, start = "\t", 1
     if format_of(path) == ".csv":
         first = next(lines)
-        if stated := re.fullmatch("sep=(.)", first, re.IGNORECASE):  # Excel's
+        if stated := re.fullmatch("sep=(.)", first[0], re.IGNORECASE):  # Excel's
             separator, start = stated[1], 2
         else:
             separator = _separator(path)
             lines = chain([first], lines)
     if not is_csv:
-        for number, line in enumerate(lines, start=1):
-            yield number, line.split(separator), problems.pop() if problems else None
+        for number, (line, problem) in enumerate(lines, start=1):
+            yield number, line.split(separator), problem
         return
-    told = ((line, problems.pop() if problems else None) for line in lines)
     number, ahead = start, deque[tuple[str, str | None]]()  # lines that a broken row took beyond its first
     taken: list[tuple[str, str | None]] = []
 
     def take() -> Iterator[str]:
-        while each := ahead.popleft() if ahead else next(told, None):
+        while each := ahead.popleft() if ahead else next(lines, None):
             taken.append(each)
             yield f"{each[0]}\n"
 
     while True:
         taken.clear()
         try:
-            cells, broken = (
-                [cell.replace("\n", " ") for cell in next(csv.reader(take(), delimiter=separator, strict=True))],
-                None,
-            )
+            row, broken = next(csv.reader(take(), delimiter=separator, strict=True)), None
+            cells = [cell.replace("\n", " ") for cell in row]
             if not _NULL.isdisjoint(cells):
                 quoted = "".join(line for line, _ in taken).split('"')[1::2]
                 cells = [_Null(cell) if cell in _NULL and cell not in quoted else cell for cell in cells]
@@ -365,7 +331,7 @@ def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, lis
 def _separator(path: Path) -> str:
     """Returns the sign of a csv file's columns: the first of the usual ones that makes two, or else as many, of each of
     20 rows. (csv.Sniffer takes the comma of "Hello, you;Hallo, du".)"""
-    head = list(islice(read_lines(path, lambda *problem: None), 20))
+    head = [line for line, _ in islice(checked_lines(path, None), 20)]
     signs = ",;\t"
     try:
         widths = {sign: {len(row) for row in csv.reader(head, delimiter=sign) if any(row)} for sign in signs}
@@ -411,18 +377,9 @@ def _header(cells: list[str], spec: CorpusSpec, where: str) -> list[int] | None:
     return None
 
 
-_COMPARED = 9  # pairs with the first one
-
-
-def _like_names(cells: Sequence[str]) -> bool:
-    """Returns whether every cell is a word or two and nothing else, as names of columns are."""
-    signs = {sign for cell in cells for sign in cell if not sign.isalpha()} - {" ", "_"}
-    return all(0 < len(cell.split()) < 3 for cell in cells) and all(category(sign)[0] == "M" for sign in signs)
-
-
 def _looks_like_header(words: Sequence[str]) -> bool:
     """Returns whether two cells or more are codes or English names of languages ("en", "German"), or names of sides."""
-    if sum(0 < len(word) <= 12 and _like_names([word]) for word in words) < 2:
+    if sum(0 < len(word) <= 12 for word in words) < 2:  # before an import that takes long
         return False
     from sacremoses.corpus import NonbreakingPrefixes
 
@@ -443,16 +400,14 @@ class _Problem(str):
 
 
 def _read_jsonl(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
-    problems: list[str] = []
-    note = note_in(problems) if spec.bad_lines == "drop" else None
-    lines = read_lines(path, note, max_characters=20 * MAX_CHARACTERS, remedy=REMEDY)
-    return _records(_objects(lines, problems), spec, f"{path}, line", report)
+    lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY, 20 * MAX_CHARACTERS)
+    return _records(_objects(lines), spec, f"{path}, line", report)
 
 
-def _objects(lines: Iterator[str], problems: list[str]) -> Iterator[Any]:
-    for line in lines:
-        if problems:
-            yield _Problem(problems.pop())
+def _objects(lines: Iterator[tuple[str, str | None]]) -> Iterator[Any]:
+    for line, problem in lines:
+        if problem:
+            yield _Problem(problem)
         elif not line.strip():
             yield _Problem(_BLANK)
         else:

@@ -1,6 +1,6 @@
 """Encoded text on disk, pairs or one language, memory-mapped: larger than memory, encoded once and used again.
 
-`encode_corpus` and `encode_text` read, filter and encode, unless the folder holds the result already.
+`encode_corpus` reads, filters and encodes, unless the folder holds the result already.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
-from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter, TextFilter
+from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter
 from hf_mlnmt.data.lines import format_of
 from hf_mlnmt.data.text import TextSide, TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers, check_tag, languages_of
@@ -30,19 +30,18 @@ log = logging.getLogger(__name__)
 _CHUNK = 2000
 _FORMAT = 3
 _MUCH = 0.2  # of a corpus
+SIDES = ("source", "target")
 Sentences = list[np.ndarray]
-T = TypeVar("T")
 
 
 class Encoded:
     """Sentences of int32 ids in a folder: <side>.bin and <side>_offsets.npy of each side, meta.json.
 
-    Opening it reads every byte once, to compare the files with the checksums in meta.json: a disk's or a copy's damage
-    would be trained on without a word. `report` says what was dropped. Safe to send to worker processes.
+    Item i is {"input_ids": (source,), "labels": (target,)} of pairs, {"input_ids": (length,)} of text of one language:
+    arrays of their own that end with </s>. `source_lengths` and `target_lengths`: int32 arrays (items,), of text both
+    the same. Opening it reads every byte once, to compare the files with the checksums in meta.json.
     """
 
-    sides: ClassVar[tuple[str, ...]]
-    unit: ClassVar[str]  # what one item is, in the plural
     _ids: dict[str, np.ndarray]
 
     def __init__(self, folder: str | Path) -> None:
@@ -51,12 +50,12 @@ class Encoded:
             self.meta = json.loads((self.folder / "meta.json").read_text(encoding="utf-8"))
             self.report = FilterReport.from_dict(self.meta["report"])
             self._check_files()
+            self.sides = SIDES if "text.bin" not in self.meta["checksums"] else ("text",)
+            self.unit = "pairs" if len(self.sides) > 1 else "sentences"  # what one item is, in the plural
             self._offsets = {side: np.load(self.folder / f"{side}_offsets.npy") for side in self.sides}
             self._open()
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{folder}: no intact encoded {self.unit} ({error}). Delete this folder and run again."
-            ) from error
+            raise UserError(f"{folder}: no intact encoded text ({error}). Delete this folder and run again.") from error
         lengths = [np.diff(self._offsets[side]).astype(np.int32) for side in self.sides]
         self.source_lengths, self.target_lengths = lengths[0], lengths[-1]
 
@@ -96,18 +95,38 @@ class Encoded:
         self._open()
 
     @classmethod
-    def _build(
+    def build(
         cls,
+        items: Iterable[Pair] | Iterable[str],
+        tokenizers: Tokenizers,
         folder: str | Path,
-        chunks: Iterable[Sequence[Sentences]],
-        fingerprint: str | None,
-        report: FilterReport,
+        max_length: int | None = None,
+        language: str | None = None,
+        fingerprint: str | None = None,
+        report: FilterReport | None = None,
+        tag: str | None = None,
+        side: TextSide | None = None,
     ) -> Self:
-        """Write chunks of encoded sentences, one list a side; `report` is complete after the last of them."""
+        """Encodes raw pairs, or texts, into `folder`, a chunk at a time, and opens it; it appears when it is complete.
+
+        max_length: subwords with </s> and language code; an item with a longer side is dropped and counted.
+        language: of the target; its code `<2de>` is put before every source. tag: a token before every source.
+        fingerprint: what the result depends on (`fingerprint_of`): if `folder` holds that already, nothing is read.
+        report: of the filter that `items` come through; it is completed, and stored with the data.
+        side: of texts, whose vocabulary they get.
+        """
         if fingerprint is not None and (there := cls.reuse(folder, fingerprint)):
             return there
+
+        def encode(chunk: list[Any]) -> list[Sentences]:
+            if side is not None:
+                return [tokenizers.encode_source(chunk) if side == "source" else tokenizers.encode_target(chunk)]
+            sources, targets = zip(*chunk)
+            return [tokenizers.encode_source(sources, language, tag), tokenizers.encode_target(targets)]
+
+        report = report if report is not None else FilterReport()
         with atomic_folder(folder) as temporary:
-            _write(chunks, cls.sides, temporary)
+            _write(_chunks(items, encode, max_length, report), ("text",) if side else SIDES, temporary)
             files = sorted(path.name for path in temporary.iterdir())
             meta = {"format": _FORMAT, "fingerprint": fingerprint, "report": report.to_dict()}
             meta["checksums"] = {name: size_and_crc(temporary / name) for name in files}
@@ -131,83 +150,8 @@ class Encoded:
             return None
 
 
-class EncodedPairs(Encoded):
-    """Sentence pairs. Make it with `build`.
-
-    Item i is {"input_ids": (source,), "labels": (target,)}, arrays of their own, both ending with </s>.
-    `source_lengths` and `target_lengths` are int32 arrays (pairs,).
-    """
-
-    sides = ("source", "target")
-    unit = "pairs"
-
-    @classmethod
-    def build(
-        cls,
-        pairs: Iterable[Pair],
-        tokenizers: Tokenizers,
-        folder: str | Path,
-        max_length: int | None = None,
-        language: str | None = None,
-        fingerprint: str | None = None,
-        report: FilterReport | None = None,
-        tag: str | None = None,
-    ) -> EncodedPairs:
-        """Encode raw text pairs into `folder`, a chunk at a time, and open it.
-
-        max_length: subwords with </s> and language code; a pair with a longer side is dropped and counted.
-        language: of the target; its code `<2de>` is put before every source.
-        tag: a token that is put before every source.
-        fingerprint: what the result depends on (see `fingerprint_of`). When `folder` holds the same already,
-            `pairs` is not read at all. Without one, it is always built anew.
-        report: of the filter that `pairs` come through; it is completed, and stored with the data.
-        Nothing is left behind by an interrupted build: the folder appears when it is complete.
-        """
-
-        def encode(chunk: list[Pair]) -> list[Sentences]:
-            sources = tokenizers.encode_source([source for source, _ in chunk], language, tag)
-            return [sources, tokenizers.encode_target([target for _, target in chunk])]
-
-        report = report if report is not None else FilterReport()
-        return cls._build(folder, _chunks(pairs, encode, " ||| ".join, max_length, report), fingerprint, report)
-
-
-class EncodedText(Encoded):
-    """Sentences of one language. Make it with `build`.
-
-    Item i is {"input_ids": (length,)}, ending with </s>; `source_lengths` and `target_lengths` are both its length.
-    """
-
-    sides = ("text",)
-    unit = "sentences"
-
-    @classmethod
-    def build(
-        cls,
-        texts: Iterable[str],
-        tokenizers: Tokenizers,
-        folder: str | Path,
-        side: TextSide,
-        max_length: int | None = None,
-        fingerprint: str | None = None,
-        report: FilterReport | None = None,
-    ) -> EncodedText:
-        """Encodes texts into `folder`, as `EncodedPairs.build`; `side` says whose vocabulary they get."""
-        to_ids = tokenizers.encode_source if side == "source" else tokenizers.encode_target
-
-        def encode(chunk: list[str]) -> list[Sentences]:
-            return [to_ids(chunk)]
-
-        report = report if report is not None else FilterReport()
-        return cls._build(folder, _chunks(texts, encode, str, max_length, report), fingerprint, report)
-
-
 def _chunks(
-    items: Iterable[T],
-    encode: Callable[[list[T]], list[Sentences]],
-    show: Callable[[T], str],
-    max_length: int | None,
-    report: FilterReport,
+    items: Iterable[Any], encode: Callable[[list[Any]], list[Sentences]], max_length: int | None, report: FilterReport
 ) -> Iterator[list[Sentences]]:
     """Yields chunks of encoded items, a list of sentences for each side; completes the report."""
     iterator, kept = iter(items), 0
@@ -217,7 +161,7 @@ def _chunks(
         stays = [max_length is None or length <= max_length for length in longest]
         for item, stay in zip(chunk, stays):
             if not stay:
-                report.drop(f"longer than {max_length} subwords", show(item))
+                report.drop(f"longer than {max_length} subwords", *([item] if isinstance(item, str) else item))
         kept += sum(stays)
         yield [[ids for ids, stay in zip(side, stays) if stay] for side in sides]
     report.kept = kept
@@ -238,10 +182,8 @@ def _write(chunks: Iterable[Sequence[Sentences]], sides: Sequence[str], folder: 
 
 
 def fingerprint_of(spec: CorpusSpec | TextSpec, root: str | Path, tokenizers: Tokenizers, **settings: Any) -> str:
-    """Returns a hash of what encoded data depends on: files and how they are read, tokenizers, processing, settings.
-
-    A data set is known by its name, config and split: delete the encoded folder when it changed under that name.
-    """
+    """Returns a hash of what encoded data depends on: files (of a data set its name) and how they are read, tokenizers,
+    processing, settings."""
     digest = Digest()
     for path in spec.local_files(root):
         if path.is_file():
@@ -264,65 +206,50 @@ def identity_of(tokenizer: Any, around: bool = True) -> str:
 
 
 def encode_corpus(
-    spec: CorpusSpec,
+    spec: CorpusSpec | TextSpec,
     root: str | Path,
     tokenizers: Tokenizers,
     folder: str | Path,
     pair_filter: PairFilter | None = None,
     max_length: int | None = None,
-) -> EncodedPairs:
-    """Read, filter and encode a corpus into `folder`; what is there already of the same files and settings is used.
+) -> Encoded:
+    """Reads, filters and encodes a corpus into `folder`; what is there already of the same files and settings is used.
 
-    Training data: give a filter and `max_length` (subwords). Development data: give neither, every pair stays.
-    `spec.tag` is put before the source and, if the tokenizer has codes, that of `spec.languages`' target behind the
-    tag.
-    Raises UserError when nothing is left.
+    Training data: give a filter and `max_length` (subwords). Development data: give neither, every item stays.
+    Before the source stand `spec.tag` and, if the tokenizer has codes, that of `spec.languages`' target; of text of one
+    language `spec.side` must say whose vocabulary it gets.
+
+    Raises: UserError when nothing is left.
     """
-    named = spec.languages or {}
-    tokenizers = tokenizers.between(named.get("source"), named.get("target"))
-    language = named.get("target") if languages_of(tokenizers.source) else None
-    key = fingerprint_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, language=language)
+    how: dict[str, Any] = {}
+    if isinstance(spec, TextSpec):
+        assert spec.side is not None
+        side, tag, tokenizers = spec.side, None, tokenizers.between(spec.language, spec.language)
+    else:
+        named, side, tag = spec.languages or {}, None, spec.tag or None
+        tokenizers = tokenizers.between(named.get("source"), named.get("target"))
+        how["language"] = named.get("target") if languages_of(tokenizers.source) else None
+    key = fingerprint_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, **how)
     report = FilterReport()
-    pairs = filtered_pairs(spec, root, pair_filter, report)
-    check_tag(tokenizers.source, tag := spec.tag or None)
-    encoded = EncodedPairs.build(pairs, tokenizers, folder, max_length, language, key, report, tag)
+    items = filtered(spec, root, pair_filter, report)
+    check_tag(tokenizers.source, tag)
+    encoded = Encoded.build(
+        items, tokenizers, folder, max_length, fingerprint=key, report=report, tag=tag, side=side, **how
+    )
     _check_what_is_left(encoded, spec)
     return encoded
 
 
-def filtered_pairs(
-    spec: CorpusSpec, root: str | Path, pair_filter: PairFilter | None = None, report: FilterReport | None = None
-) -> Iterator[Pair]:
-    """Yields the raw text pairs of a corpus that pass the filter, as a stream; also what a tokenizer is trained on."""
-    pairs = read_pairs(spec, root, report)
-    yield from pair_filter(pairs, report) if pair_filter else pairs
-
-
-def encode_text(
-    spec: TextSpec,
+def filtered(
+    spec: CorpusSpec | TextSpec,
     root: str | Path,
-    tokenizers: Tokenizers,
-    folder: str | Path,
-    text_filter: TextFilter | None = None,
-    max_length: int | None = None,
-) -> EncodedText:
-    """Encodes text of one language, as `encode_corpus`; `spec.side` must say whose vocabulary it gets."""
-    assert spec.side is not None
-    tokenizers = tokenizers.between(spec.language, spec.language)
-    key = fingerprint_of(spec, root, tokenizers, filter=repr(text_filter), max_length=max_length)
-    report = FilterReport()
-    texts = filtered_text(spec, root, text_filter, report)
-    encoded = EncodedText.build(texts, tokenizers, folder, spec.side, max_length, key, report)
-    _check_what_is_left(encoded, spec)
-    return encoded
-
-
-def filtered_text(
-    spec: TextSpec, root: str | Path, text_filter: TextFilter | None = None, report: FilterReport | None = None
-) -> Iterator[str]:
-    """Yields the sentences of one language that pass the filter, as a stream."""
-    texts = read_text(spec, root, report)
-    yield from text_filter(texts, report) if text_filter else texts
+    pair_filter: PairFilter | None = None,
+    report: FilterReport | None = None,
+) -> Iterator[Any]:
+    """Yields the raw pairs of a corpus, or texts of one language, that pass the filter, as a stream; also what a
+    tokenizer is trained on."""
+    items: Any = read_text(spec, root, report) if isinstance(spec, TextSpec) else read_pairs(spec, root, report)
+    yield from pair_filter(items, report) if pair_filter else items
 
 
 def _check_what_is_left(encoded: Encoded, spec: CorpusSpec | TextSpec) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
@@ -32,10 +32,10 @@ class FilterReport:
         """Returns pairs kept and dropped."""
         return self.kept + self.dropped.total()
 
-    def drop(self, reason: str, example: str = "") -> None:
-        """Count one dropped pair."""
+    def drop(self, reason: str, *example: str) -> None:
+        """Counts one dropped pair, of which `example` are the sides."""
         if reason not in self.dropped:
-            self.examples[reason] = _shorten(example)
+            self.examples[reason] = _shorten(" ||| ".join(example))
         self.dropped[reason] += 1
 
     def table(self, unit: str = "pairs") -> Table:
@@ -62,8 +62,8 @@ class FilterReport:
 class PairFilter:
     """Rules for what is dropped from a training corpus.
 
-    Call it with pairs: it yields those that stay, one by one, in order. Words are `words.words`: of a side
-    without spaces characters.
+    Call it with pairs or sentences: it yields those that stay, one by one, in order; rules of two sides ask nothing of
+    sentences. Words are `words.words`: of a side without spaces characters.
     Duplicates are known by a 16-byte hash: about 100 bytes of memory for each distinct pair.
     Never use it on a development or test set: the score would be of another set.
     """
@@ -84,79 +84,41 @@ class PairFilter:
         if self.max_ratio is not None and self.max_ratio < 1:
             raise UserError(f"filter: max_ratio (longer side over shorter) must be at least 1, not {self.max_ratio}.")
 
-    def __call__(self, pairs: Iterable[Pair], report: FilterReport | None = None) -> Iterator[Pair]:
-        """Yield the pairs that stay; `report` is filled on the way and is complete after the last pair."""
-        return _filtered(pairs, lambda pair: self.reason(*pair), self.drop_duplicates, report)
+    def __call__(self, items: Iterable[Item], report: FilterReport | None = None) -> Iterator[Item]:
+        """Yields the pairs, or sentences, that stay; `report` is filled on the way, complete after the last of them."""
+        report = report if report is not None else FilterReport()
+        seen: set[bytes] = set()
+        for item in items:
+            texts = (item,) if isinstance(item, str) else item
+            reason = self.reason(*texts)
+            if reason is None and self.drop_duplicates:
+                # The first length tells "ab" + "c" from "a" + "bc".
+                text = f"{len(texts[0])} {''.join(texts)}"
+                key = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+                reason = "duplicate" if key in seen else None
+                seen.add(key)
+            if reason is None:
+                report.kept += 1
+                yield item
+            else:
+                report.drop(reason, *texts)
 
-    def of_text(self) -> TextFilter:
-        """Returns the rules that hold for sentences of one language."""
-        return TextFilter(self.min_length, self.max_length, self.max_word, self.drop_empty, self.drop_duplicates)
-
-    def reason(self, source: str, target: str) -> str | None:
-        """Returns why this pair goes, or None; duplicates apart."""
-        sides = words(source), words(target)
-        lengths = sorted(map(len, sides))
-        if self.drop_empty and lengths[0] == 0:
-            return "empty side" if lengths[1] else "both sides empty"
-        if lengths[0] < self.min_length and lengths[0] > 0:
+    def reason(self, *texts: str) -> str | None:
+        """Returns why a pair, or a sentence, goes, or None; duplicates apart."""
+        sides = [words(text) for text in texts]
+        least, most = min(map(len, sides)), max(map(len, sides))
+        if self.drop_empty and least == 0:
+            return "empty" if len(sides) == 1 else "empty side" if most else "both sides empty"
+        if 0 < least < self.min_length:
             return f"shorter than {self.min_length} words"
-        if self.max_length is not None and lengths[1] > self.max_length:
+        if self.max_length is not None and most > self.max_length:
             return f"longer than {self.max_length} words"
-        if self.max_ratio is not None and (lengths[1] + 1) / (lengths[0] + 1) > self.max_ratio:
+        if self.max_ratio is not None and (most + 1) / (least + 1) > self.max_ratio:
             return f"length ratio above {self.max_ratio:g}"
         if self.max_word is not None and max(map(len, chain(*sides)), default=0) > self.max_word:
             return f"a word above {self.max_word} characters"
-        return "target is a copy of the source" if self.drop_identical and source.strip() == target.strip() else None
-
-
-@dataclass(frozen=True)
-class TextFilter:
-    """The fields of `PairFilter` that look at one sentence, for text of one language; called in the same way."""
-
-    min_length: int = 1
-    max_length: int | None = None
-    max_word: int | None = None
-    drop_empty: bool = True
-    drop_duplicates: bool = False
-
-    def __call__(self, texts: Iterable[str], report: FilterReport | None = None) -> Iterator[str]:
-        """Yields the sentences that stay, as `PairFilter` does pairs."""
-        return _filtered(texts, self.reason, self.drop_duplicates, report)
-
-    def reason(self, text: str) -> str | None:
-        """Returns why this sentence goes, or None; duplicates apart."""
-        said = words(text)
-        if not said:
-            return "empty" if self.drop_empty else None
-        if len(said) < self.min_length:
-            return f"shorter than {self.min_length} words"
-        if self.max_length is not None and len(said) > self.max_length:
-            return f"longer than {self.max_length} words"
-        if self.max_word is not None and max(map(len, said)) > self.max_word:
-            return f"a word above {self.max_word} characters"
-        return None
-
-
-def _filtered(
-    items: Iterable[Item], why: Callable[[Item], str | None], no_duplicates: bool, report: FilterReport | None
-) -> Iterator[Item]:
-    """Yields the items for which `why` names no reason to go; with `no_duplicates` each of them once."""
-    report = report if report is not None else FilterReport()
-    seen: set[bytes] = set()
-    for item in items:
-        texts = (item,) if isinstance(item, str) else item
-        reason = why(item)
-        if reason is None and no_duplicates:
-            # The first length tells "ab" + "c" from "a" + "bc".
-            text = f"{len(texts[0])} {''.join(texts)}"
-            key = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-            reason = "duplicate" if key in seen else None
-            seen.add(key)
-        if reason is None:
-            report.kept += 1
-            yield item
-        else:
-            report.drop(reason, " ||| ".join(texts))
+        same = self.drop_identical and len({text.strip() for text in texts}) < len(texts)
+        return "target is a copy of the source" if same else None
 
 
 def _shorten(text: str) -> str:

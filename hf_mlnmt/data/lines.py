@@ -8,7 +8,7 @@ import io
 import lzma
 import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
@@ -42,26 +42,26 @@ _NO_TEXT = {
 _TAR = slice(257, 262)
 SUFFIXES = tuple(f".{name}" for name in _PACKED.values())
 
-Report = Callable[[str, int, str], None]
+
+def read_lines(path: str | Path, remedy: str = "Mend the file.", **what: Any) -> Iterator[str]:
+    """Yields the lines of a UTF-8 file without their ends, empty ones included; `what`: as of `checked_lines`.
+
+    Raises: UserError for a line with invalid UTF-8, NUL or another control character, or of too many characters, with
+        its number; `remedy` ends the message. Of the file as `checked_lines`.
+    """
+    return (line for line, _ in checked_lines(path, remedy, **what))
 
 
-def read_lines(
-    path: str | Path,
-    bad: Report | None = None,
-    max_characters: int = MAX_CHARACTERS,
-    *,
-    keep_controls: bool = False,
-    remedy: str = "Mend the file.",
-) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file without their ends; empty lines included.
+def checked_lines(
+    path: str | Path, remedy: str | None, max_characters: int = MAX_CHARACTERS, keep_controls: bool = False
+) -> Iterator[tuple[str, str | None]]:
+    """Yields each line and what is wrong with it (without a remedy; with one that is an error), or None.
 
-    It is plain, or packed as gz, bz2, xz, zst or a zip of one file: told by its first bytes, not by its name.
+    The file is plain, or packed as gz, bz2, xz, zst or a zip of one file: told by its first bytes, not by its name. A
+    line ends at \\n or \\r\\n and nowhere else (not at U+2028, as str.splitlines would have it). A byte-order mark is
+    removed. With `keep_controls`, control characters are allowed.
 
-    A line ends at \\n or \\r\\n and nowhere else (not at U+2028, as str.splitlines would have it). A byte-order mark is
-    removed. Raises UserError for a file that is missing, empty, damaged or no text, and for a line with invalid
-    UTF-8, NUL or another control character, or over `max_characters`: with the line's number. With `bad`, such a line
-    is instead reported as bad(reason, line number, text) and yielded, so that its partner keeps its place. With
-    `keep_controls`, control characters are allowed. `remedy` ends the message: what the user of this reader can do.
+    Raises: UserError for a file that is missing, empty, damaged or no text.
     """
     path = Path(path)
     number = 0
@@ -69,11 +69,9 @@ def read_lines(
     with open_text(path) as handle:
         for number, (data, whole) in enumerate(_raw_lines(handle, limit), start=1):
             text, problem = _decode(data, whole, number, max_characters, keep_controls)
-            if problem and bad is None:
+            if problem and remedy:
                 raise UserError(f"{path}, line {number}: {problem}. {remedy}")
-            if problem and bad is not None:
-                bad(reason_of(problem), number, text)
-            yield text
+            yield text, problem and reason_of(problem)
     if number == 0:
         raise UserError(f"{path}: the file is empty. Give a file with one sentence a line.")
 
@@ -196,11 +194,6 @@ def _decode(data: bytes, whole: bool, number: int, max_characters: int, keep_con
     if not whole:
         return text[:max_characters], f"over {max_characters:,} characters"
     return text, None if keep_controls and len(text) <= max_characters else problem_in(text, max_characters)
-
-
-def note_in(problems: list[str]) -> Report:
-    """Returns a `bad` for `read_lines` that appends the reason to a list."""
-    return lambda reason, number, text: problems.append(reason)
 
 
 def problem_in(text: str, max_characters: int = MAX_CHARACTERS) -> str | None:

@@ -29,13 +29,9 @@ class BPEDropout:
     A word here is what the pre-tokenizer leaves: a run of letters and digits, or of other characters, with the mark of
     its beginning. Ids in, ids out, without the text. Special tokens, language codes and bytes stay as they are.
 
-    Args:
-        tokenizer: as `train_tokenizer` makes it, of kind bpe.
-        rate: with what probability a merge is left out, each time it could be made; 0 gives the plain segmentation,
-            1 single characters.
+    rate: with what probability a merge is left out, each time it could be made: 1 gives single characters.
 
-    Raises:
-        UserError: another kind of tokenizer.
+    Raises: UserError for another kind of tokenizer.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, rate: float) -> None:
@@ -99,10 +95,7 @@ def _bpe(tokenizer: PreTrainedTokenizerBase) -> dict:
         cuts = (content.get("pre_tokenizer") or {}).get("pretokenizers") or [{}]
         if content["model"].get("type") == "BPE" and cuts[0].get("type") == "Metaspace":
             return content["model"]
-    raise UserError(
-        "BPE-dropout needs a BPE tokenizer made by hf-mlnmt (merges to leave out, words that begin with ▁): train one "
-        "(tokenizer.kind: bpe), or leave data.bpe_dropout out."
-    )
+    raise UserError("BPE-dropout needs a BPE tokenizer made by hf-mlnmt: train one, or leave data.bpe_dropout out.")
 
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, splitmix64's step
@@ -120,11 +113,8 @@ class Resegmented(TrainingSet):
     the text, lengths of every variant, and the segmentations of the distinct words.
 
     Args:
-        corpora: encoded pairs.
         source, target: how to cut either side; the same object for a joint vocabulary.
         epochs: how many epochs use it; all when None.
-        seed: of all draws.
-        max_length: subwords that either side may have at most.
         variants: of the whole corpus; the fewer of this and `epochs`.
     """
 

@@ -59,20 +59,15 @@ def train_tokenizer(
     The same text gives the same BPE each time; unigram differs a little from run to run.
     Raises UserError when there is no text or the vocabulary cannot hold the alphabet.
     """
-    codes = [*_codes_of(languages), *dict.fromkeys(_checked(tags))]
-    if kind not in ("bpe", "unigram"):
-        raise UserError(f"kind: '{kind}' is not known; choose 'bpe' or 'unigram'.")
+    codes = [*map(code_of, languages), *dict.fromkeys(tags)]
     reserved = [*SPECIAL_TOKENS, *codes, *(BYTES if byte_fallback else [])]
+    _check(kind, languages, tags, keep, [*SPECIAL_TOKENS, *codes])
     _check_sizes(vocab_size, alphabet_limit, len(reserved), byte_fallback)
-    _check_kept(keep, [*SPECIAL_TOKENS, *codes])
     asked = _Asked(vocab_size, reserved, byte_fallback, alphabet_limit, keep, progress)
     backend = _backend(_learn(kind, texts, asked), [*SPECIAL_TOKENS, *codes], keep)
     size = backend.get_vocab_size()
     if size > vocab_size:
-        raise UserError(
-            f"vocab_size: {vocab_size} cannot hold the {size} entries needed for {len(reserved)} reserved ones and "
-            f"every character of the text; take at least {size}, or limit the alphabet (alphabet_limit)."
-        )
+        raise UserError(f"vocab_size: {vocab_size} cannot hold the {size} entries: take as many, or an alphabet_limit.")
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         pad_token=PAD,
@@ -86,18 +81,19 @@ def train_tokenizer(
     )
 
 
-def _codes_of(languages: Sequence[str]) -> list[str]:
-    codes = [code_of(language) for language in languages]
-    if len(set(codes)) < len(codes):
+def _check(
+    kind: str, languages: Sequence[str], tags: Sequence[str], keep: Sequence[str], special: Sequence[str]
+) -> None:
+    if kind not in ("bpe", "unigram"):
+        raise UserError(f"kind: '{kind}' is not known; choose 'bpe' or 'unigram'.")
+    if len(set(languages)) < len(languages):
         raise UserError(f"languages: {', '.join(languages)} names one twice; name each once.")
-    return codes
-
-
-def _checked(tags: Sequence[str]) -> Sequence[str]:
     for tag in tags:
         if not re.fullmatch(r"<[A-Za-z][\w-]*>", tag) or tag in SPECIAL_TOKENS:
             raise UserError(f"tags: {tag!r} cannot be one: letters and digits between < and > are expected, as <bt>.")
-    return tags
+    for name in keep:
+        if not re.fullmatch(r"[^\s▁]{1,100}", name) or name in special or name != unicodedata.normalize("NFC", name):
+            raise UserError(f"keep: {name!r} cannot be kept whole: expected a placeholder, as {{name}}, or digits.")
 
 
 def _check_sizes(vocab_size: int, alphabet_limit: int | None, reserved: int, byte_fallback: bool) -> None:
@@ -158,15 +154,6 @@ def _counted(texts: Iterable[str], counts: Counter[str], most: int | None) -> It
         yield text
     if most is not None and len(counts) > most:
         raise _Crowded
-
-
-def _check_kept(keep: Sequence[str], others: Sequence[str]) -> None:
-    for name in keep:
-        if not re.fullmatch(r"[^\s▁]{1,100}", name) or name in others or name != unicodedata.normalize("NFC", name):
-            raise UserError(
-                f"keep: {name!r} cannot be kept whole: a placeholder without spaces, such as {{name}} or <url>, is "
-                "expected (not a special token, at most 100 characters), or digits."
-            )
 
 
 def _stand_ins(keep: Sequence[str]) -> dict[str, str]:

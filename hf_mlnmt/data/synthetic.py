@@ -79,10 +79,7 @@ def find_synthetic(name: str | Path, root: str | Path = ".") -> Path:
         )
     if sharded := next((place for place in places if any(place.glob("shard-*-of-*"))), None):
         raise UserError(f"{sharded}: its shards are not put together. Start the command again without --shard.")
-    raise UserError(
-        f"{name}: no synthetic corpus there (no {MANIFEST}), neither in {root} nor here. Make one: "
-        "hf-mlnmt back-translate MODEL TEXT -o DIR."
-    )
+    raise UserError(f"{name}: no synthetic corpus there (no {MANIFEST}). Make one: hf-mlnmt back-translate.")
 
 
 def read_manifest(folder: str | Path) -> Manifest:

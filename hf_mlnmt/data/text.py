@@ -1,13 +1,13 @@
 """Text of one language as a stream of sentences: plain or packed text, one column of a table or a data set.
 
-Also here: what a tokenizer puts around a text (</s> behind it; or <s> before it, where a causal language model goes on
-from it), and which words two texts share: evidence for a warning that they are of one language, not a classifier.
+Also here: sets of raw text that are translated and scored, what a tokenizer puts around a text (</s> behind it, or <s>
+before it), and which words two texts share: evidence for a warning that they are of one language, not a classifier.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -16,14 +16,15 @@ from typing import Any, Literal
 from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_mlnmt.data.corpus import FORMATS, WEIGHT, CorpusSpec, Quoting, read_pairs
+from hf_mlnmt.data.corpus import FORMATS, WEIGHT, CorpusSpec, Quoting, read_pairs, side_by_side
 from hf_mlnmt.data.filters import FilterReport
-from hf_mlnmt.data.lines import REMEDY, format_of, note_in, read_lines
+from hf_mlnmt.data.lines import format_of
 from hf_mlnmt.data.processing import load_processing
 from hf_mlnmt.data.tokenizer import Tokenizers, encode, save_tokenizers
 from hf_mlnmt.data.words import terms
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.keys import key
+from hf_mlnmt.made_from import digest
 from hf_mlnmt.model_folder import TARGET_TOKENIZER
 
 TextSide = Literal["source", "target"]
@@ -91,25 +92,56 @@ def read_text(spec: TextSpec, root: str | Path = ".", report: FilterReport | Non
         yield from islice(read_text(replace(spec, limit=None), root, report), spec.limit)
         return
     if spec.is_table:
-        both = CorpusSpec(
-            path=spec.path,
-            dataset=spec.dataset,
-            config=spec.config,
-            split=spec.split,
-            streaming=spec.streaming,
-            columns={"source": spec.column, "target": spec.column},
-            quoting=spec.quoting,
-            bad_lines=spec.bad_lines,
-        )
+        names = ("path", "dataset", "config", "split", "streaming", "quoting", "bad_lines")
+        asked: dict[str, Any] = {name: getattr(spec, name) for name in names}
+        both = CorpusSpec(columns={"source": spec.column, "target": spec.column}, **asked)
         yield from (text for text, _ in read_pairs(both, root, report))
         return
-    problems: list[str] = []
-    note = note_in(problems) if spec.bad_lines == "drop" else None
-    for text in read_lines(Path(root) / str(spec.path), note, remedy=REMEDY):
-        if problems:
-            report.drop(problems.pop(), text)
-        else:
-            yield text
+    yield from (text for (text,) in side_by_side(spec.local_files(root), spec.bad_lines == "drop", report))
+
+
+@dataclass
+class RawPairs:
+    """A development or test set as raw text; `language` is the references', the others are told to a model, or None."""
+
+    name: str
+    sources: list[str]
+    references: list[str]
+    language: str
+    target_language: str | None = None
+    source_language: str | None = None
+
+    @property
+    def asked(self) -> dict[str, str | None]:
+        """Returns the languages that a model is told, by the names of the pipeline's options."""
+        names = {"target_language": self.target_language}
+        return {**names, "source_language": self.source_language} if self.source_language else names
+
+
+def read_raw(
+    name: str, spec: CorpusSpec | TextSpec, root: Path, tell_target: bool = False, tell_source: bool = False
+) -> RawPairs:
+    """Reads a set as it is; of text of one language the sentences are the sources, and there are no references.
+
+    Raises: UserError for an empty set.
+    """
+    if isinstance(spec, TextSpec):
+        texts = list(read_text(spec, root))
+        if not texts:
+            raise UserError(f"{spec}: no sentences; data.{name} needs some.")
+        return RawPairs(name, texts, [], str(spec.language))
+    pairs = list(read_pairs(spec, root))
+    if not pairs:
+        raise UserError(f"{spec}: no sentence pairs; data.{name} needs some.")
+    assert spec.languages is not None
+    source, target = spec.languages["source"], spec.languages["target"]
+    sources, references = map(list, zip(*pairs))
+    return RawPairs(name, sources, references, target, target if tell_target else None, source if tell_source else None)
+
+
+def digest_of_texts(sets: Sequence[RawPairs]) -> str:
+    """Returns a digest of the names and the text of all sets: equal where nothing changed."""
+    return digest([[each.name, each.sources, each.references, each.target_language] for each in sets])
 
 
 def begin_texts(folder: str | Path) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.data.lines import Report, read_lines
+from hf_mlnmt.data.corpus import side_by_side
+from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.processing import TextProcessing, moses_languages
 from hf_mlnmt.data.tokenizer import Tokenizers, statistics, train_tokenizer
 from hf_mlnmt.errors import UserError
@@ -22,18 +23,12 @@ class LineReader:
     """Reads files' lines; with `drop` the bad ones are left out, and counted in `dropped` by file."""
 
     def __init__(self, drop: bool) -> None:
-        self.drop = drop
-        self.dropped: dict[Path, int] = {}
+        self.drop, self.dropped = drop, dict[Path, FilterReport]()
 
     def __call__(self, path: Path) -> Iterator[str]:
         """Yields the lines of a file. Raises UserError at a bad one unless they are dropped."""
-        bad: list[int] = []
-        note: Report = lambda reason, number, text: bad.append(number)  # noqa: E731
-        for number, line in enumerate(read_lines(path, note if self.drop else None, remedy=REMEDY), start=1):
-            if not bad or bad[-1] != number:
-                yield line
-        if bad:
-            self.dropped[path] = len(bad)
+        self.dropped[path] = FilterReport()
+        return (line for (line,) in side_by_side([path], self.drop, self.dropped[path], REMEDY))
 
 
 def sides_of(

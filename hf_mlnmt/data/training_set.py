@@ -179,10 +179,6 @@ def at_ratios(
 
     Several ratios add up: at 1 and 2 the parallel part is seen three times.
 
-    Args:
-        parts, specs: encoded corpora and what the recipe says of each; those that are not synthetic are parallel.
-        seed: of the draw.
-
     Raises: UserError with the numbers when a synthetic corpus has too few pairs, or a ratio asks for none.
     """
     if all(spec.ratio is None for spec in specs):

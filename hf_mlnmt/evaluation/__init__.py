@@ -1,16 +1,12 @@
 """Scores: BLEU, chrF and TER under two protocols, comparisons and their tests, results files, an `evaluate` module."""
 
-from hf_mlnmt.evaluation.comparison import Comparison, compare, comparison_tables, read_comparison
+from hf_mlnmt.evaluation.comparison import compare, comparison_tables, read_comparison
 from hf_mlnmt.evaluation.metric import METRIC_PATH, load_metric
 from hf_mlnmt.evaluation.results import Results, open_results, read_results, versions
 from hf_mlnmt.evaluation.scores import (
     METRICS,
-    PROTOCOLS,
-    MetricName,
-    MetricScore,
     Protocol,
     ProtocolName,
-    Scores,
     moses,
     score,
     score_protocols,
@@ -20,14 +16,9 @@ from hf_mlnmt.evaluation.scores import (
 __all__ = [
     "METRICS",
     "METRIC_PATH",
-    "PROTOCOLS",
-    "Comparison",
-    "MetricName",
-    "MetricScore",
     "Protocol",
     "ProtocolName",
     "Results",
-    "Scores",
     "compare",
     "comparison_tables",
     "load_metric",

@@ -11,8 +11,7 @@ results files, and keeps it in a folder (reports/comparison.py) from which `read
 and of further pairs of systems, where these were asked for |
 | `README.md` | the page of tables, made from the files above and from nothing else |
 
-The runs' own folders need not be kept. A run that is given again replaces what is there of it, and what depends on it
-is tested anew.
+The runs' own folders need not be kept. A run that is given again replaces what is there of it.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +31,6 @@ from hf_mlnmt.evaluation.scores import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_SEED,
     Lines,
-    MetricName,
     ProtocolName,
     References,
     check_counts,
@@ -44,6 +43,7 @@ from hf_mlnmt.evaluation.significance import (
     DEFAULT_TRIALS,
     FEWEST_SENTENCES,
     LEGEND,
+    P_VALUES,
     TOO_FEW,
     compare_seeds,
     holm,
@@ -76,8 +76,7 @@ class Comparison:
 
     runs: {system: {seed: content of its results file}}, the baseline first.
     tests: {system: {"seeds", "made_of", "tested"}} of every other system against the baseline, where "tested" is
-        {test set: {protocol: {metric: numbers of a SeedResult}}}; with several seeds also "by_seed": {seed: the same of
-        each seed by itself}.
+        {test set: {protocol: {metric: numbers}}} of compare_seeds(); of several seeds also "by_seed": {seed: the same}.
     settings: bootstrap, trials and seed of the tests.
     pairs: {"system > system": ...} as `tests`, of two systems neither of which is the baseline; None where nobody has
         asked for such tests.
@@ -145,7 +144,7 @@ class Comparison:
         return cast(Mapping[str, Any], run.get("outputs", {}).get(test_set, {}).get(protocol, {}))
 
     def tested(self, system: str, test_set: str, protocol: str, metric: str) -> dict[str, Any] | None:
-        """Returns the numbers of one test (SeedResult.to_dict); None for the baseline, and where nothing was tested."""
+        """Returns the numbers of one test (`compare_seeds`); None for the baseline, and where nothing was tested."""
         numbers: Any = self.tests.get(system, {})
         for key in (TESTED, test_set, protocol, metric):
             numbers = numbers.get(key, {})
@@ -294,10 +293,7 @@ def _pair(
         return {**tests, TESTED: _numbers(comparison, _test_of_scores, *scored)}
     counts = [unpack_counts(cast(bytes, of_run), "the counts of a run") for of_run in packed]
     base, own = counts[: len(seeds)], counts[len(seeds) :]
-
-    def test(metric: MetricName, base: Sequence[Any], own: Sequence[Any]) -> dict[str, Any]:
-        return compare_seeds(metric, base, own, **comparison.settings).to_dict()
-
+    test = partial(compare_seeds, **comparison.settings)
     tests[TESTED] = _numbers(comparison, test, base, own)
     if len(seeds) > 1:
         tests["by_seed"] = {str(seed): _numbers(comparison, test, [a], [b]) for seed, a, b in zip(seeds, base, own)}
@@ -324,9 +320,8 @@ def _numbers(
 def _test_of_scores(metric: str, baseline: Sequence[Any], system: Sequence[Any]) -> dict[str, Any]:
     """Compares scores alone, where no counts of sentences are kept: the difference of the means, and Welch's test."""
     base, own = ([run["score"] for run in runs] for runs in (baseline, system))
-    numbers: dict[str, Any] = dict.fromkeys(("approximate_randomisation", "paired_bootstrap"))
     difference = round(statistics.fmean(own) - statistics.fmean(base), 4)
-    return {**numbers, "difference": difference, "welch": welch_test(base, own)}
+    return {**dict.fromkeys(P_VALUES[:2]), "difference": difference, "welch": welch_test(base, own)}
 
 
 def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:

@@ -11,6 +11,7 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.scores import Lines, check_counts
+from hf_mlnmt.generation.options import DecodingOptions
 from hf_mlnmt.languages import check_language, direction_of, language_in
 
 
@@ -52,14 +53,12 @@ def load_system(
     source: str | Path | None,
     references: Sequence[Lines],
     reference_names: Iterable[str | Path],
-    *,
+    decoding: DecodingOptions,
     device: str | None = None,
-    **decoding: Any,
 ) -> SystemOutput:
-    """Loads the outputs of a model (a folder or Hub name) or of a hypothesis file, as many as there are references.
+    """Loads the outputs of a hypothesis file, or of a model that translates the file `source`, as many as references.
 
-    A model translates the file `source`; numbers of lines, and the languages that names and the model's results say,
-    are compared before it starts.
+    Numbers of lines, and the languages that names and the model's results say, are compared before it starts.
     """
     is_text = Path(path).is_file()
     file = path if is_text else source
@@ -75,18 +74,18 @@ def load_system(
             check_language(name, language, f"{path} translates {how}", "Give files of the model's direction.")
     lines = read_texts(file)
     check_counts(lines, references, [str(file), *map(str, reference_names)])
-    return SystemOutput(str(path), lines) if is_text else translate(path, lines, device=device, **decoding)
+    return SystemOutput(str(path), lines) if is_text else translate(path, lines, decoding, device)
 
 
-def translate(model: str | Path, sources: Sequence[str], *, device: str | None = None, **decoding: Any) -> SystemOutput:
-    """Translates with a model. `decoding`: TranslationPipeline's arguments, None for its default."""
-    from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
+def translate(
+    model: str | Path, sources: Sequence[str], decoding: DecodingOptions, device: str | None = None
+) -> SystemOutput:
+    """Translates with a model."""
+    from hf_mlnmt.generation import TranslationPipeline
 
-    options = {key: value for key, value in decoding.items() if value is not None}
-    DecodingOptions.of(options)  # mistakes are found before the model is loaded
     pipeline = TranslationPipeline.from_pretrained(str(model), device=device)
-    lines = list(pipeline(list(sources), progress=True, **options))
+    lines = list(pipeline(list(sources), decoding, progress=True))
     keys = ("num_beams", "length_penalty", "early_stopping", "max_new_tokens", "max_length")
     defaults = {key: getattr(pipeline.model.generation_config, key, None) for key in keys}
-    search = {key: value for key, value in {**defaults, **options}.items() if value is not None}
+    search = {key: value for key, value in {**defaults, **decoding.given}.items() if value is not None}
     return SystemOutput(str(model), lines, pipeline.model.num_parameters(), search)

@@ -28,6 +28,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import batches_by_tokens, pad
 from hf_mlnmt.generation.languages import has_modules, pair_of
 from hf_mlnmt.generation.loading import choose_device
+from hf_mlnmt.generation.options import DecodingOptions
 from hf_mlnmt.model_folder import auto_class_of, fetch_small_files, load_model
 from hf_mlnmt.modeling.loss import cross_entropy
 from hf_mlnmt.table import Number, Table
@@ -96,7 +97,7 @@ def file_perplexities(
     model: str,
     files: Sequence[str | Path],
     sources: Sequence[str | Path],
-    decoding: Mapping[str, Any],
+    decoding: DecodingOptions,
     device: str | None,
     progress: Callable[[str, int], Callable[[int], Any]],
 ) -> dict[str, Perplexity]:
@@ -104,7 +105,7 @@ def file_perplexities(
 
     Args:
         sources: of a translation model: what each file translates; one for each.
-        decoding: batch_tokens, and target_language and source_language of a model that is told them.
+        decoding: of which batch_tokens, and the languages of a model that is told them, are read.
         progress: called with a file and its number of sentences; what it returns is `progress` of `perplexity`.
 
     Raises: UserError as `perplexity` does, naming the file.
@@ -114,12 +115,11 @@ def file_perplexities(
     texts = {str(file): list(read_lines(file)) for file in files}
     read: list[Any] = [list(read_lines(file)) for file in sources] or [None] * len(files)
     network, tokenizers = load_scored(model, device)
-    how = {"batch_tokens": decoding.get("batch_tokens", 4096), "language": decoding.get("target_language")}
-    how["source_language"] = decoding.get("source_language")
+    how = (decoding.batch_tokens, decoding.target_language, decoding.source_language)
     by_file = {}
     for (name, lines), given in zip(texts.items(), read):
         try:
-            by_file[name] = perplexity(network, tokenizers, lines, given, progress=progress(name, len(lines)), **how)
+            by_file[name] = perplexity(network, tokenizers, lines, given, *how, progress=progress(name, len(lines)))
         except UserError as error:
             raise UserError(f"{name}: {error}") from error
     return by_file
@@ -142,20 +142,19 @@ def perplexity(
     texts: Sequence[str],
     sources: Sequence[str] | None = None,
     batch_tokens: int = 4096,
-    progress: Callable[[int], Any] | None = None,
     language: str | None = None,
     source_language: str | None = None,
+    progress: Callable[[int], Any] | None = None,
 ) -> Perplexity:
     """Scores raw sentences.
 
     Args:
         model: a causal language model; or with `sources` an encoder-decoder. In evaluation mode, where it is.
-        tokenizers: of the model. Their </s> behind a text is left to them (see data/text.py).
-        texts: one sentence each. An empty one is its </s> alone.
-        sources: what each is a translation of.
+        tokenizers: of the model; </s> behind a text is left to them (data/text.py).
+        texts: one sentence each, `sources` what each is a translation of.
         batch_tokens: tokens of a batch, padding included.
-        progress: called with the number of sentences that have been scored since the last call.
         language, source_language: of texts and sources, for a translation model that is told them.
+        progress: called with the number of sentences that have been scored since the last call.
 
     Raises: UserError where sources are missing, not read by the model, or of another number; for a sentence that is
         longer than the model can read; for a model whose scores are no probabilities.

@@ -6,10 +6,8 @@
 | files of translations, or a model that translates | those files; the references that are given |
 | a results file | counts of sentences beside it (`<stem>.counts.gz`), where there are any |
 
-Runs of training are comparable if nothing but the model differs: recipe, seed, data, budget, and of the model what the
-baseline has too, but for its sizes: baselines as large as the larger systems stand beside them. Runs of several methods
-(of training, of using data) differ in all of this but in languages, test sets, decoding and seed. Of anything else only
-test sets, references and signatures of scores are known, and must be the same.
+Runs of training are comparable if nothing but the model differs, or, of several methods, but for languages, test sets,
+decoding and seed. Of anything else only test sets, references and signatures of scores are known, and compared.
 """
 
 from __future__ import annotations
@@ -25,18 +23,19 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.counts import Counts, scores_of_sums
 from hf_mlnmt.evaluation.outputs import SystemOutput, load_system, read_references, read_texts
 from hf_mlnmt.evaluation.results import Results, languages_of_test, results_content
-from hf_mlnmt.evaluation.scores import Lines, ProtocolName, check_counts, count_sentences, score_protocols
+from hf_mlnmt.evaluation.scores import Lines, Protocol, ProtocolName, check_counts, count_sentences, score_protocols
 from hf_mlnmt.evaluation.significance import unpack_counts
 from hf_mlnmt.files import file_name, read_json
+from hf_mlnmt.generation.options import DecodingOptions
 from hf_mlnmt.keys import build
 from hf_mlnmt.languages import same_language
-from hf_mlnmt.made_from import Digest, differences
+from hf_mlnmt.made_from import Changes, Digest, differences
 from hf_mlnmt.model_folder import CONFIG, RESULTS
 
 COMPARISON, COUNTS = "comparison.json", ".counts.gz"
 MODEL = "average"  # the model that a run's results.json is of
 # What does not change what a run has learnt, and what is meant to differ.
-FREE_RECIPE = ("model", "logging")
+FREE_RECIPE = ("recipe.model", "recipe.logging")
 BUDGET = ("budget.steps", "budget.processes", "budget.target_tokens")
 FREE_CONFIG = ("architectures", "model_type", "transformers_version", "dtype", "auto_map")
 _SIZES = ("layers", "attention_heads", "ffn_dim")
@@ -74,9 +73,8 @@ class SystemRun:
     """A run of a system.
 
     origin: folder or file, for messages. results: content of a results file. outputs: {test set: lines}. config: the
-    model's, {} if that is not there. texts: {test set: Texts} of files of translations; a run of training has those
-    that its recipe names. counts: the file with counts of sentences that lies beside a results file. counted: {test
-    set: {protocol: Counts}} of what was scored just now.
+    model's, or {}. texts: {test set: Texts} of files of translations. counts: the file with counts of sentences that
+    lies beside a results file. counted: {test set: {protocol: Counts}} of what was scored just now.
     """
 
     origin: Path
@@ -148,7 +146,8 @@ def read_systems(
     files: Mapping[str, TextFiles],
     output: Path | None,
     scoring: Mapping[str, Any],
-    decoding: Mapping[str, Any],
+    decoding: DecodingOptions,
+    device: str | None = None,
 ) -> list[SystemRun | Path] | Path:
     """Reads the runs of a command's arguments; of a single comparison that is to be shown, its folder.
 
@@ -156,7 +155,7 @@ def read_systems(
         systems: (the name that is given or "", what to call it otherwise, path).
         files: the test sets of translations and models.
         output: folder of a comparison, new or to be added to.
-        scoring: as of `score_run`. decoding: as of `load_system`.
+        scoring: as of `score_run`. decoding, device: as of `load_system`.
 
     Returns: runs, and the folders of those that are not finished.
     Raises: UserError for arguments that make no comparison.
@@ -184,7 +183,7 @@ def read_systems(
     for name, label, path, kind in given:
         if kind == "outputs":
             number = of_outputs[label].index(path) + 1
-            runs.append(score_run(label, number, _translations(path, files, texts, decoding), texts, **scoring))
+            runs.append(score_run(label, number, _translations(path, files, texts, decoding, device), texts, **scoring))
         elif kind == "run":
             run = read_run(path)
             runs.append(run.renamed(name) if run else Path(path))
@@ -219,13 +218,17 @@ def _check_enough(
 
 
 def _translations(
-    path: str, files: Mapping[str, TextFiles], texts: Mapping[str, Texts], decoding: Mapping[str, Any]
+    path: str,
+    files: Mapping[str, TextFiles],
+    texts: Mapping[str, Texts],
+    decoding: DecodingOptions,
+    device: str | None,
 ) -> dict[str, SystemOutput]:
     if len(files) > 1 and "{test}" not in path and Path(path).is_file():
         raise UserError(f"{path}: one file for {len(files)} test sets; write {{test}} where their names differ.")
     return {
         test: load_system(
-            path.replace("{test}", test), of_test.source, texts[test].references, of_test.references, **decoding
+            path.replace("{test}", test), of_test.source, texts[test].references, of_test.references, decoding, device
         )
         for test, of_test in files.items()
     }
@@ -310,16 +313,14 @@ def _digest(references: Sequence[Sequence[str | None]]) -> str:
 def check_comparable(
     run: SystemRun, baseline: SystemRun, other_seed: bool = False, defaults: Mapping[str, Any] | None = None
 ) -> None:
-    """Raises UserError naming every field in which a run differs from the baseline, beyond the model.
+    """Raises UserError naming every field in which a run differs from the baseline, beyond the model and its sizes.
 
-    Args:
-        other_seed: seeds may differ, and with them the tokens of a number of steps.
-        defaults: the keys of a recipe with their defaults. A run that was made before there was such a key had it.
+    other_seed: seeds may differ, and with them the tokens of a number of steps. defaults: the keys of a recipe with
+        their defaults. A run that was made before there was such a key had it.
     """
-    free = ("seed", "target_tokens") if other_seed else ()
-    keys = [name for name in ("seed", "data", "languages", *BUDGET) if name.removeprefix("budget.") not in free]
-    different = changed_keys(run.results, baseline.results, defaults or {}, (*FREE_RECIPE, *free), "recipe.")
-    different += _said(*_facts(run, baseline, keys, lambda name: name not in SIZES))
+    free = (*FREE_RECIPE, *(("recipe.seed", "seed", "budget.target_tokens") if other_seed else ()))
+    keys = ("recipe", "seed", "data", "languages", *BUDGET)
+    different = _differing(run, baseline, keys, lambda name: name not in SIZES, defaults, free)
     different += _test_set_differences(run, baseline)
     remedy = "Train both with one recipe, seed, data and budget, or compare their translations (--reference FILE)."
     _refuse(run, baseline, different, f"\n{remedy}")
@@ -327,9 +328,8 @@ def check_comparable(
 
 def check_methods(run: SystemRun, baseline: SystemRun, other_seed: bool = False) -> None:
     """Raises UserError naming every field in which two methods' runs must not differ: their tests, and decoding."""
-    different = _said(*_facts(run, baseline, ("languages", "recipe.data.test", "decoding")))
-    different += [] if other_seed else _said({"seed": run.seed}, {"seed": baseline.seed})
-    _refuse(run, baseline, different)
+    keys = ("languages", "recipe.data.test", "decoding", *(() if other_seed else ("seed",)))
+    _refuse(run, baseline, _differing(run, baseline, keys))
 
 
 def check_tests(run: SystemRun, baseline: SystemRun) -> None:
@@ -338,9 +338,9 @@ def check_tests(run: SystemRun, baseline: SystemRun) -> None:
     for test in () if different else run.results["scores"]:
         ours, theirs = (languages_of_test(each.results, test)["target"] for each in (run, baseline))
         if not same_language(ours, theirs):
-            different += _said({f"language of {test}": ours}, {f"language of {test}": theirs})
-        signatures = [_signatures(each.results["scores"][test]) for each in (run, baseline)]
-        different += _said(*({f"signatures.{test}": each} for each in signatures))
+            different.append(f"language of {test} ({ours}; baseline {theirs})")
+        signatures = [{f"signatures.{test}": _signatures(each.results["scores"][test])} for each in (baseline, run)]
+        different += _said(differences(*signatures))
     _refuse(run, baseline, different)
 
 
@@ -374,14 +374,8 @@ def _signatures(scores: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def check_one_model(run: SystemRun, first: SystemRun, defaults: Mapping[str, Any] | None = None) -> None:
-    """Raises UserError naming every field in which the models of two seeds of one system differ.
-
-    defaults: as of `check_comparable`.
-    """
-    models = [{"recipe.model": _filled(each.results["recipe"], defaults or {}).get("model")} for each in (run, first)]
-    facts = _facts(run, first, ("parameters",), lambda name: True)
-    different = _said(*({**model, **of_run} for model, of_run in zip(models, facts, strict=True)), other="there")
-    if different:
+    """Raises UserError naming every field in which the models of two seeds of one system differ."""
+    if different := _differing(run, first, ("parameters", "recipe.model"), lambda name: True, defaults, other="there"):
         listed = "\n  ".join(different)
         raise UserError(
             f"{run.origin} and {first.origin} are two seeds of {run.name}, but not of one model; these differ:\n"
@@ -389,49 +383,43 @@ def check_one_model(run: SystemRun, first: SystemRun, defaults: Mapping[str, Any
         )
 
 
-def changed_keys(
-    run: Mapping[str, Any],
-    baseline: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    free: Sequence[str] = ("logging", "seed"),
-    at: str = "",
-) -> list[str]:
-    """Returns what is other in a run's recipe than in the baseline's: "budget.steps (20; baseline 10)" ...
-
-    Args:
-        run, baseline: their results.
-        defaults: as of `check_comparable`.
-        free: keys that may differ.
-        at: stands before every key.
-    """
-    recipes = [_filled(each["recipe"], defaults).items() for each in (run, baseline)]
-    return _said(*({f"{at}{key}": value for key, value in recipe if key not in free} for recipe in recipes))
+def changed_keys(run: Mapping[str, Any], baseline: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    """Returns what is other in the recipe of a run's results than in the baseline's, but for seed and logging."""
+    recipes = [_filled(each["recipe"], defaults) for each in (baseline, run)]
+    return _said(differences(*recipes, ("logging", "seed")))
 
 
 def notes_of(run: SystemRun, baseline: SystemRun) -> list[str]:
     """Returns differences that are told, not refused: the model's sizes, versions of packages, and the device."""
-    different = _said(*_facts(run, baseline, ("versions", "budget.device"), lambda name: name in SIZES))
+    different = _differing(run, baseline, ("versions", "budget.device"), lambda name: name in SIZES)
     return [f"{run.name}: {text}" for text in different]
 
 
-def _facts(
-    run: SystemRun, baseline: SystemRun, keys: Sequence[str], counts: Callable[[str], bool] = lambda name: False
-) -> list[dict[str, Any]]:
-    """Returns for each of two runs {key: value} of these keys of its results, which name nested ones with dots.
+def _differing(
+    run: SystemRun,
+    baseline: SystemRun,
+    keys: Sequence[str],
+    of_config: Callable[[str], bool] = lambda name: False,
+    defaults: Mapping[str, Any] | None = None,
+    may_differ: Sequence[str] = (),
+    other: str = "baseline",
+) -> list[str]:
+    """Returns what differs of these keys of two runs' results, which name nested ones with dots, as `_said` says it.
 
-    counts: of a field of the config, if both have it, whether it is one of them.
+    of_config: of a field of the config, if both have it, whether it is compared too. defaults: of the recipe's keys.
     """
-    fields = [name for name in run.config if name in baseline.config and name not in FREE_CONFIG and counts(name)]
+    fields = [name for name in run.config if name in baseline.config and name not in FREE_CONFIG and of_config(name)]
     facts = []
-    for each in (run, baseline):
+    for each in (baseline, run):
         found = {f"config.{name}": each.config[name] for name in fields}
+        results = {**each.results, "recipe": _filled(each.results.get("recipe", {}), defaults or {})}
         for key in keys:
-            value: Any = each.results
+            value: Any = results
             for part in key.split("."):
                 value = (value or {}).get(part)
             found[key] = value
         facts.append(found)
-    return facts
+    return _said(differences(*facts, may_differ), other)
 
 
 def _filled(recipe: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -443,9 +431,9 @@ def _filled(recipe: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
     return filled
 
 
-def _said(here: Mapping[str, Any], there: Mapping[str, Any], *, other: str = "baseline") -> list[str]:
-    """Returns "budget.steps (20; baseline 10)" of each value that differs at any depth; other: the name of `there`."""
-    return [f"{key} ({ours}; {other} {theirs})" for key, (theirs, ours) in sorted(differences(there, here).items())]
+def _said(changes: Changes, other: str = "baseline") -> list[str]:
+    """Returns "budget.steps (20; baseline 10)" of each value that differs; other: the name of what came before."""
+    return [f"{key} ({ours}; {other} {theirs})" for key, (theirs, ours) in sorted(changes.items())]
 
 
 def texts_of(run: SystemRun, root: str | Path) -> Mapping[str, Texts]:
@@ -472,8 +460,8 @@ def counts_of(run: SystemRun, texts: Mapping[str, Texts]) -> dict[str, dict[Prot
     for test, by_protocol in run.results["scores"].items():
         language = languages_of_test(run.results, test)["target"]
         for protocol, metrics in by_protocol.items():
-            how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": list(metrics)}
-            counts = count_sentences(run.outputs[test], texts[test].references, **how)
+            how = Protocol(protocol, language)
+            counts = count_sentences(run.outputs[test], texts[test].references, how, list(metrics))
             for metric, array in counts.items():
                 score, recorded = float(scores_of_sums(metric, array.sum(0))), metrics[metric]["score"]
                 if abs(score - recorded) > TOLERANCE:

@@ -68,10 +68,7 @@ class Protocol:
                 f"protocol {self.name!r}: expected one of {', '.join(PROTOCOLS)}{suggest(str(self.name), PROTOCOLS)}."
             )
         if self.name == "classic" and not _two_letters(self.language):
-            raise UserError(
-                f"language {self.language!r}: the classic protocol tokenises by the rules of the target language; "
-                "give its two-letter code, for example 'de'."
-            )
+            raise UserError(f"language {self.language!r}: the classic protocol needs a two-letter code, such as 'de'.")
         if self.tokenize is not None:
             from sacrebleu.metrics import BLEU
 
@@ -118,7 +115,7 @@ class Protocol:
 
 
 def sacrebleu_metric(name: MetricName, language: str | None = None, **options: Any) -> Metric:
-    """Returns sacreBLEU's metric of a name, for test and development sets: the one place that knows their classes.
+    """Returns sacreBLEU's metric of a name: the one place that knows their classes.
 
     language: the target's. BLEU gets its tokenizer; TER reads Chinese and Japanese as with sacreBLEU's options
     --ter-normalized and --ter-asian-support, and other text without spaces as characters ("tok:char+tercom").
@@ -313,10 +310,7 @@ def score(
     sets, how = reference_lists(references), Protocol(protocol, language, tokenize)
     check_samples(seed, bootstrap)
     _say_unspaced(how, sets)
-    told: dict[str, Any] = {"tokenize": tokenize, "processes": processes, "progress": progress}
-    counts = count_sentences(
-        hypotheses, sets, protocol=protocol, language=language, metrics=[*names, *({"BLEU"} - {*names})], **told
-    )
+    counts = count_sentences(hypotheses, sets, how, [*names, *({"BLEU"} - {*names})], processes, progress)
     numbers = {sum(line is not None for line in lines) for lines in zip(*sets)}
     results: dict[MetricName, MetricScore] = {}
     for name in names:
@@ -344,21 +338,17 @@ def score(
 def count_sentences(
     outputs: Lines,
     references: References,
-    *,
-    protocol: ProtocolName = "cased",
-    language: str | None = None,
+    how: Protocol = Protocol("cased"),
     metrics: Sequence[str] = METRICS,
-    tokenize: str | None = None,
     processes: int = 1,
     progress: Progress = lambda name, sentences: lambda done: None,
 ) -> Counts:
     """Counts the numbers of every sentence of raw outputs beside raw references. Arguments and errors as of score()."""
     check_counts(outputs, sets := reference_lists(references))
-    how = Protocol(protocol, language, tokenize)
     prepared, prepared_sets = how.prepare(outputs), [how.prepare(lines) for lines in sets]
     counts: Counts = {}
     for name in map(metric_named, metrics):
-        advance = progress(f"{protocol} {name}", len(outputs))
+        advance = progress(f"{how.name} {name}", len(outputs))
         counts[name] = count_metric(how, name, prepared, prepared_sets, processes, advance)
     return counts
 
@@ -429,10 +419,7 @@ def scoring_options(
     reference: Path,
     tokenize: str | None = None,
 ) -> dict[str, Any]:
-    """Returns score_protocols()' arguments from a command's options; their errors are UserErrors.
-
-    language: as asked for; None: see `scored_language`.
-    """
+    """Returns score_protocols()' arguments from a command's options; language None: see `scored_language`."""
     language = language or scored_language(target_language, reference)
     if language and not re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z0-9]+)*", language):
         raise UserError(f"language {language!r}: expected a code, such as de, pt-BR or zho_Hans.")

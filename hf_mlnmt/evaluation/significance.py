@@ -3,11 +3,9 @@
 Each system was trained once or from several seeds; its score is the mean of its runs' scores. Counts of sentences
 (counts.py), kept beside a run's scores, let runs be tested when their translations are gone, or may not be published.
 
-Approximate randomisation and the paired bootstrap ask what other sentences would have given. With one run each both
-draw what sacreBLEU draws, and the bootstrap's p-value is sacreBLEU's; that of randomisation counts ties, too
-(`randomisation_test` says why). That another seed moves all sentences of a run together is not in them: with few runs
-their p-values are too small for a claim about the architecture. `welch_test` asks what other seeds would have given,
-from the runs' scores alone, and needs more than two or three of them to find a difference.
+Approximate randomisation and the paired bootstrap ask what other sentences would have given, not what other seeds: with
+few runs their p-values are too small for a claim about the architecture. With one run each both draw what sacreBLEU
+draws. `welch_test` asks what other seeds would have given, from the runs' scores alone.
 
 References: Clark et al. 2011, "Better Hypothesis Testing for Statistical Machine Translation" (several runs in one
 test); Riezler and Maxwell 2005 (approximate randomisation); Koehn 2004 (paired bootstrap); Phipson and Smyth 2010 (the
@@ -20,7 +18,6 @@ import gzip
 import statistics
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +28,9 @@ from hf_mlnmt.evaluation.counts import NUMBERS, Counts, coins, products, resampl
 from hf_mlnmt.evaluation.scores import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_SEED,
-    METRICS,
-    Lines,
     MetricName,
     ProtocolName,
-    References,
     check_samples,
-    count_sentences,
     metric_named,
 )
 
@@ -112,6 +105,7 @@ def _smallest(array: np.ndarray) -> np.ndarray:
     return array.astype(kind if kind in (np.uint8, np.uint16) else np.int64)
 
 
+P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch", "sacrebleu_randomisation")
 DEFAULT_TRIALS = 10_000
 FEWEST_SENTENCES = 100
 """Below it no p-value is given: of equal systems the tests would call too many different (docs/scores.md, measured)."""
@@ -121,33 +115,7 @@ Counted = Sequence[np.ndarray]
 """The counts of sentences of the runs of one system."""
 
 TIE = 1e-9
-"""Differences of scores (0 to 100) that are as close as this are equal.
-
-Sums of counts are exact: the same counts in another order differ by rounding, below 1e-12; one matched n-gram more
-changes BLEU of a million tokens by more than 1e-6.
-"""
-
-
-@dataclass(frozen=True)
-class SeedResult:
-    """A system beside the baseline in one metric, each by the mean of its runs' scores.
-
-    p-values are None below FEWEST_SENTENCES sentences and where the counts are equal; welch also with one run, and
-    without SciPy. sacrebleu_randomisation: what sacreBLEU calls the p-value of approximate randomisation, which does
-    not count ties; it is there to be compared with what others report, and no mark is made of it.
-    """
-
-    scores: tuple[float, ...]
-    difference: float
-    approximate_randomisation: float | None
-    paired_bootstrap: float | None
-    welch: float | None
-    sacrebleu_randomisation: float | None
-
-    def to_dict(self) -> dict[str, float | None]:
-        """Returns {difference, and the four p-values}; p-values are not rounded."""
-        numbers = {key: value for key, value in vars(self).items() if key != "scores"}
-        return {**numbers, "difference": round(self.difference, 4)}
+"""Differences of scores that are as close as this are equal: rounding is below 1e-12, one n-gram above 1e-6."""
 
 
 def compare_seeds(
@@ -158,8 +126,15 @@ def compare_seeds(
     trials: int = DEFAULT_TRIALS,
     bootstrap: int = DEFAULT_BOOTSTRAP,
     seed: int = DEFAULT_SEED,
-) -> SeedResult:
-    """Tests a system beside the baseline. Both have as many runs, those of the same seeds at the same places.
+) -> dict[str, float | None]:
+    """Returns the difference of the means of the runs' scores, and p-values, which are not rounded.
+
+    p-values are None below FEWEST_SENTENCES sentences and where the counts are equal; welch also with one run, and
+    without SciPy. sacrebleu_randomisation: what sacreBLEU calls the p-value of approximate randomisation, which does
+    not count ties; it is there to be compared with what others report, and no mark is made of it.
+
+    Args:
+        baseline, system: counts of as many runs, those of the same seeds at the same places.
 
     Raises: UserError unless both have equally many runs, at least one, all of the same sentences.
     """
@@ -171,13 +146,12 @@ def compare_seeds(
         raise UserError(f"runs of different test sets or metrics (sentences and numbers: {sorted(shapes)}).")
     base, own = (scores_of_sums(metric, np.stack([run.sum(0) for run in runs])) for runs in (baseline, system))
     tested = len(system[0]) >= FEWEST_SENTENCES and any((a != b).any() for a, b in zip(baseline, system))
-    scores, difference = tuple(own.tolist()), float(own.mean() - base.mean())
-    if not tested:
-        return SeedResult(scores, difference, None, None, None, None)
-    randomisation, without_ties = randomisation_test(metric, baseline, system, trials, seed)
-    bootstrapped = bootstrap_test(metric, baseline, system, bootstrap, seed)
-    welch = welch_test(base.tolist(), own.tolist())
-    return SeedResult(scores, difference, randomisation, bootstrapped, welch, without_ties)
+    numbers: list[float | None] = [None] * len(P_VALUES)
+    if tested:
+        randomisation, without_ties = randomisation_test(metric, baseline, system, trials, seed)
+        bootstrapped = bootstrap_test(metric, baseline, system, bootstrap, seed)
+        numbers = [randomisation, bootstrapped, welch_test(base.tolist(), own.tolist()), without_ties]
+    return {"difference": round(float(own.mean() - base.mean()), 4), **dict(zip(P_VALUES, numbers, strict=True))}
 
 
 def randomisation_test(
@@ -253,21 +227,3 @@ def welch_test(baseline: Sequence[float], system: Sequence[float]) -> float | No
     if statistics.variance(baseline) == statistics.variance(system) == 0:
         return 0.0
     return float(ttest_ind(system, baseline, equal_var=False).pvalue)
-
-
-def significance_tests(
-    systems: Mapping[str, Lines],
-    references: References,
-    *,
-    protocol: ProtocolName = "cased",
-    language: str | None = None,
-    metrics: Sequence[str] = METRICS,
-    **samples: int,
-) -> dict[str, dict[MetricName, SeedResult]]:
-    """Tests one run each beside the first: {system: {metric: SeedResult}}. samples: trials, bootstrap, seed."""
-    how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": metrics}
-    baseline, *others = (count_sentences(lines, references, **how) for lines in systems.values())
-    return {
-        name: {metric: compare_seeds(metric, [baseline[metric]], [own[metric]], **samples) for metric in baseline}
-        for name, own in zip(list(systems)[1:], others)
-    }

@@ -11,9 +11,8 @@ import torch
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.export.check import LENGTH, Search, Sentences, check_scores, compare_searches
-from hf_mlnmt.generation.ctranslate2_model import lacks, single_decoder
-from hf_mlnmt.generation.ctranslate2_model import write as write_model
-from hf_mlnmt.generation.ctranslate2_search import Request, Translator
+from hf_mlnmt.generation.ctranslate2 import Request, Translator, lacks, single_decoder
+from hf_mlnmt.generation.ctranslate2 import write as write_model
 
 
 def exportable(model: Any) -> Any:

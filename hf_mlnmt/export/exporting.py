@@ -184,5 +184,4 @@ def _load(name: str) -> tuple[Any, Tokenizers]:
         raise UserError(f"{name}: {CONFIG}: eos_token_id: no token ends a sentence. Write its number there.")
     check_tokens(f"{name}: {CONFIG}", model.config, model.config)
     model.generation_config = clean_generation_config(model.generation_config, model.config)
-    sides = {"source": parts.source_processing, "target": parts.target_processing}
-    return model, Tokenizers(parts.source, parts.target, {side: value for side, value in sides.items() if value})
+    return model, parts.tokenizers

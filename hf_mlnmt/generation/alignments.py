@@ -46,11 +46,9 @@ def word_weights(weights: Tensor, source_words: Words, target_words: Words) -> T
 
 def _membership(words: Words) -> Tensor:
     """Returns (subwords, words): 1 where the subword is part of the word."""
-    members = torch.zeros(len(words), 1 + max((word for word in words if word is not None), default=-1))
-    for position, word in enumerate(words):
-        if word is not None:
-            members[position, word] = 1.0
-    return members.double()
+    count = 1 + max((word for word in words if word is not None), default=-1)
+    rows = [count if word is None else word for word in words]  # the last row is of no word
+    return torch.eye(count + 1, count, dtype=torch.float64)[rows]
 
 
 def links(weights: Tensor) -> set[Link]:

@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.lines import checked_lines
 from hf_mlnmt.data.synthetic import FILES, MADE_FROM, MANIFEST, SCHEMA, Manifest, read_manifest
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_file, check_folder_name, only_one, write_json
@@ -34,12 +34,9 @@ from hf_mlnmt.languages import check_language, direction_of
 
 def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
     """Yields the lines of several files, one after the other; with `bad` "drop" an empty one for an unreadable."""
-    problems: list[int] = []
-    report = (lambda reason, number, text: problems.append(number)) if bad == "drop" else None
+    remedy = None if bad == "drop" else "Mend the file, or pass over such lines with bad_lines drop."
     for path in paths:
-        for line in read_lines(path, report, remedy="Mend the file, or pass over such lines with bad_lines drop."):
-            yield "" if problems else line
-            problems.clear()
+        yield from ("" if problem else line for line, problem in checked_lines(path, remedy))
 
 
 @dataclass(frozen=True)
@@ -156,7 +153,7 @@ def back_translate(
         lines = range(min(count, settings.limit or count))
         if shard:
             window = settings.window
-            lines = shard.windows(len(lines), [min(window, len(lines) - start) for start in lines[::window]])[1]
+            _, lines = shard.windows([min(window, len(lines) - start) for start in lines[::window]])
         pipeline = pipeline or _load(model, settings, device, revision)
         return _Job(pipeline, texts, lines, _journal(place, about), method, settings, forward, watcher).run()
 
@@ -331,8 +328,8 @@ class _Job:
             self.watcher.progress(done, self.total, self.judge.counts)
 
         names = ("source_language", "target_language", "max_new_tokens", "batch_tokens")
-        options = {name: getattr(settings, name) for name in names} | self.method.decoding()
-        translations = self.pipeline.translate_lines(lines, first, update, **options)
+        decoding = replace(self.method.decoding(), **{name: getattr(settings, name) for name in names})
+        translations = self.pipeline.translate_lines(lines, first, update, decoding)
         return [(" ".join(each.text.splitlines()), each.finished) for each in translations]
 
     def _remember_pairs(self) -> None:

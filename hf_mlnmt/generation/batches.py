@@ -191,8 +191,7 @@ def log_probabilities(
     Args:
         sequences: (batch * n, 1 + T), n rows for each source, as generate() returns them.
         forced_first: the first generated token (a language code) counts nothing, as in the search.
-        forced_last: in a translation of so many tokens the last one counts nothing (models that force the end of
-            sentence at the length limit).
+        forced_last: in a translation of so many tokens the last one, the end of sentence, counts nothing.
         options: of the model's forward: alpha and beta of a fused model.
     """
     n = len(sequences) // len(input_ids)

@@ -50,8 +50,8 @@ class Translate:
         trust_remote_code: bool = False,
         **options: Any,
     ) -> None:
-        DecodingOptions.of(options)
-        self.model, self.column, self.into, self.options = str(model), column, into, options
+        self.model, self.column, self.into = str(model), column, into
+        self.options = DecodingOptions().with_keywords(options)
         self.loading: dict[str, Any] = {"device": device, "dtype": dtype, "engine": engine}
         self.loading |= {"revision": revision} if revision else {}
         self.loading |= {"trust_remote_code": True} if trust_remote_code else {}
@@ -69,7 +69,7 @@ class Translate:
                 )
         numbers = [number for number, text in enumerate(texts) if text is not None]
         pipeline = _loaded(self.model, self.content, **self.loading)
-        results = pipeline([str(texts[number]) for number in numbers], **self.options)
+        results = pipeline([str(texts[number]) for number in numbers], self.options)
         translations: list[Any] = [None] * len(texts)
         for number, result in zip(numbers, results, strict=True):
             translations[number] = result if isinstance(result, str) else [each.text for each in result]

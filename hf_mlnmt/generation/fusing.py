@@ -193,10 +193,7 @@ def _member(given: Given, head: Any, options: dict[str, Any]) -> Member:
 
 def _refuse_masked(name: str, auto_class: str) -> None:
     if auto_class == "AutoModelForMaskedLM":
-        raise UserError(
-            f"{name}: a masked language model, which reads what follows a token too: it cannot predict the next one. "
-            "Give a causal language model (objective: decoder-lm)."
-        )
+        raise UserError(f"{name}: a masked language model predicts no next token: give a causal one (decoder-lm).")
 
 
 def _translation_members(given: Given, options: dict[str, Any]) -> list[Member]:

@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import islice
@@ -26,7 +26,7 @@ from hf_mlnmt.made_from import digest
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.documents import Document
-    from hf_mlnmt.generation.pipeline import Hypothesis, TranslationCall, TranslationPipeline
+    from hf_mlnmt.generation.pipeline import Hypothesis, TranslationPipeline
 
 STANDARD_INPUT = "-"
 FIRST_WINDOW = 64  # lines that are translated first, so that translations are seen soon
@@ -60,14 +60,12 @@ class Shard:
             raise UserError(f"--shard {text}: {wanted}.")
         return cls(number, count)
 
-    def windows(self, lines: int, sizes: Sequence[int]) -> tuple[range, range]:
-        """Returns its part of a text: the numbers of its windows and of its lines, both from 0.
-
-        Args:
-            lines: of the whole text; sizes: the lines of each window of the whole text.
+    def windows(self, sizes: Sequence[int]) -> tuple[range, range]:
+        """Returns its part of a text of windows of so many lines: numbers of its windows and of its lines, from 0.
 
         Raises: UserError where there are fewer windows than shards.
         """
+        lines = sum(sizes)
         if len(sizes) < self.count:
             raise UserError(
                 f"--shard {self}: {lines:,} lines are {len(sizes)} windows of {max(sizes):,}, which cannot be divided "
@@ -95,9 +93,8 @@ def shard_groups(
     """
     if texts is None:
         raise UserError("--shard is a part of files, and standard input is none: give the names of files.")
-    lines = [text["lines"] for text in texts]
-    sizes = [min(window, of_file - start) for of_file in lines for start in range(0, of_file, window)]
-    windows, numbers = shard.windows(sum(lines), sizes)
+    sizes = [min(window, text["lines"] - start) for text in texts for start in range(0, text["lines"], window)]
+    windows, numbers = shard.windows(sizes)
     groups = islice(_windows([text["name"] for text in texts], window), windows.start, windows.stop)
     return numbers, groups if windows.start else _begun_small(groups)
 
@@ -165,43 +162,6 @@ def _text(line: bytes, number: int, name: str) -> str:
         raise UserError(f"{name}, line {number}: {_NUL}")
     # A byte order mark is no part of the first line.
     return text.removeprefix("\ufeff") if number == 1 else text
-
-
-def translate_groups(
-    call: TranslationCall,
-    groups: Iterable[list[str]],
-    write: Callable[[str, int], Any],
-    *,
-    jsonl: bool = False,
-    scores: bool = False,
-    first: int = 0,
-    done: int = 0,
-    update: Callable[[int], Any] = lambda texts: None,
-) -> int:
-    """Translates group by group; returns the number of the last line.
-
-    Args:
-        write: takes the lines of a group's translations, and how many lines of the text are done.
-        jsonl, scores: as of `format_result`.
-        first: number of the first text, from 0, where the groups begin within something longer.
-        done: so many lines were done before, and are passed over.
-        update: called with the number of texts of each batch that is done.
-    """
-    if call.options.seed is not None:
-        import torch
-
-        torch.manual_seed(call.options.seed)
-    plain = not call.options.num_return_sequences  # no n-best list: the translation alone
-    number = first
-    for group in groups:
-        start, number = number, number + len(group)
-        if number - first <= done:
-            continue
-        results = zip(group, call.translate(group, start + 1, update))
-        lines = (format_result(i, *pair, jsonl, scores, plain) for i, pair in enumerate(results, start))
-        write("".join(f"{line}\n" for line in lines), number - first)
-    call.report()
-    return number
 
 
 def translate_document(

@@ -17,8 +17,8 @@ from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, load_tokenizers, own_copy
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.languages import has_modules
-from hf_mlnmt.generation.options import SMALLEST_TEMPERATURE, DecodingOptions
-from hf_mlnmt.keys import Range, build
+from hf_mlnmt.generation.options import NUMBERS, DecodingOptions, problem_of_number
+from hf_mlnmt.keys import build
 from hf_mlnmt.model_folder import (
     ADAPTER,
     CONFIG,
@@ -35,39 +35,39 @@ from hf_mlnmt.search import int8
 
 logger = logging.getLogger(__name__)
 
-_WHOLE = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens")
-# Of a generation config: what Transformers' processors of scores take, where they would fail or ignore it unseen.
-_ALLOWED = {
-    **dict.fromkeys(_WHOLE, Range(0)),
-    "temperature": Range(SMALLEST_TEMPERATURE),
-    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), Range(0, above=True)),
-    **dict.fromkeys(("top_p", "typical_p"), Range(0, 1, above=True)),
-    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), Range(0, 1, below=True)),
-    "min_p": Range(0, 1),
-    "guidance_scale": Range(1, 1),  # others ask for texts without a condition, which a translation has not
-}
 _LONGEST = 1_000_000
 _OF_THE_HUB = {"revision", "token", "cache_dir", "local_files_only"}  # options that do not change what is loaded
 
 
 class Parts(NamedTuple):
-    """A loaded translation system; `target` is `source` when there is one tokenizer for both sides.
-
-    `each`: language -> its own tokenizer, where every language has one; `source` and `target` are then of two of them.
-    """
+    """A loaded translation system."""
 
     model: Any
-    source: Any
-    target: Any
-    source_processing: TextProcessing | None = None
-    target_processing: TextProcessing | None = None
-    each: Mapping[str, Any] = {}
+    tokenizers: Tokenizers
+
+    @property
+    def source(self) -> Any:
+        """Returns the source's tokenizer."""
+        return self.tokenizers.source
+
+    @property
+    def target(self) -> Any:
+        """Returns the target's tokenizer."""
+        return self.tokenizers.target
+
+    @property
+    def source_processing(self) -> TextProcessing:
+        """Returns what is done to the source before its tokenizer."""
+        return self.tokenizers.processing["source"]
+
+    @property
+    def target_processing(self) -> TextProcessing:
+        """Returns what is done to the target before its tokenizer, and undone after decoding."""
+        return self.tokenizers.processing["target"]
 
     def of(self, source: str | None, target: str | None = None) -> Parts:
         """Chooses the tokenizers of these languages (None: the source's), where every language has its own."""
-        if not self.each or source is None:
-            return self
-        return self._replace(source=self.each[source], target=self.each[target or source])
+        return self if source is None else self._replace(tokenizers=self.tokenizers.between(source, target or source))
 
 
 def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: bool = False, **options: Any) -> Parts:
@@ -115,10 +115,7 @@ def parts_in_memory(model: Any, tokenizer: Any) -> Parts:
     The model is put into evaluation mode. Raises: UserError where one is missing, or their vocabularies do not fit.
     """
     if tokenizer is None or isinstance(model, str | Path):
-        raise UserError(
-            "TranslationPipeline: give a tokenizer beside the model, or load both: "
-            "TranslationPipeline.from_pretrained(FOLDER)."
-        )
+        raise UserError("TranslationPipeline: give a tokenizer beside the model, or load both by from_pretrained.")
     target, said = (getattr(tokenizer, name, None) for name in ("target_tokenizer", "text_processing"))
     source = own_copy(tokenizer, PreTrainedTokenizerFast) if target or said else tokenizer
     check_vocabulary("the model", model.config, source, target or source)
@@ -126,7 +123,7 @@ def parts_in_memory(model: Any, tokenizer: Any) -> Parts:
     sides = {
         side: build(TextProcessing, settings, "text_processing", (side,)) for side, settings in (said or {}).items()
     }
-    return _parts(_without_adapter(model.eval()), Tokenizers(source, target or source, sides))
+    return Parts(_without_adapter(model.eval()), Tokenizers(source, target or source, sides))
 
 
 def _without_adapter(model: Any) -> Any:
@@ -146,13 +143,9 @@ def check_search(where: str, settings: Mapping[str, Any]) -> None:
         DecodingOptions(**said)
         if longest is not None and not (isinstance(longest, int) and 1 < longest <= _LONGEST):
             raise UserError(f"max_length: {longest!r} is not a whole number from 2 to {_LONGEST:,}.")
-        for name, allowed in _ALLOWED.items():
-            if (value := settings.get(name)) is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int if name in _WHOLE else int | float):
-                raise UserError(f"{name}: {value!r} is not a {'whole ' if name in _WHOLE else ''}number.")
-            if problem := allowed.problem(value):
-                raise UserError(f"{name}:{problem}")
+        for name in NUMBERS:
+            if settings.get(name) is not None and (problem := problem_of_number(name, settings[name])):
+                raise UserError(problem)
     except UserError as error:
         raise UserError(f"{where}: {error} Mend it there, or leave it out.") from error
 
@@ -166,13 +159,10 @@ def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
     if loaded.each:
         check_languages(name, model.config, loaded.each)
     elif getattr(model.config, "vocab_sizes", None) is not None and not model.config.is_pair:
-        raise UserError(
-            f"{name}: every language of the model has its own vocabulary, but there is no {LANGUAGE_TOKENIZERS}/ with "
-            "their tokenizers. Copy it there."
-        )
+        raise UserError(f"{name}: no {LANGUAGE_TOKENIZERS}/ with a tokenizer for each language. Copy it there.")
     else:
         check_vocabulary(name, model.config, loaded.source, loaded.target)
-    return _parts(model, loaded)
+    return Parts(model, loaded)
 
 
 def _adapted(folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
@@ -194,7 +184,7 @@ def _adapted(folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
         return parts._replace(model=model)
     loaded = load_tokenizers(folder, bool(options.get("trust_remote_code")))
     check_vocabulary(str(folder), model.config, loaded.source, loaded.target)
-    return _parts(model, loaded)
+    return Parts(model, loaded)
 
 
 def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
@@ -211,7 +201,7 @@ def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
     if dtype != "auto":
         model.to(getattr(torch, dtype))
     logger.warning("%s: imported as this package's baseline, the same outputs (fast=False leaves it as it is)", name)
-    return _parts(model, tokenizers)
+    return Parts(model, tokenizers)
 
 
 def in_int8(parts: Parts) -> Parts:
@@ -244,8 +234,3 @@ def choose_device(device: str | None) -> torch.device:
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device {device!r}: no CUDA device is usable here. Leave the option out or say cpu.")
     return chosen
-
-
-def _parts(model: Any, loaded: Tokenizers) -> Parts:
-    sides = {side: each for side, each in loaded.processing.items() if not each.identity}
-    return Parts(model, loaded.source, loaded.target, sides.get("source"), sides.get("target"), loaded.each)

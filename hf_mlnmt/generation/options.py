@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.keys import Range
 from hf_mlnmt.zoo.systems import positions_of
 
 if TYPE_CHECKING:
@@ -33,9 +34,30 @@ if TYPE_CHECKING:
 LengthNormalization = Literal["generate", "length", "length+1", "gnmt"]
 LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
 LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
-SMALLEST_TEMPERATURE = 1e-30  # float32 holds logits divided by it
 LARGEST_SEED = 2**64 - 1
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
+WHOLE = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens")
+# What numbers of a search may be, those of DecodingOptions and of generation configs alike.
+NUMBERS = {
+    **dict.fromkeys(WHOLE, Range(0)),
+    "length_penalty": Range(-math.inf),  # see LengthPenalty
+    "temperature": Range(1e-30, more=" (above 0: float32 holds logits divided by it)"),
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), Range(0, above=True)),
+    **dict.fromkeys(("top_p", "typical_p"), Range(0, 1, above=True)),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), Range(0, 1, below=True)),
+    "min_p": Range(0, 1),
+    **dict.fromkeys(("alpha", "beta"), Range(0)),
+    "guidance_scale": Range(1, 1),  # others ask for texts without a condition, which a translation has not
+}
+
+
+def problem_of_number(name: str, value: Any) -> str | None:
+    """Returns a message on a value that one of NUMBERS cannot have, or None."""
+    kind = Integral if name in WHOLE else Real
+    if isinstance(value, bool) or not isinstance(value, kind) or not math.isfinite(value):
+        return f"{name}: {value!r} is not a {'whole ' if kind is Integral else ''}number."
+    problem = NUMBERS[name].problem(value)
+    return problem and f"{name}:{problem}"
 
 
 @dataclass(frozen=True)
@@ -132,10 +154,7 @@ def _read_terms(path: Path) -> dict[str, list[str]]:
     for number, line in enumerate(read_lines(path), start=1):
         source, *targets = (part.strip() for part in line.split("\t"))
         if line.strip() and not (source and targets and all(targets)):
-            raise UserError(
-                f"{path}, line {number}: {line!r} is no term; expected the source's term, a tab, its translation, and "
-                "perhaps more tabs and translations."
-            )
+            raise UserError(f"{path}, line {number}: {line!r} is no term; expected term, tab, translations.")
         if line.strip():
             terms.setdefault(source, []).extend(targets)
     return terms
@@ -236,12 +255,19 @@ class DecodingOptions:
     progress: bool = option("Progress bar on stderr, where that is a terminal.", panel=OUTPUT, default=False)
     generate: dict[str, Any] = field(default_factory=dict)  # anything else that generate() takes
 
-    @classmethod
-    def of(cls, keywords: dict[str, Any]) -> DecodingOptions:
-        """Takes keyword arguments; names that are not fields go to generate(), which refuses those it does not know."""
-        own = {item.name: keywords[item.name] for item in fields(cls) if item.name in keywords}
+    def with_keywords(self, keywords: Mapping[str, Any]) -> DecodingOptions:
+        """Returns these options with others in their place; names that are not fields go to generate(), which refuses
+        those it does not know."""
+        own = {item.name: keywords[item.name] for item in fields(self) if item.name in keywords}
         rest = {name: value for name, value in keywords.items() if name not in own}
-        return cls(**{**own, "generate": {**own.get("generate", {}), **rest}})
+        return replace(self, **{**own, "generate": {**own.get("generate", self.generate), **rest}})
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Returns the fields that have another value than the default."""
+        usual = DecodingOptions()
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: value for name, value in values.items() if value != getattr(usual, name)}
 
     def __post_init__(self) -> None:
         if self.terms is not None:
@@ -285,18 +311,10 @@ class DecodingOptions:
             if value > item.metadata.get("max", math.inf):
                 yield f"{item.name}: {value} is too large: at most {item.metadata['max']}."
         for name in ("length_penalty", "temperature", "top_p", "alpha", "beta", "repetition_penalty"):
-            value, least = getattr(self, name), 0 if name in ("alpha", "beta") else -math.inf
-            if value is not None and not (isinstance(value, Real) and math.isfinite(value) and float(value) >= least):
-                yield f"{name}: {value!r} is not a number{' of at least 0' if least == 0 else ''}."
+            if (value := getattr(self, name)) is not None and (problem := problem_of_number(name, value)):
+                yield problem
         if self.min_new_tokens and self.max_new_tokens and self.min_new_tokens > self.max_new_tokens:
             yield f"min_new_tokens: {self.min_new_tokens} is more than max_new_tokens, {self.max_new_tokens}; lower it."
-        if self.repetition_penalty is not None and self.repetition_penalty <= 0:
-            yield f"repetition_penalty: {self.repetition_penalty!r} must be above 0; 1 changes nothing."
-        if self.temperature is not None and self.temperature < SMALLEST_TEMPERATURE:
-            least = f"above 0, at least {SMALLEST_TEMPERATURE:g}"
-            yield f"temperature: {self.temperature!r} must be {least}. For the likeliest tokens leave sampling out."
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            yield f"top_p: {self.top_p!r} is no probability above 0 and at most 1."
 
     @property
     def in_lists(self) -> bool:
@@ -313,11 +331,6 @@ class DecodingOptions:
         if self.num_beams or self.do_sample:
             return self.num_beams or 1
         return max(model.generation_config.num_beams or 1, self.num_return_sequences or 1)
-
-    def ignores_penalty(self, model: Any) -> bool:
-        """Returns whether a length normalisation is asked for that changes neither search nor a score that is shown."""
-        asked = self.length_penalty is not None or self.length_normalization is not None
-        return asked and self.beams(model) == 1 and not self.in_lists
 
     def penalty(self, model: Any, direction: Direction) -> LengthPenalty:
         """Returns the length penalty with its formula."""

@@ -1,7 +1,7 @@
 """TranslationPipeline: texts in, translations out, for our models and Marian, M2M100/NLLB, mBART and T5.
 
-Texts are cut and encoded (segments.py), put into batches and translated by model.generate() (batches.py), or by
-CTranslate2 where it is asked for by name (ctranslate2_search.py).
+Texts are cut and encoded for a direction (languages.py), put into batches and translated by model.generate()
+(batches.py), or by CTranslate2 where it is asked for by name (ctranslate2.py).
 
 Draws with `draws="text"` follow from (seed, text, piece, position) alone, whatever batch a text is in.
 """
@@ -43,11 +43,19 @@ from hf_mlnmt.generation.batches import (
     rows_by_text,
     sentences_that_fit,
 )
-from hf_mlnmt.generation.ctranslate2_search import CTranslate2Search, installed
-from hf_mlnmt.generation.languages import code_tokens, direction, has_modules, language_codes, pair_of
+from hf_mlnmt.generation.ctranslate2 import CTranslate2Search, installed
+from hf_mlnmt.generation.languages import (
+    TextEncoder,
+    code_tokens,
+    direction,
+    has_modules,
+    language_codes,
+    pair_of,
+    source_limit,
+)
 from hf_mlnmt.generation.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.options import DecodingOptions, forced_first, longest_translation
-from hf_mlnmt.generation.segments import Piece, TextEncoder, join, sentences_of, source_limit, split_lines
+from hf_mlnmt.generation.segments import Piece, join, sentences_of, split_lines
 from hf_mlnmt.generation.wording import PrefixProcessor, Terms, have, spelling_of
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 from hf_mlnmt.search.constraints import Constraints
@@ -57,6 +65,7 @@ from hf_mlnmt.zoo.systems import positions_of
 logger = logging.getLogger(__name__)
 ENGINES = ("torch", "ctranslate2")
 NAMES = ("source_language", "target_language")
+USUAL = DecodingOptions()
 
 
 class TextDraws(LogitsProcessor):
@@ -65,10 +74,7 @@ class TextDraws(LogitsProcessor):
     The token is the first one at which the cumulated probabilities pass the number (inversion): one number is drawn a
     token, not one for each entry of the vocabulary. The chosen token's score is infinite.
 
-    Args:
-        seed: of all draws.
-        places: (number of the text, number of the piece in it) of each row.
-        temperature, top_k, top_p: as in Transformers; None changes nothing.
+    places: (number of the text, number of the piece in it) of each row.
     """
 
     def __init__(
@@ -81,7 +87,7 @@ class TextDraws(LogitsProcessor):
     ) -> None:
         numbers = np.array(places, np.uint64).reshape(-1, 2)
         self.keys = mixed(mixed(mixed(np.uint64(seed)) + numbers[:, 0]) + numbers[:, 1])  # (rows,)
-        self.warpers: list[Any] = []
+        self.warpers = LogitsProcessorList()
         if temperature is not None and temperature != 1:
             self.warpers.append(TemperatureLogitsWarper(temperature))
         if top_k:
@@ -91,10 +97,7 @@ class TextDraws(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Returns scores (rows, vocabulary), those of the drawn tokens infinite; input_ids: (rows, length)."""
-        warped = scores
-        for warper in self.warpers:
-            warped = warper(input_ids, warped)
-        sums = warped.softmax(dim=-1).to(torch.float64).cumsum(dim=-1)  # (rows, vocabulary)
+        sums = self.warpers(input_ids, scores).softmax(dim=-1).to(torch.float64).cumsum(dim=-1)  # (rows, vocabulary)
         numbers = torch.from_numpy(unit_interval(self.keys, input_ids.shape[1])).to(sums.device)  # (rows,)
         tokens = torch.searchsorted(sums, numbers.unsqueeze(-1) * sums[:, -1:], right=True)  # (rows, 1)
         return scores.scatter(1, tokens.clamp(max=scores.shape[1] - 1), torch.inf)
@@ -138,7 +141,7 @@ def check_engine(engine: str) -> None:
 class TranslationPipeline:
     """A loaded model that translates texts.
 
-    `engine`: "torch" (generate()) or "ctranslate2" (by its own rules; see ctranslate2_search.py).
+    `engine`: "torch" (generate()) or "ctranslate2" (by its own rules; see ctranslate2.py).
 
     >>> translate = TranslationPipeline.from_pretrained("runs/multi30k/average")
     >>> translate(["A man rides a bicycle."], num_beams=5)
@@ -206,8 +209,8 @@ class TranslationPipeline:
         """Returns the codes that source_language and target_language may be; none for a model of one pair."""
         return list(self.model.config.languages) if has_modules(self.model) else language_codes(self.parts.source)
 
-    def __call__(self, texts: str | Iterable[str], **options: Any) -> Any:
-        """Translates one text or many; the options are the fields of DecodingOptions, others go to generate().
+    def __call__(self, texts: str | Iterable[str], decoding: DecodingOptions = USUAL, **options: Any) -> Any:
+        """Translates one text or many; options are fields of DecodingOptions (or `decoding`), others go to generate().
 
         Returns a string for each text (one string for one string). With `num_return_sequences=n`, a list of n
         Hypothesis for each text instead, best first; with `alignments=True` too (of one, unless n is given). Empty
@@ -218,8 +221,8 @@ class TranslationPipeline:
         rows in the texts' order.
         """
         if isinstance(texts, str):
-            return self([texts], **options)[0]
-        texts, decoding = list(_checked(texts)), DecodingOptions.of(options)
+            return self([texts], decoding, **options)[0]
+        texts, decoding = list(_checked(texts)), decoding.with_keywords(options)
         if any(isinstance(getattr(decoding, name), list | tuple) for name in NAMES):
             return self._by_pairs(texts, decoding)
         given = {**decoding.generate, "target_prefix": decoding.target_prefix}
@@ -261,10 +264,15 @@ class TranslationPipeline:
         """
         iterator = iter(_checked(texts))
         groups = iter(lambda: list(islice(iterator, window)), [])
-        return self._groups(groups, DecodingOptions.of(options))
+        return self._groups(groups, USUAL.with_keywords(options))
 
     def translate_lines(
-        self, texts: Sequence[str], first_line: int = 1, update: Callable[[int], Any] | None = None, **options: Any
+        self,
+        texts: Sequence[str],
+        first_line: int = 1,
+        update: Callable[[int], Any] = lambda done: None,
+        decoding: DecodingOptions = USUAL,
+        **options: Any,
     ) -> list[Hypothesis]:
         """Returns the best hypothesis of each text; they are lines `first_line` and so on of something longer.
 
@@ -272,24 +280,20 @@ class TranslationPipeline:
         called with the number of texts done. Scores and log probabilities are 0 unless num_return_sequences=1 is
         given: they cost a pass through the model.
         """
-        call = TranslationCall(self, DecodingOptions.of(options), first_line)
-        return [best[0] for best in call.translate(texts, first_line, update or (lambda done: None))]
+        call = TranslationCall(self, decoding.with_keywords(options), first_line)
+        return [best[0] for best in call.translate(texts, first_line, update)]
 
     def _groups(
         self, groups: Iterable[Sequence[str]], options: DecodingOptions, total: int | None = None
     ) -> Iterator[Any]:
-        if options.seed is not None:
-            torch.manual_seed(options.seed)
-        call, line = TranslationCall(self, options), 1
+        count = 0
         with progress_bar(total, options.progress) as update:
-            for texts in groups:
-                results = call.translate(texts, line, update)
-                line += len(texts)
+            for _, texts, results in TranslationCall(self, options).translate_groups(groups, update):
+                count += len(texts)
                 yield from results if options.in_lists else (best[0].text for best in results)
         prefixes = options.target_prefix
-        if isinstance(prefixes, list | tuple) and len(prefixes) != line - 1:
-            raise UserError(f"target_prefix: {len(prefixes)} prefixes for {line - 1} texts: give one for each text.")
-        call.report()
+        if isinstance(prefixes, list | tuple) and len(prefixes) != count:
+            raise UserError(f"target_prefix: {len(prefixes)} prefixes for {count} texts: give one for each text.")
 
 
 def _checked(texts: Any) -> Iterable[str]:
@@ -331,8 +335,7 @@ class CutText(NamedTuple):
 class TranslationCall:
     """The settings of a call, worked out once: direction, encoder, arguments of generate().
 
-    `translate` does all of it. Who makes batches of its own calls the parts: `cut` texts, `search` some of their pieces
-    together, put each text `together`. `most` is how many pieces fit into a batch.
+    `translate` does all of it: it cuts texts, searches batches of their pieces (`most` at once), puts texts together.
     """
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
@@ -350,7 +353,7 @@ class TranslationCall:
         settings = parts.model.generation_config
         trained = getattr(settings, "max_source_tokens", None) if options.split_long else None
         limit = source_limit(parts.model, parts.source, options.max_source_tokens or trained)
-        self.encoder = TextEncoder(parts.source, parts.source_processing, way, options.prefix, limit)
+        self.encoder = TextEncoder(parts.tokenizers, way, options.prefix, limit)
         self.arguments = options.generation_arguments(parts.model, way)
         self.longest = longest_translation(parts.model, self.arguments)
         self.count = self.arguments["num_return_sequences"]
@@ -360,7 +363,7 @@ class TranslationCall:
         ends = settings.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [ends])
         self.empty = Hypothesis("", 0.0, 0.0, 0, alignment=() if options.alignments else None)
-        self.codes = tuple(code_tokens(parts.source))
+        self.codes, self.processing = tuple(code_tokens(parts.source)), parts.target_processing
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines
         self.of_several: list[int] = []  # numbers of lines
@@ -369,8 +372,25 @@ class TranslationCall:
                 "the model's generation_config.json says do_sample, which is not done unless a call says so too: "
                 "do_sample=True (--sample)"
             )
-        if options.ignores_penalty(parts.model):
+        asked = options.length_penalty is not None or options.length_normalization is not None
+        if asked and self.arguments["num_beams"] == 1 and not options.in_lists:
             logger.warning("length_penalty and length_normalization do nothing with one beam: say num_beams too")
+
+    def translate_groups(
+        self, groups: Iterable[Sequence[str]], update: Callable[[int], Any], first_line: int = 1, done: int = 0
+    ) -> Iterator[tuple[int, Sequence[str], list[list[Hypothesis]]]]:
+        """Yields the line of each group's first text, the group, and its n-best lists; then warns, as `report`.
+
+        The first `done` texts, whole groups of them, are passed over.
+        """
+        if self.options.seed is not None:
+            torch.manual_seed(self.options.seed)
+        line = first_line
+        for texts in groups:
+            line += len(texts)
+            if line - first_line > done:
+                yield line - len(texts), texts, self.translate(texts, line - len(texts), update)
+        self.report()
 
     def translate(self, texts: Sequence[str], first_line: int, update: Callable[[int], Any]) -> list[list[Hypothesis]]:
         """Returns n hypotheses for each text, best first; `update` is called with the number of texts done."""
@@ -391,14 +411,13 @@ class TranslationCall:
         """Cuts and encodes texts. Raises: UserError for what is no text."""
         sentences = self.options.split == "sentences"
         pieces, ids = self.encoder.segments(texts, self.options.split_long, first_line, sentences)
+        cut, encoded = [], iter(ids)
         for line, (text, of_text) in enumerate(zip(texts, pieces), first_line):
             if not sentences and any(len(sentences_of(piece)) > 1 for piece in of_text):
                 self.of_several.append(line)
             if text.lstrip().startswith(self.codes):
                 self.typed_codes.append(line)
             self._check_prefix(line, len(of_text))
-        cut, encoded = [], iter(ids)
-        for line, of_text in enumerate(pieces, first_line):
             inputs = [Input(next(encoded), line, number, piece.text) for number, piece in enumerate(of_text)]
             # A piece without a token of its own (stray control characters), or that shows nothing, has no translation.
             searched = [piece for piece in inputs if len(piece.ids) > self.encoder.overhead and is_visible(piece.text)]
@@ -480,12 +499,11 @@ class TranslationCall:
     @cached_property
     def terms(self) -> Terms | None:
         """Returns the glossary, if there is one."""
-        options, parts = self.options, self.parts
+        options = self.options
         if not options.terms:
             return None
         assert isinstance(options.terms, dict)  # DecodingOptions has read the file
-        spelling = spelling_of(parts.target)
-        return Terms(options.terms, options.terms_ignore_case, spelling, parts.target_processing)
+        return Terms(options.terms, options.terms_ignore_case, spelling_of(self.parts.target), self.processing)
 
     def _searched(
         self,
@@ -544,13 +562,10 @@ class TranslationCall:
         for piece in inputs:
             where = f"target_prefix of line {piece.line}"
             text = self._prefix(piece.line) if piece.number == 0 else ""
-            asked.append(spelling.prefix(text, self.parts.target_processing, where))
+            asked.append(spelling.prefix(text, self.processing, where))
             needed = len(asked[-1].ids) + bool(asked[-1].rest)
             if needed + self.skipped >= self.longest:
-                raise UserError(
-                    f"{where}: takes {needed} tokens and more, a translation has at most {self.longest}: raise "
-                    "max_new_tokens."
-                )
+                raise UserError(f"{where}: takes {needed} tokens and more, of {self.longest}: raise max_new_tokens.")
         return [PrefixProcessor(spelling, asked, self.skipped)] if any(map(any, asked)) else []
 
     @cached_property
@@ -566,11 +581,11 @@ class TranslationCall:
         arguments: dict[str, Any],
     ) -> list[list[Hypothesis]]:
         """Adds alignments to the hypotheses, for which the model reads each translation once more."""
-        parts, processing = self.parts, self.parts.source_processing
+        parts = self.parts
         all_weights = attention_over_source(self.attention, parts, [piece.ids for piece in inputs], rows, arguments)
         aligned = []
         for piece, generated, ranked, of_input in zip(inputs, rows, hypotheses, all_weights, strict=True):
-            processed = processing.apply(piece.text) if processing else piece.text
+            processed = self.encoder.processing.apply(piece.text)
             source = words_of_source(self.encoder.tokenizer, piece.ids, self.encoder.prefix, processed, piece.text)
             new = []
             for each, hypothesis, weights in zip(generated, ranked, of_input, strict=True):
@@ -585,8 +600,7 @@ class TranslationCall:
         ids = generated.ids[self.skipped :]
         finished = bool(ids) and ids[-1] in self.ends
         text = self.parts.target.decode([i for i in ids if i not in self.ends], skip_special_tokens=True)
-        text = (self.parts.target_processing.undo(text) if self.parts.target_processing else text).strip()
-        return self._hypothesis(text, generated.log_probability, len(ids), finished)
+        return self._hypothesis(self.processing.undo(text).strip(), generated.log_probability, len(ids), finished)
 
     def _hypothesis(self, text: str, log_probability: float, length: int, finished: bool) -> Hypothesis:
         score = log_probability / self.penalty.divisor(length + self.skipped)

@@ -28,8 +28,8 @@ from hf_mlnmt.data.text import word_overlap
 from hf_mlnmt.data.tokenizer import encode
 from hf_mlnmt.data.words import is_unspaced, spoken, words
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.generation.options import LARGEST_SEED
-from hf_mlnmt.keys import key
+from hf_mlnmt.generation.options import LARGEST_SEED, DecodingOptions
+from hf_mlnmt.keys import Range, key
 
 # Which options a method knows, beside `name`.
 _KNOWN: dict[str, tuple[str, ...]] = {
@@ -43,6 +43,8 @@ _KNOWN: dict[str, tuple[str, ...]] = {
 METHODS = tuple(_KNOWN)
 _DEFAULTS: dict[str, Any] = {"beams": 5, "temperature": 1.0, "top_k": 10, "seed": 1}
 _DEFAULTS |= {"drop": 0.1, "replace": 0.1, "swap": 3, "filler": "_"}
+_RANGES = {"beams": Range(1), "top_k": Range(1), "seed": Range(0, LARGEST_SEED), "swap": Range(0)}
+_RANGES |= dict.fromkeys(("drop", "replace"), Range(0, 1, below=True))  # probabilities
 _NOISE = 5  # beside the seed, so that the noise is drawn apart from what else is drawn by it
 
 
@@ -75,16 +77,9 @@ class Method:
         for option in _KNOWN[self.name]:
             if getattr(self, option) is None:
                 object.__setattr__(self, option, _DEFAULTS.get(option))
-        for option, least in (("beams", 1), ("top_k", 1), ("seed", 0)):
-            if (value := getattr(self, option)) is not None and value < least:
-                raise UserError(f"{option} must be at least {least}, not {value}.")
-        if (self.seed or 0) > LARGEST_SEED:
-            raise UserError(f"seed must be at most {LARGEST_SEED}, not {self.seed}.")
-        for option in ("drop", "replace"):
-            if (value := getattr(self, option)) is not None and not 0 <= value < 1:
-                raise UserError(f"{option} is a probability of at least 0 and below 1, not {value}.")
-        if self.swap is not None and self.swap < 0:
-            raise UserError(f"swap is by how many places a word may move: at least 0, not {self.swap}.")
+        for option, allowed in _RANGES.items():
+            if (value := getattr(self, option)) is not None and (problem := allowed.problem(value)):
+                raise UserError(f"{option}{problem}")
         if self.filler is not None and len(self.filler.split()) != 1:
             raise UserError(f"filler must be one word, not {self.filler!r}.")
 
@@ -92,14 +87,14 @@ class Method:
         """Returns the name and every option that it has."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    def decoding(self) -> dict[str, Any]:
+    def decoding(self) -> DecodingOptions:
         """Returns the pipeline's options."""
         if self.name in ("beam", "noised"):
-            return {"num_beams": self.beams, "length_penalty": self.length_penalty}
+            return DecodingOptions(num_beams=self.beams, length_penalty=self.length_penalty)
         if self.name == "greedy":
-            return {"num_beams": 1}
-        warped = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
-        return {"do_sample": True, "draws": "text", "seed": self.seed, **warped}
+            return DecodingOptions(num_beams=1)
+        warped: Any = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+        return DecodingOptions(do_sample=True, draws="text", seed=self.seed, **warped)
 
     def change(self, text: str, line: int) -> str:
         """Adds the method's noise to an output, drawn for this line; at least one word stays."""

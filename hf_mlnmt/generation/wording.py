@@ -92,8 +92,7 @@ class Spelling:
 
         Raises: UserError where the vocabulary cannot spell it.
         """
-        shown = processing.apply(text) if processing else text
-        words = shown.split()
+        words = processing.apply(text).split()
         if not words:
             return Asked([], b"")
         whole = self.ids(" ".join(words))
@@ -110,7 +109,7 @@ class Spelling:
     def inside(self, text: str, processing: Any) -> list[list[int]]:
         """Returns the tokens of a text in the middle of a sentence; in scripts without spaces also without one before
         it. [] where the vocabulary cannot spell it."""
-        shown = " ".join((processing.apply(text) if processing else text).split())
+        shown = " ".join(processing.apply(text).split())
         ids = self.ids(shown)
         if ids and not self.spelt(ids).startswith(b" ") and self.spelt(self.ids(f" {shown}")).startswith(b" "):
             ids = self.ids(f" {shown}")  # of a tokenizer that puts no space before the first word

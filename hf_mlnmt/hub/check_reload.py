@@ -75,8 +75,7 @@ def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: 
 
 def _check_repetition(folder: str | Path, model: Any, tokenizers: Tokenizers, names: dict[str, str]) -> None:
     """Refuses a model that translates otherwise once its tokenizers have been called as for a batch to train on."""
-    sides = tokenizers.processing["source"], tokenizers.processing["target"]
-    translate = TranslationPipeline(Parts(model, tokenizers.source, tokenizers.target, *sides, tokenizers.each))
+    translate = TranslationPipeline(Parts(model, tokenizers))
     codes = translate.languages
     if codes and not names:
         names = {"target_language": codes[-1]}

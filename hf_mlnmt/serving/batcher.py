@@ -501,7 +501,7 @@ def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOp
         asked.pop("num_return_sequences", None)
     if asked.get("do_sample") and (asked.get("num_return_sequences") or 1) == 1 and not asked.get("num_beams"):
         asked = {"seed": 1, **asked, "draws": "text"}  # so that a draw does not depend on the batch
-    return DecodingOptions.of(asked)
+    return DecodingOptions().with_keywords(asked)
 
 
 def texts_in(value: Any) -> Iterator[str]:

@@ -28,7 +28,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.data.raw_pairs import RawPairs, digest_of_texts
+from hf_mlnmt.data.text import RawPairs, digest_of_texts
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import is_full_disk, only_one, write_text
 from hf_mlnmt.keys import build

@@ -244,7 +244,7 @@ def _chosen(
     }
     lines += choices
     if asked.text:
-        spoken = kept.of_text()(read_text(TextSpec(asked.text, language=languages[1]), data))
+        spoken = kept(read_text(TextSpec(asked.text, language=languages[1]), data))
         name, file, counts = asked.text, making / f"text.{languages[1]}", Counter()
         _write([str(file)], _unknown(((sentence,) for sentence in spoken), known[1:], counts))
         if counts["known"]:

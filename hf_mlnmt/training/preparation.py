@@ -19,13 +19,12 @@ from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
 from hf_mlnmt.convert.vocabularies import read_sentencepiece
 from hf_mlnmt.data.corpus import CorpusSpec
-from hf_mlnmt.data.encoded import encode_corpus, encode_text, filtered_pairs, filtered_text
+from hf_mlnmt.data.encoded import encode_corpus, filtered
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.raw_pairs import RawPairs, read_raw
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
 from hf_mlnmt.data.synthetic import Manifest, find_synthetic, read_manifest
-from hf_mlnmt.data.text import TextSide, TextSpec, ending, with_end
+from hf_mlnmt.data.text import RawPairs, TextSide, TextSpec, ending, read_raw, with_end
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
 from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
 from hf_mlnmt.errors import UserError, naming
@@ -211,13 +210,9 @@ class RecipeCorpora:
     def _passing(self, spec: Spec) -> Iterator[Any]:
         """Yields pairs or sentences of a corpus that pass the filters. Raises: UserError at the end where none does."""
         report = FilterReport()
-        if isinstance(spec, CorpusSpec):
-            what = "pair"
-            yield from filtered_pairs(spec, self.root, self.filter, report)
-        else:
-            what = "sentence"
-            yield from filtered_text(spec, self.root, self.filter.of_text(), report)
+        yield from filtered(spec, self.root, self.filter, report)
         if not report.kept:
+            what = "pair" if isinstance(spec, CorpusSpec) else "sentence"
             raise UserError(f"{spec}: no {what} is left. Relax data.filters.\n{report.table(f'{what}s')}")
 
 
@@ -329,11 +324,7 @@ class Preparation:
         self, name: str, spec: Spec, pair_filter: PairFilter | None = None, max_length: int | None = None
     ) -> Any:
         """Returns a corpus on disk, under data/<name> of the run's folder."""
-        folder = self.output / "data" / name
-        if isinstance(spec, TextSpec):
-            text_filter = pair_filter.of_text() if pair_filter else None
-            return encode_text(spec, self.root, self.tokenizers, folder, text_filter, max_length)
-        return encode_corpus(spec, self.root, self.tokenizers, folder, pair_filter, max_length)
+        return encode_corpus(spec, self.root, self.tokenizers, self.output / "data" / name, pair_filter, max_length)
 
     def fingerprints(self) -> list[str]:
         """Returns those of all encoded training corpora in order; of several tasks with the tasks' names."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.lines import checked_lines
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate
 from hf_mlnmt.keys import build
@@ -94,7 +94,7 @@ class PlannedRound:
 
 
 def _count_lines(path: Path) -> int:
-    return sum(1 for _ in read_lines(path, bad=lambda reason, number, text: None))
+    return sum(1 for _ in checked_lines(path, None))
 
 
 def read_rounds(

@@ -39,8 +39,8 @@ from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from hf_mlnmt import products
-from hf_mlnmt.data.raw_pairs import RawPairs, digest_of_texts
 from hf_mlnmt.data.synthetic import MANIFEST
+from hf_mlnmt.data.text import RawPairs, digest_of_texts
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
 from hf_mlnmt.evaluation.perplexity import perplexity

@@ -17,6 +17,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import compare, read_comparison
 from hf_mlnmt.evaluation.perplexity import load_scored, perplexity
 from hf_mlnmt.evaluation.runs import read_systems, text_files
+from hf_mlnmt.generation import DecodingOptions
 from hf_mlnmt.reports.comparison import add_runs
 
 pytest.importorskip("matplotlib")
@@ -56,7 +57,9 @@ def compared(folder):
             (folder / f"{name}.{file}").write_text("\n".join(texts) + "\n")
     files = text_files([(name, str(folder / f"{name}.de")) for name in REFERENCES], [])
     systems = [(name, name, str(folder / f"{{test}}.{name}")) for name in ("base", "new")]
-    return add_runs(read_systems(systems, files, None, {"bootstrap": 20, "protocols": ["cased"]}, {}), None, **FAST)
+    return add_runs(
+        read_systems(systems, files, None, {"bootstrap": 20, "protocols": ["cased"]}, DecodingOptions()), None, **FAST
+    )
 
 
 def run(*arguments):

@@ -17,7 +17,7 @@ from hf_mlnmt.analysis.outputs import (
 )
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import score
-from hf_mlnmt.evaluation.language import LanguageGuesser
+from hf_mlnmt.evaluation.matrix import LanguageGuesser
 
 SOURCES = ["A dog runs.", "Two men play ball here.", "A woman.", "The red car stands there.", "Anna and Otto sleep."]
 REFERENCES = [

@@ -144,14 +144,14 @@ def test_decoding_options_are_those_given_and_checked():
 
     @app.command()
     @decoding_options("num_beams", "early_stopping", "temperature", "seed", without=("seed",), progress=True)
-    def verb(model: str, *, decoding: dict, window: int = 3) -> None:
-        seen.append((model, window, decoding))
+    def verb(model: str, *, decoding: DecodingOptions, window: int = 3) -> None:
+        seen.append((model, window, decoding.given))
 
     call = lambda *words: CliRunner().invoke(app, ["m", *words])  # noqa: E731
     assert call("-b", "2", "--early-stopping", "True", "--temperature", "2", "--window", "4").exit_code == 0
     assert call("--no-progress").exit_code == 0
-    given = {"num_beams": 2, "early_stopping": True, "temperature": 2.0, "progress": True}
-    assert seen == [("m", 4, given), ("m", 3, {})]
+    given = {"num_beams": 2, "early_stopping": True, "temperature": 2.0, "progress": True, "do_sample": True}
+    assert seen == [("m", 4, given), ("m", 3, {"do_sample": True})]
     assert call("-b", "0").exit_code == 2
     assert call("--seed", "3").exit_code == 2
     assert "temperature: nan is not a number" in str(call("--temperature", "nan").exception)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_mlnmt.data.filters import FilterReport, PairFilter, TextFilter
+from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.errors import UserError
 
 
@@ -72,8 +72,7 @@ def test_duplicates_are_the_same_pair_not_the_same_characters():
 
 
 def test_text_is_filtered_by_what_looks_at_one_sentence():
-    keep = PairFilter(min_length=2, max_length=3, max_ratio=2, max_word=4, drop_duplicates=True).of_text()
-    assert keep == TextFilter(min_length=2, max_length=3, max_word=4, drop_duplicates=True)
+    keep = PairFilter(min_length=2, max_length=3, max_ratio=2, max_word=4, drop_duplicates=True)
     report = FilterReport()
     texts = ["a b", "", "a", "a b c d", "a b", "a bcdef", "b a"]
     assert list(keep(texts, report)) == ["a b", "b a"]
@@ -82,7 +81,7 @@ def test_text_is_filtered_by_what_looks_at_one_sentence():
     }  # fmt: skip
     assert report.read == len(texts)
     assert str(report.table("sentences")).startswith("sentences read")
-    assert list(TextFilter(drop_empty=False)([" ", "a"])) == [" ", "a"]
+    assert list(PairFilter(drop_empty=False)([" ", "a"])) == [" ", "a"]
 
 
 def test_filtering_is_lazy_and_starts_anew_each_time():

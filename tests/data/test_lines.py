@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_mlnmt.data.lines import problem_in, read_lines
+from hf_mlnmt.data.lines import checked_lines, problem_in, read_lines
 from hf_mlnmt.errors import UserError
 
 
@@ -67,9 +67,8 @@ def test_bad_content(tmp_path, name, content, message):
 
 def test_bad_lines_can_be_reported_instead_and_keep_their_place(tmp_path):
     content = b"good\nb\xe9d\nx\x00y\n" + "é".encode() * 30_000 + b"\nlast\n"
-    found = []
-    lines = list(read_lines(write(tmp_path / "a", content), bad=lambda *report: found.append(report[:2])))
-    assert found == [("invalid UTF-8", 2), ("NUL character", 3), ("over 20,000 characters", 4)]
+    lines, problems = zip(*checked_lines(write(tmp_path / "a", content), None))
+    assert problems == (None, "invalid UTF-8", "NUL character", "over 20,000 characters", None)
     assert [lines[0], lines[4]] == ["good", "last"]
     assert len(lines) == 5
 

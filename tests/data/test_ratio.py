@@ -9,7 +9,7 @@ import pytest
 from helpers.synthetic_corpora import write_synthetic
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data import Corpora, CorpusSpec, EncodedPairs, encode_corpus, load_tokenizers, read_pairs, save_tokenizers
+from hf_mlnmt.data import Corpora, CorpusSpec, Encoded, encode_corpus, load_tokenizers, read_pairs, save_tokenizers
 from hf_mlnmt.data.tokenizer import train_tokenizer
 from hf_mlnmt.data.training_set import at_ratios, check_ratios
 
@@ -27,9 +27,9 @@ def tokenizers(tmp_path_factory):
 def encoded(tokenizers, tmp_path_factory):
     """Pairs by their number, which is in their length: the parallel part has 1 to 10 words, the synthetic one more."""
 
-    def make(lengths) -> EncodedPairs:
+    def make(lengths) -> Encoded:
         pairs = [("ba " * n, "do " * n) for n in lengths]
-        return EncodedPairs.build(pairs, tokenizers, tmp_path_factory.mktemp("pairs"))
+        return Encoded.build(pairs, tokenizers, tmp_path_factory.mktemp("pairs"))
 
     return make(range(1, 11)), make(range(11, 56))
 

@@ -15,7 +15,7 @@ import pytest
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport
-from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.lines import checked_lines, read_lines
 from hf_mlnmt.data.text import TextSpec, read_text
 from hf_mlnmt.errors import UserError
 
@@ -60,7 +60,7 @@ def test_a_damaged_packed_file_is_named(tmp_path, suffix):
     packed = PACKERS[suffix](TEXT.encode() * 1000)
     (tmp_path / "a").write_bytes(packed[: len(packed) // 2])
     with pytest.raises(UserError, match=rf"a: broken {suffix[1:]} file"):
-        list(read_lines(tmp_path / "a", bad=lambda *_: None))
+        list(checked_lines(tmp_path / "a", None))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_damaged_packed_file_is_named(tmp_path, suffix):
 def test_what_is_no_text_is_called_by_its_name_and_never_dropped_line_by_line(tmp_path, content, message):
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(UserError, match=message):
-        list(read_lines(tmp_path / "a", bad=lambda *_: None))
+        list(checked_lines(tmp_path / "a", None))
 
 
 def test_zst_is_read_or_says_what_to_install(tmp_path, monkeypatch):
@@ -265,17 +265,6 @@ def test_named_columns_may_stand_below_a_title(tmp_path):
         list(read_text(TextSpec(path="a.tsv", column="word"), tmp_path))
 
 
-def test_a_first_row_of_words_above_sentences_is_said(tmp_path, caplog):
-    sentences = "".join(f"A house is red {i}.,Talo on punainen {i}.\n" for i in range(20))
-    assert len(pairs(tmp_path, "a.csv", "Lähtöteksti,Kohde teksti\n" + sentences)[0]) == 21
-    assert caplog.text.count("line 1: looks like names of columns (Lähtöteksti, Kohde teksti)") == 1
-    caplog.clear()
-    pairs(tmp_path, "a.csv", "red,punainen\nblue,sininen\n" + sentences)
-    pairs(tmp_path, "a.csv", "A red house.,Punainen talo.\n" + sentences)
-    pairs(tmp_path, "a.csv", "red,punainen\n" + sentences, columns={"source": 1, "target": 2})
-    assert caplog.text == ""
-
-
 def test_columns_that_hold_nothing_are_not_proposed(tmp_path):
     with pytest.raises(UserError, match=r"columns: \{source: 1, target: 2\}"):
         pairs(tmp_path, "a.csv", "a,b,,\nc,d,,\n")
@@ -296,7 +285,7 @@ def test_what_a_spreadsheet_could_not_compute_is_no_text(tmp_path, name, error):
 def test_utf_16_without_a_mark_is_called_by_its_name(tmp_path, encoding):
     (tmp_path / "a.txt").write_bytes("Ein Hund läuft über das Gras.\n".encode(encoding))
     with pytest.raises(UserError, match=rf"this is UTF-16 text .*iconv -f {encoding.upper().replace('-', '')[:3]}-16"):
-        next(read_lines(tmp_path / "a.txt", lambda *problem: None))
+        next(checked_lines(tmp_path / "a.txt", None))
 
 
 @pytest.mark.parametrize(

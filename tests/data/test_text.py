@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from hf_mlnmt.data.encoded import EncodedText, encode_text, filtered_text
-from hf_mlnmt.data.filters import FilterReport, TextFilter
+from hf_mlnmt.data.encoded import Encoded, encode_corpus, filtered
+from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.text import TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers
@@ -84,7 +84,7 @@ def test_bad_specs(fields, message):
 def test_sentences_are_encoded_like_that_side_of_a_pair(tmp_path, tokenizers, side):
     processing = {"source": TextProcessing("en"), "target": TextProcessing("de", lowercase=True)}
     own = Tokenizers(tokenizers.source, tokenizers.target, processing)
-    data = EncodedText.build(TEXTS, own, tmp_path / "data", side)
+    data = Encoded.build(TEXTS, own, tmp_path / "data", side=side)
     assert len(data) == len(TEXTS) == data.report.kept
     for index, text in enumerate(TEXTS):
         expected = tokenizers.source(text.lower() if side == "target" else text).input_ids
@@ -96,28 +96,28 @@ def test_sentences_are_encoded_like_that_side_of_a_pair(tmp_path, tokenizers, si
 
 def test_it_is_filtered_cut_off_and_done_once(tmp_path, tokenizers):
     (tmp_path / "a.txt").write_text("".join(f"{text}\n" for text in [*TEXTS, "The man sleeps."]))
-    spec, keep = TextSpec(path="a.txt", language="en", side="source"), TextFilter(drop_duplicates=True)
-    assert list(filtered_text(spec, tmp_path, keep)) == [TEXTS[0], *TEXTS[2:]]
+    spec, keep = TextSpec(path="a.txt", language="en", side="source"), PairFilter(drop_duplicates=True)
+    assert list(filtered(spec, tmp_path, keep)) == [TEXTS[0], *TEXTS[2:]]
     longest = len(tokenizers.source(TEXTS[0]).input_ids)
-    data = encode_text(spec, tmp_path, tokenizers, tmp_path / "data", keep, max_length=longest)
+    data = encode_corpus(spec, tmp_path, tokenizers, tmp_path / "data", keep, max_length=longest)
     assert data.report.dropped["empty"] == data.report.dropped["duplicate"] == 1
     assert max(data.source_lengths) <= longest
     before = (tmp_path / "data" / "meta.json").stat().st_mtime_ns
-    encode_text(spec, tmp_path, tokenizers, tmp_path / "data", keep, max_length=longest)
+    encode_corpus(spec, tmp_path, tokenizers, tmp_path / "data", keep, max_length=longest)
     assert (tmp_path / "data" / "meta.json").stat().st_mtime_ns == before
-    for change in ({"max_length": 999}, {"text_filter": None}):
-        options = {"text_filter": keep, "max_length": longest, **change}
-        again = encode_text(spec, tmp_path, tokenizers, tmp_path / "data", **options)
+    for change in ({"max_length": 999}, {"pair_filter": None}):
+        options = {"pair_filter": keep, "max_length": longest, **change}
+        again = encode_corpus(spec, tmp_path, tokenizers, tmp_path / "data", **options)
         assert again.meta["fingerprint"] != data.meta["fingerprint"]
     with (tmp_path / "a.txt").open("a") as file:
         file.write("One more.\n")
-    assert len(encode_text(spec, tmp_path, tokenizers, tmp_path / "data")) == len(TEXTS) + 2
+    assert len(encode_corpus(spec, tmp_path, tokenizers, tmp_path / "data")) == len(TEXTS) + 2
     with pytest.raises(UserError, match=r"no sentence is left(.|\n)*sentences read"):
-        encode_text(spec, tmp_path, tokenizers, tmp_path / "none", TextFilter(min_length=99))
+        encode_corpus(spec, tmp_path, tokenizers, tmp_path / "none", PairFilter(min_length=99))
 
 
 def test_a_mixture_of_text(tmp_path, tokenizers):
-    parts = [EncodedText.build(TEXTS, tokenizers, tmp_path / name, "source") for name in ("a", "b")]
+    parts = [Encoded.build(TEXTS, tokenizers, tmp_path / name, side="source") for name in ("a", "b")]
     assert Corpora(parts).describe() == "8 sentences of 2 corpora"
     assert Corpora(parts).choose(0) is None
     mixture = Corpora(parts, [1, 2])

@@ -24,6 +24,7 @@ from hf_mlnmt.data.tokenizer import (
     train_tokenizer,
     with_mask,
 )
+from hf_mlnmt.data.words import without_invisible
 from hf_mlnmt.errors import UserError
 
 KINDS = [("bpe", True), ("unigram", True)]
@@ -39,7 +40,7 @@ def backend_normalized(tokenizer, text: str) -> str:
 def test_decode_of_encode_is_the_normalised_text(trained, kind, parts):
     tokenizer, text = trained[kind], "".join(parts)
     ids = encode(tokenizer, [text])[0]
-    assert tokenizer.decode(ids, skip_special_tokens=True) == backend_normalized(tokenizer, text)
+    assert tokenizer.decode(ids, skip_special_tokens=True) == backend_normalized(tokenizer, without_invisible(text))
     assert tokenizer.unk_token_id not in ids.tolist()
     assert ids[-1] == tokenizer.eos_token_id
 

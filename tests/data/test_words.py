@@ -45,9 +45,9 @@ def test_a_side_without_spaces_is_as_long_as_its_characters(text):
     assert keep.reason(text, ENGLISH) is None
     assert PairFilter(max_ratio=4).reason("A dog.", 5 * text) == "length ratio above 4"
     assert PairFilter(max_length=100).reason(ENGLISH, 40 * text) == "longer than 100 words"
-    assert PairFilter(max_length=100).of_text().reason(40 * text) == "longer than 100 words"
+    assert PairFilter(max_length=100).reason(40 * text) == "longer than 100 words"
     assert PairFilter(min_length=5).reason(ENGLISH, text) is None
-    assert PairFilter(max_word=20).of_text().reason(text) is None
+    assert PairFilter(max_word=20).reason(text) is None
     assert source_lengths([text])[0] > 4
 
 

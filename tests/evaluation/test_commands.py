@@ -49,8 +49,8 @@ def pipeline(monkeypatch, systems):
             calls.append((Path(name).name, options))
             return cls()
 
-        def __call__(self, texts, **options):
-            calls.append(options)
+        def __call__(self, texts, decoding, **options):
+            calls.append({**decoding.given, **options})
             return [systems["a"][int(text)] for text in texts]
 
     monkeypatch.setattr(hf_mlnmt.generation, "TranslationPipeline", Pipeline)

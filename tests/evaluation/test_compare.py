@@ -14,6 +14,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import compare, comparison_tables, read_comparison, score
 from hf_mlnmt.evaluation.runs import TextFiles, read_systems, text_files
 from hf_mlnmt.evaluation.significance import LEGEND
+from hf_mlnmt.generation import DecodingOptions
 from hf_mlnmt.reports.comparison import add_runs
 
 HOW = {"trials": 200, "bootstrap": 100, "protocols": ["cased"], "metrics": ["BLEU", "chrF"]}
@@ -112,7 +113,7 @@ def test_arguments_that_make_no_comparison(tmp_path):
     ]:
         given = [(name, name, str(tmp_path / path)) for name, path in (one.split("=") for one in arguments)]
         with pytest.raises(UserError, match=message):
-            read_systems(given, files, None, {}, {})
+            read_systems(given, files, None, {}, DecodingOptions())
     for references, sources, message in [
         ([("a", "x"), ("", "y")], [], "every test set a name"),
         ([("a", "x"), ("b", "y")], [("", "z")], "of which test set"),
@@ -172,7 +173,7 @@ def test_a_results_file_without_counts_has_differences_and_welchs_test_alone(com
         for seed, results in comparison.runs[name].items():
             (tmp_path / f"{name}{seed}.json").write_text(json.dumps(results))
     paths = [(name, name, str(tmp_path / f"{name}{seed}.json")) for name in ("base", "close") for seed in (1, 2, 3)]
-    found = add_runs(read_systems(paths, {}, None, {}, {}), None)
+    found = add_runs(read_systems(paths, {}, None, {}, DecodingOptions()), None)
     numbers, whole = numbers_of(found, "close"), numbers_of(comparison, "close")
     assert numbers["difference"] == pytest.approx(whole["difference"], abs=2e-4)
     assert numbers["welch"] == pytest.approx(whole["welch"], rel=1e-2)
@@ -192,4 +193,4 @@ def test_what_is_scored_otherwise_is_not_compared(references, runs, tmp_path):
         (tmp_path / "b.json").write_text(json.dumps({**results, "system": "b"}))
         given = [("", name, str(tmp_path / f"{name}.json")) for name in "ab"]
         with pytest.raises(UserError, match=message):
-            add_runs(read_systems(given, {}, None, {}, {}), None)
+            add_runs(read_systems(given, {}, None, {}, DecodingOptions()), None)

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.evaluation import compare, score, score_protocols
-from hf_mlnmt.evaluation.scores import _say_once, scored_language
-from hf_mlnmt.evaluation.significance import count_sentences, scores_of_sums
+from hf_mlnmt.evaluation.counts import scores_of_sums
+from hf_mlnmt.evaluation.scores import Protocol, _say_once, count_sentences, scored_language
 from hf_mlnmt.training.dev import metric
 
 TEXTS = {
@@ -103,7 +103,7 @@ def test_a_comparison_counts_in_the_same_tokens(language) -> None:
     comparison = compare({"base": near, "new": lines}, lines, language=language, bootstrap=20, trials=20)
     for protocol in ("cased", "classic"):
         assert comparison.scores("new", "test", protocol, "BLEU") == [100]
-        counts = count_sentences(near, lines, protocol=protocol, language=language)
+        counts = count_sentences(near, lines, Protocol(protocol, language))
         for name, numbers in counts.items():
             told = comparison.scores("base", "test", protocol, name)[0]
             assert float(scores_of_sums(name, numbers.sum(0))) == pytest.approx(told, abs=1e-4)

@@ -63,7 +63,7 @@ def test_it_is_the_definition(models, tokenizers, translates):
         expected = by_hand(model, tokenizers, sources)
     done = []
     for batch_tokens in (1, 12, 4096):
-        found = perplexity(model, tokenizers, TEXTS, sources, batch_tokens, done.append)
+        found = perplexity(model, tokenizers, TEXTS, sources, batch_tokens, progress=done.append)
         assert math.isclose(found.nll, expected, rel_tol=1e-9)
     assert sum(done) == 3 * len(TEXTS)
     subwords = sum(len(tokenizers.target(text)["input_ids"]) for text in TEXTS)

@@ -13,7 +13,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.export import export
 from hf_mlnmt.export.check import Sentences, generate
 from hf_mlnmt.export.ctranslate2 import check, exportable
-from hf_mlnmt.generation.ctranslate2_model import ACTIVATIONS, write
+from hf_mlnmt.generation.ctranslate2 import ACTIVATIONS, write
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.tokenizer import train_tokenizer
+from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.alignments import SourceAttention, to_pharaoh, words_of_source, words_of_target
 from hf_mlnmt.generation.loading import Parts
@@ -164,7 +164,7 @@ def test_of_a_layer_and_head_that_the_model_names(ours, monkeypatch):
 
 
 def test_the_last_layer_but_one_is_read():
-    parts = Parts(our_model(len(tokenizer := bpe()), decoder_layers=3), tokenizer, tokenizer)
+    parts = Parts(our_model(len(tokenizer := bpe()), decoder_layers=3), Tokenizers(tokenizer, tokenizer))
     default = TranslationPipeline(parts)(SENTENCES[:9], alignments=True)
     found = []
     for layer in (1, 2, 3):

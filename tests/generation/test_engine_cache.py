@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.export_toys import joint_tokenizer, toy_model
 
-from hf_mlnmt.generation import ctranslate2_model
+from hf_mlnmt.generation import ctranslate2
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ class Build:
         (target / "config.json").write_text("{}")
 
     def get(self):
-        with ctranslate2_model.entry("name", self, self.told.append) as found:
+        with ctranslate2.entry("name", self, self.told.append) as found:
             return sorted(path.name for path in found.iterdir())
 
 
@@ -89,7 +89,7 @@ def test_nothing_is_left_of_one_that_fails(folder):
         (target / "model.bin").write_bytes(b"half")
         raise RuntimeError("no")
 
-    with pytest.raises(RuntimeError), ctranslate2_model.entry("name", build, print):
+    with pytest.raises(RuntimeError), ctranslate2.entry("name", build, print):
         pass
     assert [path.name for path in folder.parent.iterdir()] == [".locks"]
 
@@ -97,11 +97,11 @@ def test_nothing_is_left_of_one_that_fails(folder):
 def test_the_hash_is_of_the_content():
     tokenizers = joint_tokenizer()
     tokens = [["a", "b"], ["a", "b"]]
-    first = ctranslate2_model.content_hash(toy_model(tokenizers), tokens)
-    assert ctranslate2_model.content_hash(toy_model(tokenizers), tokens) == first
-    assert ctranslate2_model.content_hash(toy_model(tokenizers, norm_position="pre"), tokens) != first
-    assert ctranslate2_model.content_hash(toy_model(tokenizers), [["a", "b"], ["b", "a"]]) != first
+    first = ctranslate2.content_hash(toy_model(tokenizers), tokens)
+    assert ctranslate2.content_hash(toy_model(tokenizers), tokens) == first
+    assert ctranslate2.content_hash(toy_model(tokenizers, norm_position="pre"), tokens) != first
+    assert ctranslate2.content_hash(toy_model(tokenizers), [["a", "b"], ["b", "a"]]) != first
     changed = toy_model(tokenizers)
     with torch.no_grad():
         changed.model.decoder.layers[0].feed_forward.fc1.bias[0] += 1e-6
-    assert ctranslate2_model.content_hash(changed, tokens) != first
+    assert ctranslate2.content_hash(changed, tokens) != first

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.ctranslate2_search import CTranslate2Search, request_of
+from hf_mlnmt.generation.ctranslate2 import CTranslate2Search, request_of
 from hf_mlnmt.generation.pipeline import ENGINES
 
 pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")

@@ -315,8 +315,8 @@ def test_a_recorded_normalization_is_the_default(ours, tmp_path):
         ({"do_sample": True, "temperature": float("inf")}, "temperature: inf is not a number"),
         ({"do_sample": True, "seed": 2**64}, "seed: 18446744073709551616 is too large: at most 18446744073709551615"),
         ({"do_sample": True, "top_k": -1}, "top_k: -1 is not a whole number"),
-        ({"do_sample": True, "top_p": 3}, "top_p: 3 is no probability"),
-        ({"do_sample": True, "top_p": 0.0}, "top_p: 0.0 is no probability"),
+        ({"do_sample": True, "top_p": 3}, "top_p: must be at most 1, not 3"),
+        ({"do_sample": True, "top_p": 0.0}, "top_p: must be above 0, not 0"),
         ({"prefix": "\udc80"}, r"prefix: U\+DC80 at column 1 is half of a character"),
     ],
 )

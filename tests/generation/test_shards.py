@@ -81,7 +81,7 @@ def test_packed_shards_joined_unpack_to_the_whole(ours, texts, tmp_path):
 def test_every_line_is_in_one_shard(lines):
     sizes = [min(8, lines - start) for start in range(0, lines, 8)]
     for count in range(1, min(len(sizes), 20) + 1):
-        parts = [Shard(number, count).windows(lines, sizes) for number in range(1, count + 1)]
+        parts = [Shard(number, count).windows(sizes) for number in range(1, count + 1)]
         assert [window for windows, _ in parts for window in windows] == list(range(len(sizes)))
         assert [number for _, numbers in parts for number in numbers] == list(range(lines))
         assert max(len(windows) for windows, _ in parts) - min(len(windows) for windows, _ in parts) <= 1

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError, search
 from hf_mlnmt.cli import app
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.tokenizer import train_tokenizer
+from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.wording import Asked, PrefixProcessor, Spelling
@@ -51,7 +51,7 @@ def test_tokens_that_can_spell_the_rest_of_a_word(kind):
     tokenizer = train_tokenizer(text, kind.split()[0], 400, byte_fallback="without" not in kind)
     spelling, vocabulary = Spelling(tokenizer), tokenizer.get_vocab()
     for prefix in ("A ma", "The gree", "A \u20ac"):
-        ids, rest = spelling.prefix(prefix, None, "")
+        ids, rest = spelling.prefix(prefix, TextProcessing(), "")
         assert tokenizer.decode(ids) == prefix.split()[0]
         assert rest.decode() == " " + prefix.split()[1]
         allowed = spelling.continuing(rest)
@@ -68,7 +68,7 @@ def test_tokens_that_can_spell_the_rest_of_a_word(kind):
         assert second == ["<0x82>"]
     else:
         with pytest.raises(UserError, match="line 3: 'A \u2122' has characters that are not in the model's vocabulary"):
-            spelling.prefix("A \u2122", None, "line 3")
+            spelling.prefix("A \u2122", TextProcessing(), "line 3")
 
 
 @pytest.mark.parametrize("family", ["ours", "ours_multilingual", *FAMILIES])
@@ -110,7 +110,9 @@ def test_sampled_with_text_processing_and_in_pieces(pipeline):
         pipeline([first, f"{first} {second}"], target_prefix="A man. A dog.", split="sentences")
     tokenizer = train_tokenizer([*SENTENCES, "(a) , (a) ,"], vocab_size=500)
     moses = TextProcessing("en", moses=True)
-    processed = TranslationPipeline(Parts(our_model(len(tokenizer)), tokenizer, tokenizer, moses, moses))
+    processed = TranslationPipeline(
+        Parts(our_model(len(tokenizer)), Tokenizers(tokenizer, tokenizer, {"source": moses, "target": moses}))
+    )
     assert processed(first, target_prefix="A man, a (re").startswith("A man, a (re")
 
 
@@ -173,7 +175,7 @@ def test_rules_against_repetition_are_those_of_generate_on_the_fast_loops(ours, 
 
 
 def test_rules_that_are_none():
-    with pytest.raises(UserError, match="repetition_penalty: -1 must be above 0"):
+    with pytest.raises(UserError, match="repetition_penalty: must be above 0, not -1"):
         DecodingOptions(repetition_penalty=-1)
     with pytest.raises(UserError, match="repetition_penalty: 'x' is not a number"):
         DecodingOptions(repetition_penalty="x")
@@ -185,7 +187,7 @@ def test_rules_that_are_none():
 
 def test_the_example_of_the_documentation_runs():
     tokenizer = train_tokenizer(SENTENCES, vocab_size=500)
-    pipeline = TranslationPipeline(Parts(our_model(len(tokenizer)), tokenizer, tokenizer))
+    pipeline = TranslationPipeline(Parts(our_model(len(tokenizer)), Tokenizers(tokenizer, tokenizer)))
     text = (Path(__file__).parents[2] / "docs" / "decoding.md").read_text(encoding="utf-8")
     example = text.split("## Words, prefixes, terms, repetition\n```python\n")[1].split("```")[0]
     results = []

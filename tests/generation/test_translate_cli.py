@@ -129,7 +129,7 @@ def test_search_and_sampling_options_reach_generate(ours, monkeypatch):
         (["MODEL", "--length-penalty", "nan"], "length_penalty: nan"),
         (["nowhere", "--length-penalty", "-20"], "length_penalty: -20.0 is not a number from -10 to 10"),
         (["nowhere", "--length-penalty", "1000"], "length_penalty: 1000.0 is not a number from -10 to 10"),
-        (["nowhere", "--sample", "--temperature", "1e-40"], "temperature: 1e-40 must be above 0, at least 1e-30"),
+        (["nowhere", "--sample", "--temperature", "1e-40"], "temperature: must be at least 1e-30, not 1e-40"),
         (["nowhere", "--length-normalization", "gnm"], "did you mean 'gnmt'"),
         (["nowhere", "--sample", "--top-p", "0"], "top_p"),
         (["nowhere", "-o", "/"], "/: is a folder"),

@@ -9,6 +9,7 @@ from helpers.toy_translators import our_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.loading import Parts
 
@@ -34,7 +35,7 @@ def toy_tokenizer() -> PreTrainedTokenizerFast:
 
 def toy_pipeline(seed: int = 0) -> TranslationPipeline:
     tokenizer = toy_tokenizer()
-    return TranslationPipeline(Parts(our_model(len(tokenizer), seed=seed), tokenizer, tokenizer))
+    return TranslationPipeline(Parts(our_model(len(tokenizer), seed=seed), Tokenizers(tokenizer, tokenizer)))
 
 
 def spelt(ids) -> str:

@@ -13,18 +13,12 @@ from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import METRICS
+from hf_mlnmt.evaluation import METRICS, compare
 from hf_mlnmt.evaluation.comparison import in_order, read_comparison
 from hf_mlnmt.evaluation.results import languages_of_test, results_content
 from hf_mlnmt.evaluation.runs import read_run
-from hf_mlnmt.evaluation.significance import (
-    FEWEST_SENTENCES,
-    TOO_FEW,
-    compare_seeds,
-    count_sentences,
-    holm,
-    significance_tests,
-)
+from hf_mlnmt.evaluation.scores import count_sentences
+from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW, compare_seeds, holm
 from hf_mlnmt.reports.comparison import add_runs
 from hf_mlnmt.reports.comparison_page import page_of
 from hf_mlnmt.reports.tables import significance_tables
@@ -48,11 +42,10 @@ def test_a_run_says_each_test_sets_own_language(tmp_path):
 def test_the_numbers_are_the_paired_tests(compared):
     for protocol in ("cased", "classic"):
         systems = {name: OUTPUTS[key] for key, name in NAMES.items()}
-        how = {"protocol": protocol, "language": "de", "seed": 12345, **FEW}
-        expected = significance_tests(systems, sentences(0, 0), **how)
+        expected = compare(systems, sentences(0, 0), protocols=[protocol], language="de", **FEW)
         for key in ("a", "b"):
             found = read_comparison(compared).tests[NAMES[key]]["tested"]["test"][protocol]
-            assert found == {metric: result.to_dict() for metric, result in expected[NAMES[key]].items()}
+            assert found == expected.tests[NAMES[key]]["tested"]["test"][protocol]
     assert NAMES["base"] not in read_comparison(compared).tests
 
 
@@ -101,7 +94,7 @@ def test_a_second_seed_is_added_when_the_first_ones_runs_are_gone(runs, compared
         key: [count_sentences(each[key], sentences(0, 0))["BLEU"] for each in (OUTPUTS, SECOND)] for key in SECOND
     }
     found = comparison.tested(NAMES["a"], "test", "cased", "BLEU")
-    assert found == compare_seeds("BLEU", counts["base"], counts["a"], **FEW).to_dict()
+    assert found == compare_seeds("BLEU", counts["base"], counts["a"], **FEW)
     assert found["welch"] is not None
     scores = comparison.scores(NAMES["a"], "test", "cased", "BLEU")
     page = (output / "README.md").read_text()

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError, search
 from hf_mlnmt.cli import app
-from hf_mlnmt.data.tokenizer import train_tokenizer
+from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.wording import Spelling, Terms
@@ -160,7 +161,7 @@ TEXTS = [*SENTENCES[:4], "", "A green dog."]
 @pytest.fixture(scope="module")
 def pipeline():
     tokenizer = train_tokenizer(SENTENCES, vocab_size=450)
-    return TranslationPipeline(Parts(our_model(len(tokenizer)), tokenizer, tokenizer))
+    return TranslationPipeline(Parts(our_model(len(tokenizer)), Tokenizers(tokenizer, tokenizer)))
 
 
 def test_terms_of_each_text_whatever_the_order(pipeline):
@@ -192,14 +193,14 @@ def test_terms_of_each_text_whatever_the_order(pipeline):
 def test_which_terms_a_text_has(pipeline):
     spelling = Spelling(pipeline.parts.target)
     terms = {"Red house": ["a"], "house": ["b"], "House": ["c"], "U.S.": ["d"], "\u5185\u6838": ["e"], "red": ["f"]}
-    exact, folded = (Terms(terms, fold, spelling, None) for fold in (False, True))
+    exact, folded = (Terms(terms, fold, spelling, TextProcessing()) for fold in (False, True))
     assert list(exact.of("A Red  house and houses, greenhouse.")) == ["Red house"]
     assert list(exact.of("(house) HOUSE House red-house")) == ["house", "House", "red"]
     assert list(folded.of("A RED House")) == ["red house"]
     assert folded.targets["house"] == ["b", "c"]
     assert list(exact.of("the U.S. and \u65b0\u5185\u6838\u7684")) == ["U.S.", "\u5185\u6838"]
     assert not exact.of("reds")
-    ids = Terms({"a": ["dog"]}, False, spelling, None).of("a")["a"]
+    ids = Terms({"a": ["dog"]}, False, spelling, TextProcessing()).of("a")["a"]
     assert [pipeline.parts.target.convert_ids_to_tokens(one)[0][0] for one in ids] == ["\u2581"]
 
 

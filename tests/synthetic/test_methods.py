@@ -30,11 +30,11 @@ def test_defaults_are_the_methods_own():
         ({"name": "sample"}, "did you mean 'sampling'"),
         ({"name": "beam", "top_k": 5}, "top_k is no option of the method beam, but of top-k"),
         ({"name": "greedy", "seed": 1}, "seed is no option of the method greedy"),
-        ({"name": "noised", "drop": 1.0}, "drop is a probability"),
-        ({"name": "noised", "swap": -1}, "swap is by how many places"),
+        ({"name": "noised", "drop": 1.0}, "drop must be at least 0 and below 1"),
+        ({"name": "noised", "swap": -1}, "swap must be at least 0, not -1"),
         ({"name": "noised", "filler": "two words"}, "filler must be one word"),
         ({"name": "beam", "beams": 0}, "beams must be at least 1"),
-        ({"name": "noised", "seed": 2**64}, "seed must be at most 18446744073709551615"),
+        ({"name": "noised", "seed": 2**64}, "seed must be at most 18,446,744,073,709,551,615"),
     ],
 )
 def test_options_that_cannot_be(options, message):

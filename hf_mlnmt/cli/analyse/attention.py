@@ -11,6 +11,7 @@ from hf_mlnmt.cli.options import decoding_options, option
 from hf_mlnmt.cli.terminal import finish, load_systems, tell
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_folder_name
+from hf_mlnmt.generation.options import DecodingOptions
 
 What = StrEnum("What", ["distance", "entropy", "divergence", "dependency", "alignments", "maps", "coverage"])
 
@@ -42,7 +43,7 @@ def attention(
     source_language: options.From = None,
     target_language: options.To = None,
     *,
-    decoding: dict[str, Any],
+    decoding: DecodingOptions,
     device: options.Device = None,
 ) -> None:
     """Measure and draw what attention looks at: JSON, csv, png and svg in the folder --output.
@@ -103,7 +104,7 @@ def attention(
             if question == "maps":
                 study = source_attention.map_study(systems, used, side or "source", layer, head)
             else:
-                study = source_attention.coverage_study(systems, used, layer, head, decoding["num_beams"])
+                study = source_attention.coverage_study(systems, used, layer, head, decoding.num_beams)
         settings = {"source": str(source), "seed": seed, "renormalize": renormalize, "over_heads": over_heads}
-        settings |= {"beams": decoding["num_beams"]} if question == "coverage" else {}
+        settings |= {"beams": decoding.num_beams} if question == "coverage" else {}
         finish(study, output, {**settings, "summed": summed, **used.settings(), "systems": classes})

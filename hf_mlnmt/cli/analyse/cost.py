@@ -9,6 +9,7 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import NamedPath, OutputFolder, by_name, decoding_options, named_argument, option, use_threads
 from hf_mlnmt.cli.terminal import finish, tell
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.options import DecodingOptions
 
 
 @decoding_options(num_beams=1)
@@ -28,7 +29,7 @@ def cost(
     threads: options.Threads = 1,
     device: str = options.machine("cpu", "cpu or cuda."),
     *,
-    decoding: dict[str, Any],
+    decoding: DecodingOptions,
 ) -> None:
     """Measure what systems cost beside the first: JSON, csv, png and svg in the folder --output.
 
@@ -63,7 +64,7 @@ def cost(
             raise UserError(f"--length {length}: {name} reads {positions} tokens (max_position_embeddings) at most.")
     drawn = min([vocabulary, *(config.vocab_size for config in configs.values())])
     keep = shape != "base" and len(configs) <= 8
-    work = Work(drawn, tokens, length, batch, decoding["num_beams"], steps, rounds, device, keep)
+    work = Work(drawn, tokens, length, batch, decoding.num_beams, steps, rounds, device, keep)
     if device == "cpu":
         keep_memory()  # as our trainer does
     study = cost_study(configs, work, tell)

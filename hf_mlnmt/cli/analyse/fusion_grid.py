@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import TRANSLATION, argument, decoding_options, option
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.options import DecodingOptions
 
 
 @decoding_options(*TRANSLATION, without=("alpha", "beta"), progress=True)
@@ -24,7 +25,7 @@ def fusion_grid(
     sentences: int | None = option(None, "Take only so many first sentences: a rough grid in less time.", min=1),
     device: options.Device = None,
     *,
-    decoding: dict[str, Any],
+    decoding: DecodingOptions,
 ) -> None:
     """Translate and score a development set with every alpha and beta of a grid; print, keep and draw the scores.
 
@@ -56,10 +57,10 @@ def fusion_grid(
     pipeline = TranslationPipeline.from_pretrained(model, device=device)
     if normalization is not None and hasattr(pipeline.model, "factors"):
         pipeline.model.config.normalization = normalization
-    progress = decoding.pop("progress", False)
-    grid = Grid(pipeline, sources, references, output, alpha, beta, {"batch_tokens": 4096, **decoding})
+    asked = {name: value for name, value in decoding.given.items() if name != "progress"}
+    grid = Grid(pipeline, sources, references, output, alpha, beta, {"batch_tokens": 4096, **asked})
     tell(f"{len(grid.points)} points, {len(grid.missing())} to do, {grid.normalization}-level normalization")
-    rows = grid.run(progress)
+    rows = grid.run(decoding.progress)
     top = best(rows)
     print_rows("BLEU", summary(rows))
     typer.echo(f"best: alpha {top['alpha']:g}, beta {top['beta']:g}, BLEU {top['BLEU']:.2f}")

@@ -10,6 +10,7 @@ from hf_mlnmt.cli.evaluate import Language, Resamples, Seed, Trials
 from hf_mlnmt.cli.options import TRANSLATION, decoding_options, option
 from hf_mlnmt.cli.terminal import finish, load_systems, tell
 from hf_mlnmt.files import check_folder_name
+from hf_mlnmt.generation.options import DecodingOptions
 
 Question = StrEnum("Question", ["layers", "auxiliaries", "decoders"])
 
@@ -27,7 +28,7 @@ def masking(
     trials: Trials = 10_000,
     seed: Seed = 12345,
     *,
-    decoding: dict[str, Any],
+    decoding: DecodingOptions,
     device: options.Device = None,
 ) -> None:
     """Translate a test set with each part of a model left out, and compare with the whole model.
@@ -54,6 +55,6 @@ def masking(
     how: dict[str, Any] = {"protocol": protocol, "language": language}
     how |= {"bootstrap": bootstrap, "trials": trials, "seed": seed}
     questions: Any = what or None
-    study = masking_study(load_systems(models, device), sources, references, questions, decoding, tell, **how)
+    study = masking_study(load_systems(models, device), sources, references, questions, decoding.given, tell, **how)
     files = {"source": str(source), "references": [str(path) for path in reference]}
-    finish(study, output, {**files, **how, "decoding": decoding})
+    finish(study, output, {**files, **how, "decoding": decoding.given})
