@@ -232,7 +232,7 @@ Form = Any
 one fits; [form] for a list, [form, form] for one of two; for an object {"key": form, "key?": form of a key that may
 lack, ...: form of all others}."""
 _WORDS = {dict: "a JSON object", list: "a list", str: "a text", int: "a whole number", float: "a number"}
-_WORDS[bool] = "true or false"
+_WORDS |= {bool: "true or false", None: "null"}
 
 
 def misfit(value: Any, form: Form, place: str = "") -> str | None:
