@@ -34,15 +34,15 @@ WEIGHTS_INDEX = "model.safetensors.index.json"
 TARGET_TOKENIZER = "target_tokenizer"
 LANGUAGE_TOKENIZERS = "tokenizers"
 TEXT_PROCESSING = "text_processing.json"
-RESULTS = "results.json"
+RESULTS, RESULTS_SCHEMA = "results.json", "hf_mlnmt.results/1"
 CARD = "README.md"
 ADAPTER = "adapter_config.json"  # of PEFT: in a folder without config.json, of an adapter alone
 CURVES = "curves.png"
 MODELS_OF_A_RUN = ("average", "best")
 # Patterns. What a tokenizer of any kind consists of, and what is done to text before it:
-_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _OTHER_TOKENIZERS = ("vocab*.json", "vocab*.txt", "merges.txt", "*.spm", "*.model")
-TEXT_FILES = (*_TOKENIZERS, *_OTHER_TOKENIZERS, TARGET_TOKENIZER, LANGUAGE_TOKENIZERS, TEXT_PROCESSING)
+TEXT_FILES = (*TOKENIZERS, *_OTHER_TOKENIZERS, TARGET_TOKENIZER, LANGUAGE_TOKENIZERS, TEXT_PROCESSING)
 # What decides what a model writes:
 MODEL_FILES = (CONFIG, GENERATION_CONFIG, "*.safetensors", *TEXT_FILES)
 # Everything but the weights:
@@ -52,8 +52,8 @@ _SIZES = re.compile(r"(vocab_size|d_model|d_ff|_dim|hidden_size|intermediate_siz
 # What the JSON of a model folder is to be. What else is in it Transformers checks as it reads it (`read_config`).
 _WHOLE, _NUMBER, _TRUTH = (None, int), (None, float), (None, bool)
 _TRUTHS = "use_cache do_sample renormalize_logits remove_invalid_values return_dict_in_generate token_healing"
-_TRUTHS += " output_scores output_logits output_attentions output_hidden_states use_mtp low_memory disable_compile"
-_NO_TRANSLATION = "stop_strings constraints force_words_ids watermarking_config penalty_alpha dola_layers"
+_TRUTHS += " output_scores output_logits output_attentions output_hidden_states low_memory disable_compile"
+_NO_TRANSLATION = "stop_strings constraints force_words_ids watermarking_config penalty_alpha dola_layers use_mtp"
 FORMS: dict[str, Form] = {
     CONFIG: {
         **{
@@ -78,6 +78,10 @@ FORMS: dict[str, Form] = {
         **{"bad_words_ids?": (None, [[int]]), "sequence_bias?": (None, [[[int], float]])},
         **{"exponential_decay_length_penalty?": (None, [int, float]), "max_time?": _NUMBER, "top_h?": _NUMBER},
     },
+    TEXT_PROCESSING: {"source?": dict, "target?": dict},
+    "tokenizer.json": {"model?": dict},
+    "special_tokens_map.json": {...: (None, str, dict, [(str, dict)])},
+    "added_tokens.json": {...: int},
     ADAPTER: {"base_model_name_or_path": str},
     WEIGHTS_INDEX: {"metadata": dict, "weight_map": {...: str}},
 }

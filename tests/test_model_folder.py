@@ -310,6 +310,27 @@ def test_a_generation_config_of_another_form_is_refused_by_all_that_load(folder,
 
 
 @pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("text_processing.json", {"source": None}, "source: expected a JSON object, not null"),
+        ("text_processing.json", {"target": []}, r"target: expected a JSON object, not \[\]"),
+        ("special_tokens_map.json", [], "expected a JSON object, found list"),
+        ("special_tokens_map.json", {"bos_token": -1}, "bos_token: expected a list, not -1"),
+        ("special_tokens_map.json", b"\xef\xbb\xbf{}", "not valid JSON .*BOM"),
+        ("added_tokens.json", {"<bt>": "x"}, '<bt>: expected a whole number, not "x"'),
+        ("tokenizer.json", {"model": 5}, "model: expected a JSON object, not 5"),
+    ],
+)
+def test_a_file_of_a_tokenizer_of_another_form_is_refused_by_name(folder, file, content, message):
+    (folder / file).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    for read in (TranslationPipeline.from_pretrained, READERS["publish"]):
+        with pytest.raises(UserError, match=rf"{re.escape(file)}: {message}"):
+            read(folder)
+    with suppress(UserError):
+        describe(folder)
+
+
+@pytest.mark.parametrize(
     ("field", "value", "message"),
     [
         ("bad_words_ids", [], r"bad_words_ids: \[\] is no list of lists"),

@@ -27,6 +27,7 @@ from hf_mlnmt.model_folder import (
     LANGUAGE_TOKENIZERS,
     TARGET_TOKENIZER,
     TEXT_PROCESSING,
+    TOKENIZERS,
     fetch_small_files,
     first_line,
     note_tokenizers,
@@ -306,6 +307,8 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     except UserError:
         raise
     except Exception as error:  # the Rust side raises bare Exception for a broken file, a missing one is a TypeError
+        for name in TOKENIZERS:
+            read_part(folder, name)  # whose message names file and key
         why = "a file of it is missing" if isinstance(error, TypeError) else first_line(error)
         if "trust_remote_code" in str(error):  # an argument of Transformers, for a Hub name
             why = "it is made by code in this folder, which is run by translate --trust-remote-code alone"
