@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import batches_by_tokens, pad
 from hf_mlnmt.generation.languages import Direction, direction, has_modules, language_codes
@@ -93,6 +94,8 @@ def embed_file(
     """
     chosen = pooling or default_pooling(parts.model)
     texts = list(read_lines(file))
+    if not any(map(is_visible, texts)):
+        raise UserError(f"{file}: every line is blank: there is no text to embed.")
     row = int(chosen) if chosen.isdigit() else chosen
     with progress_bar(len(texts)) as update:
         return embed_texts(parts, texts, language, row, progress=update, target_language=target_language)

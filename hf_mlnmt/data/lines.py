@@ -51,6 +51,7 @@ def read_lines(
     max_characters: int = MAX_CHARACTERS,
     *,
     keep_controls: bool = False,
+    may_be_empty: bool = False,
     remedy: str = "Mend the file.",
 ) -> Iterator[str]:
     """Yield the lines of a UTF-8 file without their ends; empty lines included.
@@ -58,10 +59,11 @@ def read_lines(
     It is plain, or packed as gz, bz2, xz, zst or a zip of one file: told by its first bytes, not by its name.
 
     A line ends at \\n or \\r\\n and nowhere else (not at U+2028, as str.splitlines would have it). A byte-order mark is
-    removed. Raises UserError for a file that is missing, empty, damaged or no text, and for a line with invalid
-    UTF-8, NUL or another control character, or over `max_characters`: with the line's number. With `bad`, such a line
-    is instead reported as bad(reason, line number, text) and yielded, so that its partner keeps its place. With
-    `keep_controls`, control characters are allowed. `remedy` ends the message: what the user of this reader can do.
+    removed. Raises UserError for a file that is missing, empty (unless it `may_be_empty`), damaged or no text, and for
+    a line with invalid UTF-8, NUL or another control character, or over `max_characters`: with the line's number. With
+    `bad`, such a line is instead reported as bad(reason, line number, text) and yielded, so that its partner keeps its
+    place. With `keep_controls`, control characters are allowed. `remedy` ends the message: what the user of this
+    reader can do.
     """
     path = Path(path)
     number = 0
@@ -74,7 +76,7 @@ def read_lines(
             if problem and bad is not None:
                 bad(reason_of(problem), number, text)
             yield text
-    if number == 0:
+    if number == 0 and not may_be_empty:
         raise UserError(f"{path}: the file is empty. Give a file with one sentence a line.")
 
 

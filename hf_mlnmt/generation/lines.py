@@ -70,8 +70,8 @@ class Shard:
         """
         if len(sizes) < self.count:
             raise UserError(
-                f"--shard {self}: {lines:,} lines are {len(sizes)} windows of {max(sizes):,}, which cannot be divided "
-                f"among {self.count} shards. "
+                f"--shard {self}: {lines:,} lines are {len(sizes)} windows of {max(sizes, default=0):,}, which cannot "
+                f"be divided among {self.count} shards. "
                 + (f"Give every shard --window {lines // self.count}." if lines >= self.count else "Take fewer shards.")
             )
         first, end = (len(sizes) * number // self.count for number in (self.number - 1, self.number))
@@ -148,8 +148,8 @@ def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
 
 
 def _lines(path: str | Path) -> Iterator[str]:
-    """Yields a file's lines, as strict as a pipe's: of any length, control characters as they are."""
-    lines = read_lines(path, max_characters=10**9, keep_controls=True, remedy=_REMEDY)
+    """Yields a file's lines, as strict as a pipe's: any number, of any length, control characters as they are."""
+    lines = read_lines(path, max_characters=10**9, keep_controls=True, may_be_empty=True, remedy=_REMEDY)
     for number, line in enumerate(lines, start=1):
         if "\0" in line:
             raise UserError(f"{path}, line {number}: {_NUL}")
