@@ -51,9 +51,10 @@ SMALL_FILES = ("*.json", "*.spm", "*.model", "*.txt", f"{TARGET_TOKENIZER}/*", f
 _SIZES = re.compile(r"(vocab_size|d_model|d_ff|_dim|hidden_size|intermediate_size|heads|(?P<layers>layers|n_layer))$")
 # What the JSON of a model folder is to be. What else is in it Transformers checks as it reads it (`read_config`).
 _WHOLE, _NUMBER, _TRUTH = (None, int), (None, float), (None, bool)
-_TRUTHS = "use_cache do_sample renormalize_logits remove_invalid_values return_dict_in_generate token_healing"
+_TRUTHS = "use_cache do_sample renormalize_logits remove_invalid_values return_dict_in_generate"
 _TRUTHS += " output_scores output_logits output_attentions output_hidden_states low_memory disable_compile"
-_NO_TRANSLATION = "stop_strings constraints force_words_ids watermarking_config penalty_alpha dola_layers use_mtp"
+_UNUSED = "stop_strings constraints force_words_ids watermarking_config penalty_alpha dola_layers prefill_chunk_size"
+_UNUSED += " prompt_lookup_num_tokens assistant_early_exit"
 FORMS: dict[str, Form] = {
     CONFIG: {
         **{
@@ -73,7 +74,9 @@ FORMS: dict[str, Form] = {
         **{f"{name}_token_id?": _WHOLE for name in ("bos", "pad", "decoder_start", "forced_bos")},
         **{f"{name}_token_id?": (None, int, [int]) for name in ("eos", "forced_eos")},
         **{f"{name}?": _TRUTH for name in _TRUTHS.split()},
-        **{f"{name}?": None for name in _NO_TRANSLATION.split()},
+        **{f"{name}?": None for name in _UNUSED.split()},
+        **{f"{name}?": (None, False) for name in ("use_mtp", "token_healing", "is_assistant")},
+        **{"recombine?": _WHOLE, "num_return_sequences?": _WHOLE, "length_normalization?": (None, str)},
         **{f"{name}?": (None, [int]) for name in ("suppress_tokens", "begin_suppress_tokens")},
         **{"bad_words_ids?": (None, [[int]]), "sequence_bias?": (None, [[[int], float]])},
         **{"exponential_decay_length_penalty?": (None, [int, float]), "max_time?": _NUMBER, "top_h?": _NUMBER},

@@ -296,6 +296,10 @@ def test_a_config_that_no_model_has_is_refused_before_one_is_built(folder, conte
         ("begin_suppress_tokens", 5, "begin_suppress_tokens: expected a list, not 5"),
         ("exponential_decay_length_penalty", 5, "exponential_decay_length_penalty: expected a list, not 5"),
         ("exponential_decay_length_penalty", [1], "exponential_decay_length_penalty: expected a list of 2"),
+        ("is_assistant", True, "is_assistant: expected false, not true"),
+        ("prompt_lookup_num_tokens", 5, "prompt_lookup_num_tokens: expected null"),
+        ("length_normalization", 5, "length_normalization: expected a text, not 5"),
+        ("recombine", True, "recombine: expected a whole number, not true"),
         ("forced_bos_token_id", [1], "forced_bos_token_id: expected a whole number"),
         ("forced_eos_token_id", True, "forced_eos_token_id: expected a list"),
         ("sequence_bias", [[1, 2]], r"sequence_bias\.0\.0: expected a list"),
@@ -330,6 +334,15 @@ def test_a_file_of_a_tokenizer_of_another_form_is_refused_by_name(folder, file, 
         describe(folder)
 
 
+def test_a_tokenizer_that_its_library_cannot_read_is_refused(folder):
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["post_processor"]["special_tokens"] = {}  # at which tokenizers panics
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"the tokenizer cannot be loaded \(no entry found"):
+        load_tokenizers(folder)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -337,6 +350,7 @@ def test_a_file_of_a_tokenizer_of_another_form_is_refused_by_name(folder, file, 
         ("suppress_tokens", [10**6], r"suppress_tokens: \[1000000\] are no numbers of tokens"),
         ("begin_suppress_tokens", [-1], "begin_suppress_tokens: "),
         ("sequence_bias", [[[10**6], 1.0]], "sequence_bias: "),
+        ("recombine", 2, "recombine: joins beams"),
         ("repetition_penalty", 5, None),  # a whole number is a number
         ("encoder_repetition_penalty", 2, None),
     ],
@@ -345,7 +359,7 @@ def test_a_generation_config_names_tokens_and_numbers_that_can_be(folder, field,
     path = folder / "generation_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
     with nullcontext() if message is None else pytest.raises(UserError, match=message):
-        TranslationPipeline.from_pretrained(folder)("A man.")
+        TranslationPipeline.from_pretrained(folder)("A man.", num_beams=1)
 
 
 def test_a_model_that_is_said_not_to_translate_is_not_loaded_as_one_that_does(folder):
