@@ -350,7 +350,6 @@ def test_a_tokenizer_that_its_library_cannot_read_is_refused(folder):
         ("suppress_tokens", [10**6], r"suppress_tokens: \[1000000\] are no numbers of tokens"),
         ("begin_suppress_tokens", [-1], "begin_suppress_tokens: "),
         ("sequence_bias", [[[10**6], 1.0]], "sequence_bias: "),
-        ("recombine", 2, "recombine: joins beams"),
         ("repetition_penalty", 5, None),  # a whole number is a number
         ("encoder_repetition_penalty", 2, None),
     ],

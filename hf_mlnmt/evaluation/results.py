@@ -34,8 +34,10 @@ FORM: Form = {
     "outputs?": {...: {...: dict}},
     "budget?": (None, {f"{name}?": (None, float) for name in _COUNTED}),
     "seed?": (None, int),
-    "parameters?": object,
-    **dict.fromkeys(("versions?", "decoding?", "significance?", "languages?", "recipe?"), dict),
+    "parameters?": (None, int),
+    "data?": (None, str, {"train?": (None, str, dict, list)}),
+    "languages?": {"source?": (None, str), "target?": (None, str)},
+    **dict.fromkeys(("versions?", "decoding?", "significance?", "recipe?"), dict),
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "sacrebleu", "sacremoses")
 

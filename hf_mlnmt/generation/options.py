@@ -347,13 +347,10 @@ class DecodingOptions:
                 arguments[name] = getattr(self, name)
         arguments |= {name: getattr(self, name) for name in REPETITION if getattr(self, name) is not None}
         arguments |= self.scales(model)
-        recombine = (
-            self.recombine if self.recombine is not None else getattr(model.generation_config, "recombine", None)
-        )
-        if recombine is not None:
+        if self.recombine is not None:
             if beams == 1:
                 raise UserError("recombine: joins beams that share their last tokens; say num_beams (--beams) too.")
-            arguments["recombine"] = recombine
+            arguments["recombine"] = self.recombine
         return {**arguments, **self._length_limit(model), **direction.generate, **self.generate}
 
     def scales(self, model: Any) -> dict[str, float]:
