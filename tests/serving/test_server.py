@@ -113,7 +113,7 @@ def test_libretranslate_aio(server, german):
         assert [len(others) for others in more.alternatives] == [1, 1]
         assert client.detect("Ein Mann fährt mit dem Fahrrad durch die Altstadt.")[0].language == "de"
         assert (client.languages()[0].targets, client.health()) == (["de", "fr"], True)
-        assert client.frontend_settings().language.source.code == "en"
+        assert client.frontend_settings().language.source.code == "auto"
 
 
 @pytest.mark.parametrize(
