@@ -54,12 +54,13 @@ def load_system(
     reference_names: Iterable[str | Path],
     *,
     device: str | None = None,
+    keep: Path | None = None,
     **decoding: Any,
 ) -> SystemOutput:
     """Loads the outputs of a model (a folder or Hub name) or of a hypothesis file, as many as there are references.
 
     A model translates the file `source`; numbers of lines, and the languages that names and the model's results say,
-    are compared before it starts.
+    are compared before it starts. `keep`: as of `translate`.
     """
     is_text = Path(path).is_file()
     file = path if is_text else source
@@ -75,18 +76,54 @@ def load_system(
             check_language(name, language, f"{path} translates {how}", "Give files of the model's direction.")
     lines = read_texts(file)
     check_counts(lines, references, [str(file), *map(str, reference_names)])
-    return SystemOutput(str(path), lines) if is_text else translate(path, lines, device=device, **decoding)
+    if is_text:
+        return SystemOutput(str(path), lines)
+    return translate(path, lines, file, device=device, keep=keep, **decoding)
 
 
-def translate(model: str | Path, sources: Sequence[str], *, device: str | None = None, **decoding: Any) -> SystemOutput:
-    """Translates with a model. `decoding`: TranslationPipeline's arguments, None for its default."""
+def translate(
+    model: str | Path,
+    sources: Sequence[str],
+    file: str | Path,
+    *,
+    device: str | None = None,
+    keep: Path | None = None,
+    **decoding: Any,
+) -> SystemOutput:
+    """Translates the lines of a file with a model. `decoding`: TranslationPipeline's arguments, None for its default.
+
+    keep: where the translations are written as they come; stopped, the same call goes on from there.
+    """
     from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
 
     options = {key: value for key, value in decoding.items() if value is not None}
-    DecodingOptions.of(options)  # mistakes are found before the model is loaded
+    asked = DecodingOptions.of(options)  # mistakes are found before the model is loaded
     pipeline = TranslationPipeline.from_pretrained(str(model), device=device)
-    lines = list(pipeline(list(sources), progress=True, **options))
+    if keep is None:
+        lines = list(pipeline(list(sources), progress=True, **options))
+    else:
+        lines = _kept(pipeline, str(model), asked, str(file), len(sources), keep)
     keys = ("num_beams", "length_penalty", "early_stopping", "max_new_tokens", "max_length")
     defaults = {key: getattr(pipeline.model.generation_config, key, None) for key in keys}
     search = {key: value for key, value in {**defaults, **options}.items() if value is not None}
     return SystemOutput(str(model), lines, pipeline.model.num_parameters(), search)
+
+
+def _kept(pipeline: Any, model: str, decoding: Any, file: str, count: int, keep: Path) -> list[str]:
+    """Translates a file's lines into another, as `hf-mlnmt translate -o` does; returns the translations."""
+    from hf_mlnmt.generation.journal import identity_of_model
+    from hf_mlnmt.generation.lines import WINDOW, identities, made_from, opened, text_groups, translate_groups
+    from hf_mlnmt.generation.pipeline import TranslationCall, progress_bar
+
+    new: list[str] = []
+    about = made_from(identity_of_model(model), identities([file]), decoding)
+    with opened(keep, about) as (done, write), progress_bar(count) as update:
+        update(done)
+
+        def noted(text: str, lines: int) -> None:
+            write(text, lines)
+            new.extend(text.split("\n")[:-1])
+
+        groups = text_groups([file], WINDOW)
+        translate_groups(TranslationCall(pipeline, decoding), groups, noted, done=done, update=update)
+    return [*(read_texts(keep)[:done] if done else []), *new]

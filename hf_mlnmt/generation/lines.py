@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.pipeline import Hypothesis, TranslationCall, TranslationPipeline
 
 STANDARD_INPUT = "-"
+WINDOW = 2048  # lines of a file that are read and sorted by length together
 FIRST_WINDOW = 64  # lines that are translated first, so that translations are seen soon
 _NOTHING: dict[str, Any] = {"model": None, "text": [], "settings": {}}
 _MADE_FROM = {"model": (None, {"name": str, "files": dict}), "settings": dict}
@@ -296,7 +297,8 @@ def format_result(
 
     links = [None if best.alignment is None else to_pharaoh(best.alignment) for best in result]
     if not jsonl:
-        shown = [best.text if plain else f"{number} ||| {best.text} ||| {best.score:.6f}" for best in result]
+        texts = [best.text.replace("\n", " ") for best in result]
+        shown = [text if plain else f"{number} ||| {text} ||| {best.score:.6f}" for text, best in zip(texts, result)]
         return "\n".join(line if link is None else f"{line} ||| {link}" for line, link in zip(shown, links))
     records, numbers = [], ("score", "log_probability", "length")
     for best, link in zip(result, links):
