@@ -231,7 +231,13 @@ Form = Any
 """What a JSON value is to be: a type (float: any finite number, int: a whole one), None, False, or a tuple of forms
 of which one fits; [form] for a list, [form, form] for one of two; for an object {"key": form, "key?": form of a key
 that may lack, ...: form of all others}."""
-_WORDS = {dict: "a JSON object", list: "a list", str: "a text", int: "a whole number", float: "a number"}
+_WORDS: dict[Any, str] = {
+    dict: "a JSON object",
+    list: "a list",
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+}
 _WORDS |= {bool: "true or false", None: "null", False: "false"}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import yaml
@@ -104,10 +105,10 @@ def direction_of(folder: str | Path) -> Direction | None:
 def keep_direction(folders: Sequence[str | Path], new: Path, name: str) -> None:
     """Writes into `new`, a model made of those in the folders, results that say their direction and the data of the
     first whose direction is known; nothing where none is."""
-    pairs = {folder: direction_of(folder) for folder in folders}
-    if folder := next((folder for folder, pair in pairs.items() if pair), None):
-        content = {"schema": RESULTS_SCHEMA, "system": name, "data": read_json(Path(folder) / RESULTS).get("data")}
-        write_json(new / RESULTS, {**content, "languages": dict(zip(("source", "target"), pairs[folder]))})
+    known = ((Path(folder), pair) for folder in folders if (pair := direction_of(folder)))
+    for folder, (source, target) in islice(known, 1):
+        content = {"schema": RESULTS_SCHEMA, "system": name, "data": read_json(folder / RESULTS).get("data")}
+        write_json(new / RESULTS, {**content, "languages": {"source": source, "target": target}})
 
 
 def check_same_direction(folders: Sequence[str | Path], remedy: str) -> None:

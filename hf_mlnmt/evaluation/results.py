@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.scores import ProtocolName, Scores
 from hf_mlnmt.files import Form, check_file, misfit, write_json
-from hf_mlnmt.model_folder import RESULTS_SCHEMA as SCHEMA
+from hf_mlnmt.model_folder import RESULTS_SCHEMA
 
 if TYPE_CHECKING:
     from hf_mlnmt.evaluation.outputs import SystemOutput
 
+SCHEMA = RESULTS_SCHEMA
 _LARGEST = 1e6  # score; every metric has smaller ones
 _COUNTED = ("steps", "epochs", "seconds", "cpu_minutes", "target_tokens", "processes")  # of a budget
 FORM: Form = {
