@@ -226,11 +226,17 @@ def _unpacked(path: Path) -> bytes:
 
 
 Form = Any
-"""What a JSON value is to be: a type (float: any finite number, int: a whole one), None, or a tuple of forms of which
-one fits; [form] for a list, [form, form] for one of two; for an object {"key": form, "key?": form of a key that may
-lack, ...: form of all others}."""
-_WORDS = {dict: "a JSON object", list: "a list", str: "a text", int: "a whole number", float: "a number"}
-_WORDS[bool] = "true or false"
+"""What a JSON value is to be: a type (float: any finite number, int: a whole one), None, False, or a tuple of forms
+of which one fits; [form] for a list, [form, form] for one of two; for an object {"key": form, "key?": form of a key
+that may lack, ...: form of all others}."""
+_WORDS: dict[Any, str] = {
+    dict: "a JSON object",
+    list: "a list",
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+}
+_WORDS |= {bool: "true or false", None: "null", False: "false"}
 
 
 def misfit(value: Any, form: Form, place: str = "") -> str | None:
@@ -242,7 +248,7 @@ def misfit(value: Any, form: Form, place: str = "") -> str | None:
     if kind in (int, float):
         fits = isinstance(value, (int, kind)) and not isinstance(value, bool) and math.isfinite(value)
     else:
-        fits = value is None if kind is None else isinstance(value, kind)
+        fits = value is kind if kind in (None, False) else isinstance(value, kind)
     if not fits or (isinstance(form, list) and len(form) > 1 and len(value) != len(form)):
         expected = f"a list of {len(form)}" if fits else _WORDS.get(kind, "another value")
         return f"{place}: expected {expected}, not {json.dumps(value)[:60]}.".removeprefix(": ")

@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import yaml
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import read_json
-from hf_mlnmt.model_folder import CONFIG, RESULTS
+from hf_mlnmt.files import read_json, write_json
+from hf_mlnmt.model_folder import CONFIG, RESULTS, RESULTS_SCHEMA
 
 # Two letters and three of each: ISO 639-1; the forms of libraries; the usual kind of what is a group in ISO 639-3.
 _TWO_AND_THREE = (
@@ -99,6 +100,15 @@ def direction_of(folder: str | Path) -> Direction | None:
     source, target = (languages.get(side) or marian.get(f"{side}_lang") for side in ("source", "target"))
     known = all(isinstance(code, str) and base_language(code) in _CODES for code in (source, target))
     return (str(source), str(target)) if known else None  # Marian's "mul" is none
+
+
+def keep_direction(folders: Sequence[str | Path], new: Path, name: str) -> None:
+    """Writes into `new`, a model made of those in the folders, results that say their direction and the data of the
+    first whose direction is known; nothing where none is."""
+    known = ((Path(folder), pair) for folder in folders if (pair := direction_of(folder)))
+    for folder, (source, target) in islice(known, 1):
+        content = {"schema": RESULTS_SCHEMA, "system": name, "data": read_json(folder / RESULTS).get("data")}
+        write_json(new / RESULTS, {**content, "languages": {"source": source, "target": target}})
 
 
 def check_same_direction(folders: Sequence[str | Path], remedy: str) -> None:

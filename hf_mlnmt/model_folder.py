@@ -34,15 +34,15 @@ WEIGHTS_INDEX = "model.safetensors.index.json"
 TARGET_TOKENIZER = "target_tokenizer"
 LANGUAGE_TOKENIZERS = "tokenizers"
 TEXT_PROCESSING = "text_processing.json"
-RESULTS = "results.json"
+RESULTS, RESULTS_SCHEMA = "results.json", "hf_mlnmt.results/1"
 CARD = "README.md"
 ADAPTER = "adapter_config.json"  # of PEFT: in a folder without config.json, of an adapter alone
 CURVES = "curves.png"
 MODELS_OF_A_RUN = ("average", "best")
 # Patterns. What a tokenizer of any kind consists of, and what is done to text before it:
-_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _OTHER_TOKENIZERS = ("vocab*.json", "vocab*.txt", "merges.txt", "*.spm", "*.model")
-TEXT_FILES = (*_TOKENIZERS, *_OTHER_TOKENIZERS, TARGET_TOKENIZER, LANGUAGE_TOKENIZERS, TEXT_PROCESSING)
+TEXT_FILES = (*TOKENIZERS, *_OTHER_TOKENIZERS, TARGET_TOKENIZER, LANGUAGE_TOKENIZERS, TEXT_PROCESSING)
 # What decides what a model writes:
 MODEL_FILES = (CONFIG, GENERATION_CONFIG, "*.safetensors", *TEXT_FILES)
 # Everything but the weights:
@@ -50,7 +50,11 @@ SMALL_FILES = ("*.json", "*.spm", "*.model", "*.txt", f"{TARGET_TOKENIZER}/*", f
 # Fields of a config that weights have as a dimension, and those that say how often there are such weights.
 _SIZES = re.compile(r"(vocab_size|d_model|d_ff|_dim|hidden_size|intermediate_size|heads|(?P<layers>layers|n_layer))$")
 # What the JSON of a model folder is to be. What else is in it Transformers checks as it reads it (`read_config`).
-_TOKEN, _TRUTH = (None, int), (None, bool)
+_WHOLE, _NUMBER, _TRUTH = (None, int), (None, float), (None, bool)
+_TRUTHS = "use_cache do_sample renormalize_logits remove_invalid_values return_dict_in_generate"
+_TRUTHS += " output_scores output_logits output_attentions output_hidden_states low_memory disable_compile"
+_UNUSED = "stop_strings constraints force_words_ids watermarking_config penalty_alpha dola_layers prefill_chunk_size"
+_UNUSED += " prompt_lookup_num_tokens assistant_early_exit"
 FORMS: dict[str, Form] = {
     CONFIG: {
         "model_type?": str,
@@ -61,9 +65,20 @@ FORMS: dict[str, Form] = {
         **dict.fromkeys(("auto_map?", "quantization_config?"), (None, dict)),
     },
     GENERATION_CONFIG: {
-        **{f"{name}_token_id?": _TOKEN for name in ("bos", "pad", "decoder_start")},
-        **{"eos_token_id?": (None, int, [int]), "use_cache?": _TRUTH, "do_sample?": _TRUTH, "max_time?": (None, float)},
+        **{f"{name}_token_id?": _WHOLE for name in ("bos", "pad", "decoder_start", "forced_bos")},
+        **{f"{name}_token_id?": (None, int, [int]) for name in ("eos", "forced_eos")},
+        **{f"{name}?": _TRUTH for name in _TRUTHS.split()},
+        **{f"{name}?": None for name in _UNUSED.split()},
+        **{f"{name}?": (None, False) for name in ("use_mtp", "token_healing", "is_assistant")},
+        **{"recombine?": _WHOLE, "num_return_sequences?": _WHOLE, "length_normalization?": (None, str)},
+        **{f"{name}?": (None, [int]) for name in ("suppress_tokens", "begin_suppress_tokens")},
+        **{"bad_words_ids?": (None, [[int]]), "sequence_bias?": (None, [[[int], float]])},
+        **{"exponential_decay_length_penalty?": (None, [int, float]), "max_time?": _NUMBER, "top_h?": _NUMBER},
     },
+    TEXT_PROCESSING: {"source?": dict, "target?": dict},
+    "tokenizer.json": {"model?": dict},
+    "special_tokens_map.json": {...: (None, str, dict, [(str, dict)])},
+    "added_tokens.json": {...: int},
     ADAPTER: {"base_model_name_or_path": str},
     WEIGHTS_INDEX: {"metadata": dict, "weight_map": {...: str}},
 }
@@ -86,7 +101,7 @@ def token_ids(config: Any) -> dict[str, Any]:
 
 
 def check_model_folder(folder: str | Path) -> Path:
-    """Returns the folder. Raises: UserError when it is not there, has no usable config.json or no safetensors."""
+    """Returns the folder. Raises: UserError when it is not there, has no safetensors or a JSON file that is none."""
     folder = Path(folder)
     if not folder.is_dir():
         kind = "a file, not a model folder" if folder.exists() else "no such folder"
@@ -100,6 +115,7 @@ def check_model_folder(folder: str | Path) -> Path:
         what = f"only {pickles[0]}, a pickle, which is never loaded here" if pickles else "no weights at all"
         raise UserError(f"{folder}: {what}. Save the model again with Transformers 5, which writes safetensors.")
     check_config(folder / CONFIG)
+    read_part(folder, GENERATION_CONFIG)
     return folder
 
 
@@ -193,12 +209,17 @@ def check_tokens(where: str, config: Any, settings: Any) -> None:
         for token in (value or ["none"]) if isinstance(value, list) else [value]:
             if token is not None and not (isinstance(token, int) and 0 <= token < size):
                 raise UserError(f"{where}: {name}_token_id: {token!r} is no number of a token, from 0 to {size - 1}.")
-    words = getattr(settings, "bad_words_ids", None) or []
-    if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
+    words = getattr(settings, "bad_words_ids", None)
+    if words is not None and not (isinstance(words, list) and words and all(isinstance(w, list) and w for w in words)):
         raise UserError(f"{where}: bad_words_ids: {words} is no list of lists of tokens.")
-    for word in words:
-        if not all(isinstance(token, int) and 0 <= token < size for token in word):
-            raise UserError(f"{where}: bad_words_ids: {word} are no numbers of tokens, from 0 to {size - 1}.")
+    lists = {"bad_words_ids": words or []}
+    lists |= {name: [getattr(settings, name, None) or []] for name in ("suppress_tokens", "begin_suppress_tokens")}
+    biases = getattr(settings, "sequence_bias", None)
+    lists["sequence_bias"] = [pair[0] for pair in biases] if isinstance(biases, list) else []
+    for name, words in lists.items():
+        for word in words:
+            if not all(isinstance(token, int) and 0 <= token < size for token in word):
+                raise UserError(f"{where}: {name}: {word} are no numbers of tokens, from 0 to {size - 1}.")
 
 
 def shapes_of(path: Path) -> dict[str, list[int]]:

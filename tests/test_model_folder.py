@@ -285,6 +285,82 @@ def test_a_config_that_no_model_has_is_refused_before_one_is_built(folder, conte
         assert weights_alone or str(folder) in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("stop_strings", "x", 'stop_strings: expected null, not "x"'),
+        ("stop_strings", [], "stop_strings: expected null"),
+        ("constraints", [1], "constraints: expected null"),
+        ("force_words_ids", [[1]], "force_words_ids: expected null"),
+        ("output_hidden_states", {}, "output_hidden_states: expected true or false, not {}"),
+        ("begin_suppress_tokens", 5, "begin_suppress_tokens: expected a list, not 5"),
+        ("exponential_decay_length_penalty", 5, "exponential_decay_length_penalty: expected a list, not 5"),
+        ("exponential_decay_length_penalty", [1], "exponential_decay_length_penalty: expected a list of 2"),
+        ("is_assistant", True, "is_assistant: expected false, not true"),
+        ("prompt_lookup_num_tokens", 5, "prompt_lookup_num_tokens: expected null"),
+        ("length_normalization", 5, "length_normalization: expected a text, not 5"),
+        ("recombine", True, "recombine: expected a whole number, not true"),
+        ("forced_bos_token_id", [1], "forced_bos_token_id: expected a whole number"),
+        ("forced_eos_token_id", True, "forced_eos_token_id: expected a list"),
+        ("sequence_bias", [[1, 2]], r"sequence_bias\.0\.0: expected a list"),
+    ],
+)
+def test_a_generation_config_of_another_form_is_refused_by_all_that_load(folder, field, value, message):
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    for read in (*READERS.values(), describe):
+        with pytest.raises(UserError, match=rf"generation_config\.json: {message}"):
+            read(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("text_processing.json", {"source": None}, "source: expected a JSON object, not null"),
+        ("text_processing.json", {"target": []}, r"target: expected a JSON object, not \[\]"),
+        ("special_tokens_map.json", [], "expected a JSON object, found list"),
+        ("special_tokens_map.json", {"bos_token": -1}, "bos_token: expected a list, not -1"),
+        ("special_tokens_map.json", b"\xef\xbb\xbf{}", "not valid JSON .*BOM"),
+        ("added_tokens.json", {"<bt>": "x"}, '<bt>: expected a whole number, not "x"'),
+        ("tokenizer.json", {"model": 5}, "model: expected a JSON object, not 5"),
+    ],
+)
+def test_a_file_of_a_tokenizer_of_another_form_is_refused_by_name(folder, file, content, message):
+    (folder / file).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    for read in (TranslationPipeline.from_pretrained, READERS["publish"]):
+        with pytest.raises(UserError, match=rf"{re.escape(file)}: {message}"):
+            read(folder)
+    with suppress(UserError):
+        describe(folder)
+
+
+def test_a_tokenizer_that_its_library_cannot_read_is_refused(folder):
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["post_processor"]["special_tokens"] = {}  # at which tokenizers panics
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"the tokenizer cannot be loaded \(no entry found"):
+        load_tokenizers(folder)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("bad_words_ids", [], r"bad_words_ids: \[\] is no list of lists"),
+        ("suppress_tokens", [10**6], r"suppress_tokens: \[1000000\] are no numbers of tokens"),
+        ("begin_suppress_tokens", [-1], "begin_suppress_tokens: "),
+        ("sequence_bias", [[[10**6], 1.0]], "sequence_bias: "),
+        ("repetition_penalty", 5, None),  # a whole number is a number
+        ("encoder_repetition_penalty", 2, None),
+    ],
+)
+def test_a_generation_config_names_tokens_and_numbers_that_can_be(folder, field, value, message):
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with nullcontext() if message is None else pytest.raises(UserError, match=message):
+        TranslationPipeline.from_pretrained(folder)("A man.", num_beams=1)
+
+
 def test_a_model_that_is_said_not_to_translate_is_not_loaded_as_one_that_does(folder):
     change_config(folder, is_encoder_decoder=False)
     with pytest.raises(UserError, match="not an encoder-decoder"):

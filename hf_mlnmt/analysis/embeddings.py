@@ -27,6 +27,7 @@ from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.reading import Systems, source_batches
 from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.languages import Direction, TextEncoder, direction, has_modules, language_codes
 from hf_mlnmt.generation.loading import Parts
@@ -94,6 +95,8 @@ def embed_file(
     """
     chosen = pooling or default_pooling(parts.model)
     texts = list(read_lines(file))
+    if not any(map(is_visible, texts)):
+        raise UserError(f"{file}: every line is blank: there is no text to embed.")
     row = int(chosen) if chosen.isdigit() else chosen
     with progress_bar(len(texts)) as update:
         return embed_texts(parts, texts, language, row, progress=update, target_language=target_language)

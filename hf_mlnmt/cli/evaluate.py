@@ -88,7 +88,9 @@ def evaluate(
         "--data",
         "-d",
     ),
-    save_translations: Path | None = _of_files(None, "Write the model's translations to this file too, one a line."),
+    save_translations: Path | None = _of_files(
+        None, "Write the model's translations to this file too, one a line. Stopped, the same command goes on."
+    ),
     output: Path | None = _of_files(
         None,
         "Results file (JSON) to write, or to add this test set to. Of a perplexity: JSON. Of a matrix: a "
@@ -160,7 +162,7 @@ def evaluate(
     from hf_mlnmt.evaluation import open_results, score_protocols, score_tables
     from hf_mlnmt.evaluation.outputs import load_system, read_references
     from hf_mlnmt.evaluation.scores import scoring_options
-    from hf_mlnmt.files import check_file, write_text
+    from hf_mlnmt.files import check_file
 
     if (model is None) == (hypothesis is None):
         raise UserError("Give either a model (with --source) or --hypothesis FILE.")
@@ -178,9 +180,7 @@ def evaluate(
     results = open_results(output, name or Path(given).resolve().name, bool(name), test_set) if output else None
     references = read_references(reference)
     sources = source[0] if source else None
-    system = load_system(given, sources, references, reference, decoding, device)
-    if save_translations:
-        write_text(save_translations, "".join(line.replace("\n", " ") + "\n" for line in system.lines))
+    system = load_system(given, sources, references, reference, decoding, device, save_translations)
     with progress_bars() as progress:
         how: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed, "processes": cores(), "progress": progress}
         scores = score_protocols(system.lines, references, **how, **what)

@@ -12,7 +12,7 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, argument, decoding_options, option
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_file
-from hf_mlnmt.generation.lines import Shard
+from hf_mlnmt.generation.lines import WINDOW, Shard
 from hf_mlnmt.generation.options import OUTPUT, SEARCH, DecodingOptions
 
 PANEL = "Translate"
@@ -58,7 +58,7 @@ def translate(
         rich_help_panel=SEARCH,
     ),
     window: int = options.machine(
-        2048,
+        WINDOW,
         "Lines of a file that are read and sorted by length together: more is faster and takes more memory.",
         min=1,
     ),

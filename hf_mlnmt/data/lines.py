@@ -53,7 +53,11 @@ def read_lines(path: str | Path, remedy: str = "Mend the file.", **what: Any) ->
 
 
 def checked_lines(
-    path: str | Path, remedy: str | None, max_characters: int = MAX_CHARACTERS, keep_controls: bool = False
+    path: str | Path,
+    remedy: str | None,
+    max_characters: int = MAX_CHARACTERS,
+    keep_controls: bool = False,
+    may_be_empty: bool = False,
 ) -> Iterator[tuple[str, str | None]]:
     """Yields each line and what is wrong with it (without a remedy; with one that is an error), or None.
 
@@ -61,7 +65,7 @@ def checked_lines(
     line ends at \\n or \\r\\n and nowhere else (not at U+2028, as str.splitlines would have it). A byte-order mark is
     removed. With `keep_controls`, control characters are allowed.
 
-    Raises: UserError for a file that is missing, empty, damaged or no text.
+    Raises: UserError for a file that is missing, empty (unless it `may_be_empty`), damaged or no text.
     """
     path = Path(path)
     number = 0
@@ -72,7 +76,7 @@ def checked_lines(
             if problem and remedy:
                 raise UserError(f"{path}, line {number}: {problem}. {remedy}")
             yield text, problem and reason_of(problem)
-    if number == 0:
+    if number == 0 and not may_be_empty:
         raise UserError(f"{path}: the file is empty. Give a file with one sentence a line.")
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from hf_mlnmt.data.words import without_invisible
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import read_json, write_json
+from hf_mlnmt.files import write_json
 from hf_mlnmt.keys import build, key
 from hf_mlnmt.languages import lower
-from hf_mlnmt.model_folder import TEXT_PROCESSING
+from hf_mlnmt.model_folder import TEXT_PROCESSING, read_part
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ def load_processing(folder: str | Path) -> dict[str, TextProcessing]:
     Raises: UserError for a broken file, and for a key or a value that is none.
     """
     path = Path(folder) / TEXT_PROCESSING
-    sides = read_json(path)
+    sides = read_part(Path(folder), TEXT_PROCESSING)
     for side in sides:
         if side not in ("source", "target"):
             raise UserError(f"{path}: unknown key '{side}'; expected 'source' and 'target'.")
-    return {side: build(TextProcessing, sides.get(side) or {}, str(path), (side,)) for side in ("source", "target")}
+    return {side: build(TextProcessing, sides.get(side, {}), str(path), (side,)) for side in ("source", "target")}
 
 
 def moses_languages() -> set[str]:

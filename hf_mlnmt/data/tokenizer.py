@@ -27,6 +27,7 @@ from hf_mlnmt.model_folder import (
     LANGUAGE_TOKENIZERS,
     TARGET_TOKENIZER,
     TEXT_PROCESSING,
+    TOKENIZERS,
     fetch_small_files,
     first_line,
     note_tokenizers,
@@ -303,9 +304,11 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
                 f"{folder}/tokenizer_config.json: model_max_length: {longest!r} is no number of at least 1."
             )
         tokenizer("\uffff")  # fails here where the vocabulary lacks what unknown characters become
-    except UserError:
+    except (UserError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:  # the Rust side raises bare Exception for a broken file, a missing one is a TypeError
+    except BaseException as error:  # the Rust side panics or raises bare Exception; a missing file is a TypeError
+        for name in TOKENIZERS:
+            read_part(folder, name)  # whose message names file and key
         why = "a file of it is missing" if isinstance(error, TypeError) else first_line(error)
         if "trust_remote_code" in str(error):  # an argument of Transformers, for a Hub name
             why = "it is made by code in this folder, which is run by translate --trust-remote-code alone"

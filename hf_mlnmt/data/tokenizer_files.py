@@ -82,6 +82,9 @@ def train_on_files(
         def texts() -> Iterator[str]:
             return (processing[name].apply(line) for name in names for path in sides[name] for line in read(path))
 
+        if not any(map(str.strip, texts())):
+            paths = ", ".join(str(path) for name in names for path in sides[name])
+            raise UserError(f"{paths}: every line is empty, and a tokenizer needs text. Check the files.")
         return train_tokenizer(texts, **options)
 
     if separate:

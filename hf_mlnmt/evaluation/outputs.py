@@ -55,10 +55,12 @@ def load_system(
     reference_names: Iterable[str | Path],
     decoding: DecodingOptions,
     device: str | None = None,
+    keep: Path | None = None,
 ) -> SystemOutput:
     """Loads the outputs of a hypothesis file, or of a model that translates the file `source`, as many as references.
 
-    Numbers of lines, and the languages that names and the model's results say, are compared before it starts.
+    Numbers of lines, and the languages that names and the model's results say, are compared before it starts. `keep`:
+    as of `translate`.
     """
     is_text = Path(path).is_file()
     file = path if is_text else source
@@ -74,18 +76,49 @@ def load_system(
             check_language(name, language, f"{path} translates {how}", "Give files of the model's direction.")
     lines = read_texts(file)
     check_counts(lines, references, [str(file), *map(str, reference_names)])
-    return SystemOutput(str(path), lines) if is_text else translate(path, lines, decoding, device)
+    if is_text:
+        return SystemOutput(str(path), lines)
+    return translate(path, lines, file, decoding, device, keep)
 
 
 def translate(
-    model: str | Path, sources: Sequence[str], decoding: DecodingOptions, device: str | None = None
+    model: str | Path,
+    sources: Sequence[str],
+    file: str | Path,
+    decoding: DecodingOptions,
+    device: str | None = None,
+    keep: Path | None = None,
 ) -> SystemOutput:
-    """Translates with a model."""
+    """Translates the lines of a file with a model.
+
+    keep: where the translations are written as they come; stopped, the same call goes on from there.
+    """
     from hf_mlnmt.generation import TranslationPipeline
 
     pipeline = TranslationPipeline.from_pretrained(str(model), device=device)
-    lines = list(pipeline(list(sources), decoding, progress=True))
+    if keep is None:
+        lines = list(pipeline(list(sources), decoding, progress=True))
+    else:
+        lines = _kept(pipeline, str(model), decoding, str(file), len(sources), keep)
     keys = ("num_beams", "length_penalty", "early_stopping", "max_new_tokens", "max_length")
     defaults = {key: getattr(pipeline.model.generation_config, key, None) for key in keys}
     search = {key: value for key, value in {**defaults, **decoding.given}.items() if value is not None}
     return SystemOutput(str(model), lines, pipeline.model.num_parameters(), search)
+
+
+def _kept(pipeline: Any, model: str, decoding: DecodingOptions, file: str, count: int, keep: Path) -> list[str]:
+    """Translates a file's lines into another, as `hf-mlnmt translate -o` does; returns the translations."""
+    from hf_mlnmt.generation.journal import identity_of_model
+    from hf_mlnmt.generation.lines import WINDOW, format_result, identities, made_from, opened, text_groups
+    from hf_mlnmt.generation.pipeline import TranslationCall, progress_bar
+
+    new: list[str] = []
+    about = made_from(identity_of_model(model), identities([file]), decoding)
+    with opened(keep, about) as (done, write), progress_bar(count) as update:
+        update(done)
+        call = TranslationCall(pipeline, decoding)
+        for _, group, results in call.translate_groups(text_groups([file], WINDOW), update, 1, done):
+            lines = [format_result(0, *pair, False, False, True) for pair in zip(group, results)]
+            new += lines
+            write("".join(f"{line}\n" for line in lines), done + len(new))
+    return [*(read_texts(keep)[:done] if done else []), *new]

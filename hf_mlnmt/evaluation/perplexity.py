@@ -24,6 +24,7 @@ from torch import Tensor
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.text import ending
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
+from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import batches_by_tokens, pad
 from hf_mlnmt.generation.languages import has_modules, pair_of
@@ -168,8 +169,8 @@ def perplexity(
             if config.is_encoder_decoder
             else "this is a language model, which reads no sources: leave them out."
         )
-    if not texts:
-        raise UserError("no sentences to score: the file is empty.")
+    if not any(map(is_visible, texts)):
+        raise UserError(f"all {len(texts)} lines are blank: there is nothing to score. Check the text.")
     if sources is not None and len(sources) != len(texts):
         raise UserError(f"{len(sources)} sources for {len(texts)} sentences: the files do not belong together.")
     if has_modules(model):  # which need no code before the source

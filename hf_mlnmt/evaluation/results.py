@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.scores import ProtocolName, Scores
 from hf_mlnmt.files import Form, check_file, misfit, write_json
+from hf_mlnmt.model_folder import RESULTS_SCHEMA
 
 if TYPE_CHECKING:
     from hf_mlnmt.evaluation.outputs import SystemOutput
 
-SCHEMA = "hf_mlnmt.results/1"
+SCHEMA = RESULTS_SCHEMA
 _LARGEST = 1e6  # score; every metric has smaller ones
 _COUNTED = ("steps", "epochs", "seconds", "cpu_minutes", "target_tokens", "processes")  # of a budget
 FORM: Form = {
@@ -34,8 +35,10 @@ FORM: Form = {
     "outputs?": {...: {...: dict}},
     "budget?": (None, {f"{name}?": (None, float) for name in _COUNTED}),
     "seed?": (None, int),
-    "parameters?": object,
-    **dict.fromkeys(("versions?", "decoding?", "significance?", "languages?", "recipe?"), dict),
+    "parameters?": (None, int),
+    "data?": (None, str, {"train?": (None, str, dict, list)}),
+    "languages?": {"source?": (None, str), "target?": (None, str)},
+    **dict.fromkeys(("versions?", "decoding?", "significance?", "recipe?"), dict),
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "sacrebleu", "sacremoses")
 

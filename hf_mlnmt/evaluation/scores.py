@@ -398,7 +398,7 @@ def check_counts(hypotheses: Lines, references: Sequence[Sequence[str | None]], 
     """Raises UserError unless all sides have equally many lines, at least one. `names`: outputs', then references'."""
     if isinstance(hypotheses, str):
         raise UserError("hypotheses: expected a list of lines; got one string.")
-    names = names or ["the output", *(f"reference {i}" for i in range(1, len(references) + 1))]
+    of_lists, names = not names, names or ["the output", *(f"reference {i}" for i in range(1, len(references) + 1))]
     counts = [len(hypotheses), *(len(lines) for lines in references)]
     if min(counts) == max(counts) > 0:
         return
@@ -406,7 +406,7 @@ def check_counts(hypotheses: Lines, references: Sequence[Sequence[str | None]], 
     if not max(counts):
         raise UserError(f"No lines to score ({listed}).")
     hint = "every output needs its reference on the same line; look for lost or added lines"
-    if len(references) == len(hypotheses):
+    if of_lists and len(references) == len(hypotheses):
         hint = "give one list of lines per reference, not one list of references per sentence: list(zip(*references))"
     raise UserError(f"Different numbers of lines ({listed}): {hint}.")
 

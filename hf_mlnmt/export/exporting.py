@@ -14,6 +14,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_folder, check_made_before, keeping, write_json
 from hf_mlnmt.hub.checks import clean_generation_config
+from hf_mlnmt.languages import keep_direction
 from hf_mlnmt.model_folder import (
     CONFIG,
     auto_class_of,
@@ -51,6 +52,7 @@ def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int |
     with keeping([folder]), atomic_folder(output) as new:
         single.save_pretrained(new)
         copy_text_files(folder, new)
+        keep_direction([folder], new, Path(output).name)
     return Path(output)
 
 

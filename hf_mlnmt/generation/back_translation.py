@@ -24,6 +24,7 @@ from typing import Any
 
 from hf_mlnmt.data.lines import checked_lines
 from hf_mlnmt.data.synthetic import FILES, MADE_FROM, MANIFEST, SCHEMA, Manifest, read_manifest
+from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_file, check_folder_name, only_one, write_json
 from hf_mlnmt.generation.journal import STATE, Journal, check_same, identity_of_model, identity_of_text
@@ -149,6 +150,8 @@ def back_translate(
             raise UserError(f"{folder}: was begun without --shard. Go on so, or choose another --output.")
         if not shard and _shards(folder):
             return _put_together(folder, about, watcher)
+        if not any(map(is_visible, text_lines(texts, settings.bad_lines))):
+            raise UserError(f"{', '.join(map(str, texts))}: every line is blank or dropped. Give text to translate.")
         count = sum(text["lines"] for text in about["text"])
         lines = range(min(count, settings.limit or count))
         if shard:

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrained
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder
-from hf_mlnmt.languages import check_same_direction, direction_of, same_language
+from hf_mlnmt.languages import check_same_direction, direction_of, keep_direction, same_language
 from hf_mlnmt.model_folder import (
     CONFIG,
     GENERATION_CONFIG,
@@ -127,6 +127,7 @@ def fuse_folders(
         except ValueError as error:  # Transformers refuses to write some settings that it reads
             raise UserError(f"{names[True][0]}: {GENERATION_CONFIG} cannot be taken over: {error}") from error
         copy_text_files(fetch_small_files(names[True][0]), new)
+        keep_direction([fetch_small_files(name) for name in names[True]], new, Path(output).name)
     return Path(output)
 
 

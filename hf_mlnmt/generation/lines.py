@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.pipeline import Hypothesis, TranslationPipeline
 
 STANDARD_INPUT = "-"
+WINDOW = 2048  # lines of a file that are read and sorted by length together
 FIRST_WINDOW = 64  # lines that are translated first, so that translations are seen soon
 _NOTHING: dict[str, Any] = {"model": None, "text": [], "settings": {}}
 _MADE_FROM = {"model": (None, {"name": str, "files": dict}), "settings": dict}
@@ -68,8 +69,8 @@ class Shard:
         lines = sum(sizes)
         if len(sizes) < self.count:
             raise UserError(
-                f"--shard {self}: {lines:,} lines are {len(sizes)} windows of {max(sizes):,}, which cannot be divided "
-                f"among {self.count} shards. "
+                f"--shard {self}: {lines:,} lines are {len(sizes)} windows of {max(sizes, default=0):,}, which cannot "
+                f"be divided among {self.count} shards. "
                 + (f"Give every shard --window {lines // self.count}." if lines >= self.count else "Take fewer shards.")
             )
         first, end = (len(sizes) * number // self.count for number in (self.number - 1, self.number))
@@ -145,8 +146,8 @@ def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
 
 
 def _lines(path: str | Path) -> Iterator[str]:
-    """Yields a file's lines, as strict as a pipe's: of any length, control characters as they are."""
-    lines = read_lines(path, max_characters=10**9, keep_controls=True, remedy=_REMEDY)
+    """Yields a file's lines, as strict as a pipe's: any number, of any length, control characters as they are."""
+    lines = read_lines(path, max_characters=10**9, keep_controls=True, may_be_empty=True, remedy=_REMEDY)
     for number, line in enumerate(lines, start=1):
         if "\0" in line:
             raise UserError(f"{path}, line {number}: {_NUL}")
@@ -256,7 +257,8 @@ def format_result(
 
     links = [None if best.alignment is None else to_pharaoh(best.alignment) for best in result]
     if not jsonl:
-        shown = [best.text if plain else f"{number} ||| {best.text} ||| {best.score:.6f}" for best in result]
+        texts = [best.text.replace("\n", " ") for best in result]
+        shown = [text if plain else f"{number} ||| {text} ||| {best.score:.6f}" for text, best in zip(texts, result)]
         return "\n".join(line if link is None else f"{line} ||| {link}" for line, link in zip(shown, links))
     records, numbers = [], ("score", "log_probability", "length")
     for best, link in zip(result, links):

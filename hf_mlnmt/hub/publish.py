@@ -27,6 +27,7 @@ from hf_mlnmt.model_folder import (
     auto_class_of,
     check_model_folder,
     load_model,
+    read_part,
 )
 from hf_mlnmt.recipe.schema import LICENCES
 from hf_mlnmt.reports.card import build_card
@@ -234,7 +235,7 @@ def _facts(
         licence=licence,
         separate_tokenizers=not tokenizers.joint,
         language_tokenizers=bool(tokenizers.each),
-        processing=hide_paths(read_json(source / TEXT_PROCESSING)),
+        processing=hide_paths(read_part(source, TEXT_PROCESSING)),
         parameters=parameters,
         curves=_curves(source),
     )

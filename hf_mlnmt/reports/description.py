@@ -12,7 +12,6 @@ from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.evaluation.scores import with_arrow
-from hf_mlnmt.files import read_json
 from hf_mlnmt.model_folder import (
     CONFIG,
     GENERATION_CONFIG,
@@ -132,7 +131,7 @@ def _tokenizers(folder: Path) -> dict[str, Any]:
 
 def _kind(folder: Path) -> str | None:
     """Returns a kind as tokenizer.json says it ("BPE with byte fallback"); None for tokenizers without one."""
-    model = read_json(folder / "tokenizer.json").get("model", {})
+    model = read_part(folder, "tokenizer.json").get("model", {})
     if not model:
         return None
     return f"{model.get('type', 'unknown kind')}{' with byte fallback' if model.get('byte_fallback') else ''}"

@@ -28,7 +28,7 @@ from hf_mlnmt.data.text import begin_texts
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, follow_umask, read_json, size_and_crc, write_json
-from hf_mlnmt.languages import check_same_direction
+from hf_mlnmt.languages import check_same_direction, keep_direction
 from hf_mlnmt.made_from import differences
 from hf_mlnmt.model_folder import (
     CONFIG,
@@ -217,6 +217,8 @@ def write_model(
         copy_all_but_weights(checkpoint, new)
         if generation is not None:
             generation.save_pretrained(new)
+        else:  # nothing of a run, which writes results
+            keep_direction(weights_of, new, Path(folder).name)
         if auto_class_of(new) == "AutoModelForCausalLM":
             begin_texts(new)
         weights = load_file(checkpoint / WEIGHTS) if weights_of == [checkpoint] else average_checkpoints(weights_of)

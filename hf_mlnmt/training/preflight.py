@@ -404,6 +404,8 @@ def _look_at_pairs(key: str, spec: CorpusSpec, root: Path, whole: bool) -> Seen:
             f"{key}: {source} has {files[0][0]:,} lines and {target} has {files[1][0]:,}: they do not go together line "
             "by line. Check that both are of one corpus and that no tool split lines at other characters."
         )
+    if not pairs:
+        raise UserError(f"{key}: {spec}: no pairs: there is nothing, or a header alone, or blank and dropped lines.")
     for side, name in enumerate(("source", "target") if whole else ()):
         if not any(pair[side].strip() for pair in pairs):
             raise UserError(f"{key}: {spec}: every {name} sentence is blank, so that nothing can be scored.")

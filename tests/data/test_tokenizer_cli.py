@@ -86,10 +86,12 @@ def test_bad_lines(files, tmp_path):
         (["EN", "--vocab-size", "100"], "vocab_size"),
         (["EN", "--vocab-size", "1000000000000"], "vocab_size"),
         (["missing.txt"], "no such file"),
+        (["BLANK"], r"blank\.txt: every line is empty"),
     ],
 )
 def test_mistakes(files, tmp_path, arguments, message):
-    arguments = [{"EN": files[0], "DE": files[1]}.get(argument, argument) for argument in arguments]
+    (blank := tmp_path / "blank.txt").write_text("\n \n")
+    arguments = [{"EN": files[0], "DE": files[1], "BLANK": blank}.get(argument, argument) for argument in arguments]
     with pytest.raises(UserError, match=message):
         run(*arguments, "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()

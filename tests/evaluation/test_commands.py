@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import typer
+from helpers.model_folders import SENTENCES, write_model
 from typer.testing import CliRunner
 
 import hf_mlnmt.generation
@@ -18,6 +20,8 @@ from hf_mlnmt.cli.evaluate import evaluate
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import read_comparison, score
 from hf_mlnmt.evaluation.outputs import read_texts
+from hf_mlnmt.generation.journal import Journal
+from hf_mlnmt.generation.pipeline import TranslationCall
 
 app = typer.Typer()
 app.command()(evaluate)
@@ -97,17 +101,36 @@ def test_without_a_language_there_is_no_classic_score_and_a_hint(files: Path) ->
 
 
 def test_evaluate_a_model(files: Path, model: Path, pipeline, systems) -> None:
-    output, saved = files / "r.json", files / "out.de"
-    paths = ("-s", files / "source.en", "-r", files / "test.de", "-o", output, "--save-translations", saved)
+    output = files / "r.json"
+    paths = ("-s", files / "source.en", "-r", files / "test.de", "-o", output)
     run("evaluate", model, *paths, "--beams", 6, "--length-penalty", 1.1, "--device", "cpu", "--bootstrap", 0)
     assert pipeline == [
         ("run", {"device": "cpu"}),
         {"num_beams": 6, "length_penalty": 1.1, "progress": True},
     ]
-    assert read_texts(saved) == [line.rstrip() for line in systems["a"]]
     content = json.loads(output.read_text())
     assert content["parameters"] == 1234
     assert content["decoding"] == {"num_beams": 6, "length_penalty": 1.1, "max_length": 20}
+
+
+def test_stopped_it_goes_on_with_the_translations_that_are_saved(tmp_path, monkeypatch) -> None:
+    for name in ("in.en", "ref.de"):
+        (tmp_path / name).write_text("".join(f"{text}\n" for text in SENTENCES))  # 200, in windows of 64 and 136
+    command = ["evaluate", write_model(tmp_path / "model"), "-s", tmp_path / "in.en", "-r", tmp_path / "ref.de"]
+    command += ["--max-new-tokens", 4, "--bootstrap", 0, "-m", "BLEU", "--save-translations"]
+    expected = run(*command, tmp_path / "whole.de.gz")
+    append, translated, texts = Journal.append, TranslationCall.translate, []
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", lambda *given: append(*given) or signal.raise_signal(signal.SIGINT))
+        assert CliRunner().invoke(app, [str(part) for part in (*command, tmp_path / "out.de.gz")]).exit_code
+    assert not (tmp_path / "out.de.gz").exists()
+    monkeypatch.setattr(
+        TranslationCall, "translate", lambda self, lines, *more: texts.extend(lines) or translated(self, lines, *more)
+    )
+    assert run(*command, tmp_path / "out.de.gz") == expected
+    assert len(texts) == 136
+    assert (tmp_path / "out.de.gz").read_bytes() == (tmp_path / "whole.de.gz").read_bytes()
+    assert len(read_texts(tmp_path / "out.de.gz")) == 200
 
 
 def test_names_of_other_languages_are_refused(files: Path, model: Path, pipeline) -> None:
@@ -208,6 +231,7 @@ def bad(files: Path, name: str, content: bytes) -> Path:
     ("name", "content", "message"),
     [
         ("short.txt", b"one\ntwo\n", r"short.txt: 2, .*test.de: 104"),
+        ("line.txt", b"one\n", r"line.txt: 1, .*test.de: 104"),
         ("empty.txt", b"", "empty.txt: the file is empty"),
         ("latin.txt", "ok\nMänner\n".encode("latin-1"), "latin.txt, line 2: invalid UTF-8"),
         ("broken.gz", b"\x1f\x8bno gzip", "broken.gz"),
@@ -216,8 +240,9 @@ def bad(files: Path, name: str, content: bytes) -> Path:
 def test_bad_hypotheses_are_named(files: Path, name, content, message) -> None:
     with pytest.raises(UserError, match=message):
         run("evaluate", "-i", bad(files, name, content), "-r", files / "test.de")
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as error:
         run("compare", files / "a.txt", files / name, "-r", files / "test.de")
+    assert "per sentence" not in str(error.value)  # which is for Python
 
 
 def test_bad_calls_are_explained(files: Path, model: Path, pipeline) -> None:

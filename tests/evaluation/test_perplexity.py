@@ -92,7 +92,7 @@ def test_mistakes(models, tokenizers):
         (lm, TEXTS, SOURCES, "reads no sources"),
         (translation, TEXTS, None, "give the sources too"),
         (translation, TEXTS, SOURCES[:2], "2 sources for 4 sentences"),
-        (lm, [], None, "the file is empty"),
+        (lm, ["", " "], None, "all 2 lines are blank"),
         (lm, ["ba", "ba " * 2000], None, r"sentence 2 has \d+ subwords, and the model reads 1024"),
         (translation, ["ba", "ba"], ["ba", "ba " * 2000], "sentence 2 has"),
     ):

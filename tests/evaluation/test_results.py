@@ -60,6 +60,15 @@ def test_a_score_cannot_be_filed_under_the_other_protocol(systems, references) -
         ("[]", "expected a results file"),
         ('{"schema": "hf_mlnmt.results/2", "system": "x"}', "hf_mlnmt.results/2"),
         ('{"schema": "hf_mlnmt.results/1"}', "system"),
+        (
+            '{"schema": "hf_mlnmt.results/1", "system": "x", "parameters": "many"}',
+            "parameters: expected a whole number",
+        ),
+        (
+            '{"schema": "hf_mlnmt.results/1", "system": "x", "languages": {"source": 1}}',
+            r"languages\.source: expected a",
+        ),
+        ('{"schema": "hf_mlnmt.results/1", "system": "x", "data": {"train": -1}}', r"data\.train: expected a list"),
     ],
 )
 def test_refused(tmp_path: Path, text, message) -> None:

@@ -15,6 +15,7 @@ from hf_mlnmt import TransformerForConditionalGeneration, config_for
 from hf_mlnmt.cli import app
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.languages import direction_of
 
 SIZES = {"d_model": 16, "encoder_layers": 3, "decoder_layers": 1, "max_position_embeddings": 64}
 SIZES |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
@@ -32,6 +33,7 @@ def write_supervised(folder: Path, system: str) -> Path:
     model.generation_config.num_beams, model.generation_config.max_new_tokens = 2, 9
     model.save_pretrained(folder)
     save_tokenizers(folder, tokenizer)
+    (folder / "results.json").write_text('{"languages": {"source": "en", "target": "de"}}')
     (folder / "text_processing.json").write_text('{"source": {"lowercase": true}}')
     return folder
 
@@ -61,6 +63,7 @@ def test_the_main_decoder_translates_the_same(supervised, tmp_path):
     call(supervised, "--output", tmp_path / "plain")
     for found, expected in zip(outputs(tmp_path / "plain"), outputs(supervised), strict=True):
         assert torch.equal(found, expected)
+    assert direction_of(tmp_path / "plain") == ("en", "de")
     config = json.loads((tmp_path / "plain" / "config.json").read_text())
     assert config["model_type"] == "mlnmt-transformer"
     assert config["architectures"] == ["TransformerForConditionalGeneration"]

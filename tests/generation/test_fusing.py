@@ -73,6 +73,9 @@ def test_models_of_other_directions_and_languages_are_refused(folders, tmp_path)
     with pytest.raises(UserError, match=r"lm: a language model of en, and .*tm writes de"):
         fuse_folders([tmp_path / "lm", tmp_path / "tm"], tmp_path / "fused", lambda text: None)
     assert not (tmp_path / "fused").exists()
+    fused = fuse_folders([tmp_path / "tm"], tmp_path / "of-tm", lambda text: None)
+    with pytest.raises(UserError, match=r"tm2: translates de to en, but .*of-tm en to de"):
+        hf_mlnmt.fuse([fused, tmp_path / "tm2"])
 
 
 def test_draws_by_text_are_of_the_scales_that_were_asked_for(folders):

@@ -198,7 +198,7 @@ def test_a_generation_config_that_is_no_object_is_refused(ours, tmp_path, conten
         ("decoder_start_token_id", -1, "decoder_start_token_id: -1 is no number of a token"),
         ("forced_eos_token_id", 4444, "forced_eos_token_id: 4444 is no number of a token"),
         ("bad_words_ids", [[1], [4444]], r"bad_words_ids: \[4444\] are no numbers of tokens"),
-        ("bad_words_ids", 3, "bad_words_ids: 3 is no list of lists"),
+        ("bad_words_ids", 3, "bad_words_ids: expected a list, not 3"),
     ],
 )
 def test_a_generation_config_that_no_search_can_follow_is_refused(ours, foreign, tmp_path, family, key, odd, message):

@@ -60,6 +60,15 @@ def test_standard_input(ours, expected):
     assert run(ours, input="").stdout == ""
 
 
+@pytest.mark.parametrize("name", ["none.txt", "none.gz"])
+def test_a_text_of_no_lines_has_a_translation_of_none(ours, tmp_path, name):
+    (tmp_path / name).write_bytes(gzip.compress(b"") if name.endswith(".gz") else b"")
+    assert run(ours, tmp_path / name, "-o", tmp_path / "out.txt").stdout == ""
+    assert (tmp_path / "out.txt").read_bytes() == b""
+    with pytest.raises(UserError, match=r"0 lines .* cannot be divided"):
+        run(ours, tmp_path / name, "--shard", "1/2")
+
+
 @pytest.mark.parametrize("name", ["out.txt", "out.txt.gz"])
 def test_output_file_appears_whole_or_not_at_all(ours, expected, tmp_path, name):
     (tmp_path / "in.txt").write_text("\n".join(TEXTS))

@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -101,6 +102,50 @@ def test_deep_translator(server, german):
     client = translators.LibreTranslator(source="en", target="de", api_key="any", custom_url=f"{server.url}/")
     assert client.translate(SENTENCES[0]) == german[SENTENCES[0]]
     assert client.translate_batch(SENTENCES[:2]) == [german[one] for one in SENTENCES[:2]]
+
+
+def test_libretranslate_aio(server, german):
+    with pytest.importorskip("libretranslate_aio").LibreTranslate(server.url) as client:
+        assert client.translate(SENTENCES[0], "en", "de").translated_text == german[SENTENCES[0]]
+        both = client.translate(SENTENCES[:2], "en", "de")
+        assert both.translated_text == [german[text] for text in SENTENCES[:2]]
+        more = client.translate(SENTENCES[:2], "en", "de", alternatives=1)
+        assert [len(others) for others in more.alternatives] == [1, 1]
+        assert client.detect("Ein Mann fährt mit dem Fahrrad durch die Altstadt.")[0].language == "de"
+        assert (client.languages()[0].targets, client.health()) == (["de", "fr"], True)
+        assert client.frontend_settings().language.source.code == "auto"
+
+
+@pytest.mark.parametrize(
+    ("packages", "script"),
+    [
+        # It asks for a libretranslatepy of its own.
+        (
+            ["translate==3.8.1"],
+            "import sys; from translate import Translator\n"
+            "url, text, _ = sys.argv[1:]\n"
+            "print(Translator('de', 'en', provider='libre', base_url=url + '/').translate(text))",
+        ),
+        # For .po files it needs no translate-toolkit.
+        (
+            ["transpolibre==0.8.15", "polib", "pycountry", "python-dotenv"],
+            "import sys; from transpolibre.main import main; import polib\n"
+            "url, text, file = sys.argv[1:]\n"
+            "po = polib.POFile(); po.append(polib.POEntry(msgid=text)); po.save(file)\n"
+            "sys.argv = ['transpolibre', '-s', 'en', '-t', 'de', '-u', url + '/', '-f', file]; main()\n"
+            "print(polib.pofile(file)[0].msgstr)",
+        ),
+    ],
+    ids=["translate", "transpolibre"],
+)
+def test_clients_that_are_installed_aside(server, german, tmp_path, packages, script):
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", tmp_path / "packages", *packages]
+    if subprocess.run(install, capture_output=True, timeout=100).returncode:
+        pytest.skip(f"needs a package registry, for {packages[0]}")
+    told = [server.url, SENTENCES[0], tmp_path / "a.po"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "packages")}
+    done = subprocess.run([sys.executable, "-c", script, *told], capture_output=True, text=True, env=environment)
+    assert done.stdout == german[SENTENCES[0]] + "\n", done.stderr
 
 
 def test_the_client_from_npm(server, german):

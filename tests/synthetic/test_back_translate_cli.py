@@ -27,6 +27,13 @@ def test_it_writes_pairs_and_says_what_was_dropped(folder, texts, tmp_path):
     assert "method, seed: 2 -> 3" in str(again.exception)
 
 
+def test_a_text_of_blank_lines_is_refused(folder, tmp_path):
+    (tmp_path / "blank.txt").write_text("\n \n")
+    result = invoke(folder, tmp_path / "blank.txt", "-o", tmp_path / "out")
+    assert "blank.txt: every line is blank" in str(result.exception)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
 def test_copied_takes_texts_alone_and_mistakes_come_before_the_model(texts, tmp_path):
     assert invoke(*texts, "-o", tmp_path / "out", "--method", "copied").exit_code == 0
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())

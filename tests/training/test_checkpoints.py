@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
+from hf_mlnmt.evaluation.results import read_results
 from hf_mlnmt.training import average_checkpoints, checkpoints
 
 SAVING = {"save_strategy": "steps", "save_steps": 2, "max_steps": 10}
@@ -217,11 +218,19 @@ def test_averages_of_folders_whose_configs_differ_are_refused(run, tmp_path, fie
 def test_averages_of_opposite_directions_are_refused(run, tmp_path):
     for name, (source, target) in {"there": ("en", "de"), "back": ("de", "en")}.items():
         folder = shutil.copytree(run / "checkpoint-10", tmp_path / name)
-        (folder / "results.json").write_text(json.dumps({"languages": {"source": source, "target": target}}))
+        said = {"languages": {"source": source, "target": target}, "data": {"licence": "CC-BY-NC-4.0"}}
+        (folder / "results.json").write_text(json.dumps(said))
     with pytest.raises(
         UserError, match=r"back: translates de to en, but .*there en to de. Only checkpoints of one dir"
     ):
         average_checkpoints([tmp_path / "there", run / "checkpoint-10", tmp_path / "back"])
+    # What is made of both is of their direction, and of their data.
+    there = checkpoints.write_model(
+        tmp_path / "of-two", run / "checkpoint-10", [run / "checkpoint-10", tmp_path / "there"]
+    )
+    with pytest.raises(UserError, match=r"back: translates de to en, but .*of-two en to de"):
+        average_checkpoints([there, tmp_path / "back"])
+    assert read_results(there / "results.json").data == {"licence": "CC-BY-NC-4.0"}
 
 
 def test_averages_of_folders_with_other_vocabularies_are_refused(tmp_path, tokenizer):

@@ -91,6 +91,9 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.train.files.target=short.de", "data.train .*train.en has 120 lines and .*short.de has 110"),
         ("data.train.files.target=broken.gz", "broken.gz: broken gz file"),
         ("data.dev.files={source: blank.en, target: blank.de}", "data.dev: .*every source sentence is blank"),
+        ("data.train={path: header.csv}", "data.train header.csv.*: no pairs"),
+        ("data.train={path: none.json}", "data.train none.json.*: no pairs"),
+        ("data.test.new={path: header.csv}", "data.test.new: header.csv: no pairs"),
         ("data.dev={path: two.tsv, columns: {source: 1, target: 3}}", "two.tsv, line 1: .*2 columns, 3 expected"),
         ("data.bpe_dropout=0.1 tokenizer.kind=unigram", "data.bpe_dropout leaves out merges of BPE"),
         ("languages.target=it tokenizer.languages=[de, en]", "target language is 'it', .* codes of de, en alone"),
@@ -106,6 +109,8 @@ def test_it_is_refused_before_anything_is_made(tmp_path, setting, message, dry_r
     for name in ("blank.en", "blank.de"):
         (data / name).write_text(" \n\n")
     (data / "two.tsv").write_text("ba\tdo\n")
+    (data / "header.csv").write_text("source,target\n")
+    (data / "none.json").write_text("[]")
     settings = re.split(r" (?=[a-z_.]+=)", setting)
     text = refused(recipe, data, tmp_path / "run", settings, dry_run)
     assert re.search(message, text), text

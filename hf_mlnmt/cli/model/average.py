@@ -19,7 +19,7 @@ def average(
 ) -> None:
     """Average the weights of checkpoints of one architecture.
 
-    Config, tokenizers and generation settings are those of the last one named.
+    Config, tokenizers and generation settings are those of the last one named; the direction is kept in results.json.
 
     Examples:
 
