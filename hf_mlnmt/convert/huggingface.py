@@ -26,10 +26,10 @@ from hf_mlnmt.convert.checkpoint import (
     Checkpoint,
     Move,
     Placement,
+    Settings,
     baseline_config,
     leave_out_sines,
     listed,
-    need_search,
     reason_of,
     stacks,
     weights_of,
@@ -68,8 +68,7 @@ _LEFT_OVER = re.compile(r"(^|\.)(encoder|decoder)\.(version|embed_positions\.(we
 _SAME = (
     "vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads",
     "encoder_ffn_dim", "decoder_ffn_dim", "dropout", "attention_dropout", "activation_dropout", "activation_function",
-    "scale_embedding", "max_position_embeddings", "init_std", "pad_token_id", "bos_token_id", "eos_token_id",
-    "tie_word_embeddings",
+    "scale_embedding", "max_position_embeddings", "init_std", "tie_word_embeddings",
 )  # fmt: skip
 
 
@@ -111,7 +110,7 @@ def load(name: str, **options: Any) -> tuple[Any, list[str]]:
             "(OPUS-MT, M2M100 and NLLB, BART, mBART and mBART-50). TranslationPipeline runs others as they are."
         )
     search = folder / (GENERATION_CONFIG if (folder / GENERATION_CONFIG).is_file() else CONFIG)
-    need_search(str(search), read_json(search), "num_beams", "length_penalty")
+    Settings(f"{search}: ", read_json(search)).check_search("num_beams", "length_penalty")
     stored = config.dtype
     try:
         model, info = AutoModelForSeq2SeqLM.from_pretrained(
@@ -154,18 +153,17 @@ def config_of(name: str, model: Any) -> TransformerConfig:
             f"{name}: config.json: eos_token_id={theirs.eos_token_id}, pad_token_id={theirs.pad_token_id}: "
             "each must be one token."
         )
-    start = theirs.decoder_start_token_id
     check_tokens(f"{name}: {CONFIG}", theirs, theirs)
-    fields = {name: getattr(theirs, name) for name in _SAME} | KNOWN[theirs.model_type]
+    # Where there is none (mBART of 25 languages), generate() begins with <s> unless it is told a language.
+    start = theirs.bos_token_id if theirs.decoder_start_token_id is None else theirs.decoder_start_token_id
     bias = getattr(model, "final_logits_bias", None)
     return baseline_config(
         name,
-        **fields,
+        (theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id, start),
+        **{name: getattr(theirs, name) for name in _SAME},
+        **KNOWN[theirs.model_type],
         decoder_vocab_size=getattr(theirs, "decoder_vocab_size", None) or theirs.vocab_size,
         share_encoder_decoder_embeddings=getattr(theirs, "share_encoder_decoder_embeddings", True),
-        # Where there is none (mBART of 25 languages), generate() begins with this one unless it is told a language.
-        decoder_start_token_id=theirs.bos_token_id if start is None else start,
-        attention_bias=True,
         output_bias=bias is not None and bool(bias.any()),
     )
 
