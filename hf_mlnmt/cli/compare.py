@@ -14,7 +14,6 @@ from hf_mlnmt.cli.terminal import finish, print_rows, progress_bars, tell
 from hf_mlnmt.errors import UserError
 
 PANEL = "Score"
-_of_runs = partial(option, rich_help_panel="Runs of training")
 _of_look = partial(option, rich_help_panel="What is said of translations")
 
 
@@ -22,26 +21,16 @@ _of_look = partial(option, rich_help_panel="What is said of translations")
 def compare(
     systems: list[NamedPath] = named_argument(
         ...,
-        "Files of translations, models, folders of runs (hf-mlnmt train), results files, folders of "
-        "comparisons; NAME=PATH gives a name, the same NAME several times is runs of several seeds, {test} in a "
-        "path is the test set's name. The first is the baseline, if OUTPUT has none.",
+        "Files of translations, models, runs of training, results files, comparisons, the baseline first. The same "
+        "NAME again: another seed; {test} in a path: the test set.",
     ),
     reference: list[NamedPath] | None = named_option(
-        None,
-        "References of files and models (plain or packed); give it again for more. NAME=FILE names the test "
-        "set, of several test sets each.",
-        "--reference",
-        "-r",
-        metavar="[NAME=]FILE",
+        None, "References; again for more; NAME= a test set.", "--reference", "-r", metavar="[NAME=]FILE"
     ),
     source: list[NamedPath] | None = named_option(
-        None,
-        "Sources: what models translate, and what lengths and faults are told from; NAME=FILE of several test sets.",
-        "--source",
-        "-s",
-        metavar="[NAME=]FILE",
+        None, "Sources: what models translate, and for lengths.", "--source", "-s", metavar="[NAME=]FILE"
     ),
-    output: Path | None = option(None, "Folder of the comparison, new or to be added to.", "--output", "-o"),
+    output: Path | None = options.output(None, "Folder of the comparison, new or to be added to."),
     html: Path | None = option(None, "Write one page here: tables, plots, every sentence with differences marked."),
     language: Language = None,
     protocol: Protocols = None,
@@ -50,31 +39,19 @@ def compare(
     bootstrap: Resamples = 1000,
     trials: Trials = 10_000,
     seed: Seed = 12345,
-    data: Path = _of_runs(Path(), "Folder of the raw references, the same --data as in training.", "--data", "-d"),
-    methods: bool = _of_runs(
-        False,
-        "The runs are ways to train, not models: recipe, data and budget may differ; a comparison keeps this.",
-        "--methods",
+    data: options.DataFolder = Path(),
+    methods: bool = option(
+        False, "The runs are ways to train, not models: recipe, data and budget may differ.", "--methods"
     ),
-    groups: str = _of_look(
-        "iwslt", "Source lengths: wmt, iwslt, or where groups begin, such as 10,20,30.", "--groups", "-g"
-    ),
-    tokenizer: str | None = _of_look(None, "Count lengths in this model's source subwords. Unless given: in words."),
+    groups: str = _of_look("iwslt", "Lengths of sources: wmt, iwslt, or where groups begin, 10,20.", "--groups", "-g"),
+    tokenizer: str | None = _of_look(None, "Count lengths in this model's source subwords, not in words."),
     language_text: list[NamedPath] | None = _of_look(
-        None,
-        "XX=FILE, text of a further language that outputs may be in by mistake.",
-        parser=NamedPath.parse,
-        metavar="XX=FILE",
+        None, "Text of a language that outputs may be in.", parser=NamedPath.parse, metavar="XX=FILE"
     ),
     differences: int = _of_look(20, "Sentences to show each way, of each system.", min=0),
-    maps: Path | None = _of_look(
-        None, "For the page: a folder of `hf-mlnmt analyse attention -w maps`, drawn side by side."
-    ),
+    maps: Path | None = _of_look(None, "For the page: a folder of `hf-mlnmt analyse attention -w maps`."),
     lm: list[NamedPath] | None = _of_look(
-        None,
-        "Also the perplexity of the first references: a language model.",
-        parser=NamedPath.parse,
-        metavar="NAME=PATH",
+        None, "Perplexity of the references by this language model.", parser=NamedPath.parse, metavar="NAME=PATH"
     ),
     *,
     decoding: dict[str, Any],
@@ -82,27 +59,14 @@ def compare(
 ) -> None:
     """Compare systems: scores with 95 % intervals or over seeds, each system tested against the first.
 
-    Is the difference more than chance? Examples, of two files of translations, and of two models, which translate the
-    source first:
+    Examples, of two files of translations, of two models, which translate the source first, and of runs of training:
 
         hf-mlnmt compare base.de new.de --reference test.de
-        hf-mlnmt compare base=runs/a/best new=runs/b/best --source test.en --reference test.de
-
-    Several seeds, and several test sets:
-
-        hf-mlnmt compare base=a1.de base=a2.de new=b1.de new=b2.de -r test.de -s test.en --html comparison.html
-        hf-mlnmt compare base=out/base.{test}.de new=out/new.{test}.de -r news=news.de -r talks=talks.de
-
-    Runs of training that differ in the model alone are tested over the seeds that both have. Runs with another recipe,
-    data or budget are refused, and the fields are named; with --methods only runs with other languages, test sets or
-    decoding are refused:
-
+        hf-mlnmt compare base=runs/a/best new=runs/b/best --source test.en --reference test.de --html page.html
         hf-mlnmt compare runs/transformer.seed* runs/m-10.seed* --data DIR -o results/my-comparison
 
-    --output keeps the comparison as JSON and as a page: unfinished runs are passed over, the same command adds them
-    later, and what is there stays even if its runs are gone. With --source it gets scores by source length, faulty
-    outputs (empty, copied, repeated, untranslated, in the wrong language) and the sentences that differ most, as JSON,
-    csv, png and svg; of several test sets also a table and a figure of all.
+    --output keeps the comparison; the same command adds what was not finished. What can be compared, seeds, test sets,
+    and what each test is worth: docs/scores.md. With --source: lengths, faults, differences (docs/analysis.md).
     """
     from rich.console import Console
 

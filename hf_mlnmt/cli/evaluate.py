@@ -20,35 +20,13 @@ PANEL = "Score"
 # Other commands that score take these too.
 Language = Annotated[
     str | None,
-    option(
-        ...,
-        "Code of the language that is scored, for its tokenizers; the classic protocol needs one of two letters. "
-        "Unless given: --to, or the reference's name, as in test.de.gz or zho_Hans.devtest.",
-        "--language",
-        "-l",
-    ),
+    option(..., "Code of the language that is scored. Default: --to, or the reference's.", "--language", "-l"),
 ]
 Protocols = Annotated[
-    list[str] | None,
-    option(
-        ...,
-        "cased or classic; give it again for both. Unless given: both, or cased alone without a language of two "
-        "letters.",
-    ),
+    list[str] | None, option(..., "cased or classic; again for both. Default: what the language has.")
 ]
-Metrics = Annotated[
-    list[str] | None,
-    option(
-        ...,
-        "BLEU, chrF or TER; give it again for more. Unless given: all; of more than 20,000 lines not TER.",
-        "--metric",
-        "-m",
-    ),
-]
-Tokenize = Annotated[
-    str | None,
-    option(..., "A tokenizer of sacreBLEU's for BLEU, such as flores200; cased alone. Unless given: the language's."),
-]
+Metrics = Annotated[list[str] | None, option(..., "BLEU, chrF or TER; again for more. Default: all.", "--metric", "-m")]
+Tokenize = Annotated[str | None, option(..., "A tokenizer of sacreBLEU's for BLEU, such as flores200; cased alone.")]
 Bootstrap = Annotated[int, option(..., "Resamples for the 95 % confidence intervals; 0: no intervals.", min=0)]
 Resamples = Annotated[int, option(..., "Resamples of the paired bootstrap and the intervals.", min=1)]
 Trials = Annotated[int, option(..., "Shufflings of approximate randomisation.", min=1)]
@@ -60,21 +38,14 @@ _of_files = partial(option, rich_help_panel="What is written")
 def evaluate(
     model: str | None = argument(None, "Model folder, or a model's name on the Hub; with --matrix a run's folder."),
     reference: list[Path] | None = option(
-        None,
-        "References (plain or packed); give it again for more. Of a perplexity: the text, several of them.",
-        "--reference",
-        "-r",
+        None, "References (plain or packed); again for more. Of a perplexity: the texts.", "--reference", "-r"
     ),
     hypothesis: Path | None = option(None, "Translations to score (plain or packed).", "--hypothesis", "-i"),
     source: list[Path] | None = option(
-        None, "Sentences to translate (plain or packed). Of a perplexity: one for each reference.", "--source", "-s"
+        None, "Sentences to translate. Of a perplexity: those of each reference.", "--source", "-s"
     ),
-    perplexity: bool = option(
-        False,
-        "Not scores, but how well the model predicts the references, given the sources; of a language model always.",
-        "--perplexity",
-    ),
-    matrix: bool = option(False, "The scores of a run of many languages, from each into each, as a table.", "--matrix"),
+    perplexity: bool = option(False, "How well the model predicts the references, given the sources.", "--perplexity"),
+    matrix: bool = option(False, "The scores of a run of many languages, from each into each.", "--matrix"),
     language: Language = None,
     protocol: Protocols = None,
     metric: Metrics = None,
@@ -82,53 +53,31 @@ def evaluate(
     bootstrap: Bootstrap = 1000,
     seed: Seed = 12345,
     data: Path | None = option(
-        None,
-        "With --matrix, the recipe's data folder: also measure how many translations are in a wrong language.",
-        "--data",
-        "-d",
+        None, "With --matrix, the recipe's data: also the share of wrong languages.", "--data", "-d"
     ),
     save_translations: Path | None = _of_files(None, "Write the model's translations to this file too, one a line."),
     output: Path | None = _of_files(
-        None,
-        "Results file (JSON) to write, or to add this test set to. Of a perplexity: JSON. Of a matrix: a "
-        "folder; unless given, the run's.",
-        "--output",
-        "-o",
+        None, "Results file (JSON) to write or add to. Of a matrix: a folder, else the run's.", "--output", "-o"
     ),
-    name: str | None = _of_files(
-        None, "Name of the system in the results file. Unless given: the model's or the file's."
-    ),
-    test_set: str | None = _of_files(
-        None,
-        "Name of the test set in the results file. Unless given: the reference's file name. With --matrix: "
-        "the test sets' common name; unless given, the first.",
-    ),
+    name: str | None = _of_files(None, "The system's name in the results. Default: the model's or the file's."),
+    test_set: str | None = _of_files(None, "The test set's name in the results. Default: the reference's file name."),
     *,
     decoding: dict[str, Any],
     device: options.Device = None,
 ) -> None:
     """Score a model, or a file of translations, against raw references.
 
-    References and translations are raw text: do not lower-case or tokenise them. The protocol "cased" scores them as
-    they are, as the sacrebleu command does; "classic" lower-cases and Moses-tokenises both sides itself, as many older
-    papers do. docs/scores.md says which to compare with what.
-
-    Examples, first a model (which translates the source), then a file of translations:
+    References and translations are raw text. The protocol "cased" scores them as they are, as sacrebleu does; "classic"
+    lower-cases and Moses-tokenises both sides itself (docs/scores.md). Examples, first a model, then a file:
 
         hf-mlnmt evaluate MODEL --source test.en --reference test.de
         hf-mlnmt evaluate --hypothesis out.de --reference test.de
 
-    Perplexity, per subword and word and in bits per byte, of a language model or of a translation model given the
-    sources. Every sentence is scored by itself, its end included. Models of different vocabularies are compared by
-    bits per byte, or per word:
+    Perplexity, per subword and word and in bits per byte, of a language model, or of a translation model given the
+    sources, each sentence by itself; and all pairs of a run of many languages (docs/multilingual.md):
 
         hf-mlnmt evaluate runs/lm.multi30k-de/average -r val.de -r test.de
         hf-mlnmt evaluate runs/transformer.multi30k-ende/average --perplexity -r val.de -s val.en
-
-    All pairs of languages of a run of a recipe with `directions`; pairs that were not trained have a star. The share of
-    translations in a wrong language (--data) comes from a classifier of character n-grams that is trained on the
-    training corpora; its own accuracy, on the references, stands beside it. The picture needs matplotlib:
-
         hf-mlnmt evaluate runs/bridge-rnn.multi30k-many --matrix --data data/multi30k
     """
     from hf_mlnmt.evaluation.perplexity import is_language_model

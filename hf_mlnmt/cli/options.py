@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import Field, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -102,22 +102,11 @@ Dtype = Annotated[
     machine(..., "auto (as saved), float32, bfloat16, float16; int8 on a CPU.", autocompletion=lambda: list(DTYPES)),
 ]
 Engine = Annotated[
-    str,
-    machine(
-        ...,
-        "torch: generate(). ctranslate2: CTranslate2, by its own rules of ending a search.",
-        autocompletion=lambda: ["torch", "ctranslate2"],
-    ),
+    Literal["torch", "ctranslate2"], machine(..., "generate(), or CTranslate2 by its own rules of ending a search.")
 ]
 Threads = Annotated[int | None, machine(..., "CPU threads, no more than there are cores.", min=1)]
 Shard = Annotated[
-    str | None,
-    machine(
-        ...,
-        "Do part I of N, from 1/N to N/N, in a job of its own. Parts are whole windows, and joined they are to the "
-        "byte what one job makes.",
-        metavar="I/N",
-    ),
+    str | None, machine(..., "Do part I of N in a job of its own; joined, parts are what one job makes.", metavar="I/N")
 ]
 Revision = Annotated[str | None, machine(..., "Branch, tag or commit on the Hub.")]
 
@@ -129,12 +118,7 @@ Settings = Annotated[
     option(..., "Replace a key of the recipe. Give it again for more.", "--set", metavar="KEY.SUB=VALUE"),
 ]
 Pooling = Annotated[
-    str | None,
-    option(
-        ...,
-        "flat (the bridge's rows side by side), mean, or a row's number from 0. Default: flat with a bridge, else "
-        "mean.",
-    ),
+    str | None, option(..., "flat (a bridge's rows side by side, its default), mean, or a row's number from 0.")
 ]
 
 

@@ -23,18 +23,13 @@ def serve(
     port: int = option(5000, "Port; 0: any that is free.", min=0, max=65535),
     api_key_file: Path | None = option(None, "API keys, one a line: a request must name one. There is no page then."),
     allow_host: list[str] | None = option(
-        None,
-        "A name that requests may give for the server, also *.example.org; may be repeated. Default: those of "
-        "this machine; any where --host lets others in.",
-        metavar="NAME",
+        None, "A name that requests may give for the server, also *.example.org; again for more.", metavar="NAME"
     ),
     no_page: bool = option(False, "Without the page at /.", "--no-page"),
     cors: bool = option(False, "Let pages of any origin ask, in a browser.", "--cors"),
     log_addresses: bool = option(False, "Log the addresses of clients, which are hashed otherwise.", "--log-addresses"),
     batch_tokens: int = options.machine(4096, "Source tokens in a batch, padding included.", min=1, max=LARGEST),
-    max_wait: float = options.machine(
-        5.0, "Milliseconds that an idle core waits at most for a fuller batch.", min=0, max=60_000
-    ),
+    max_wait: float = options.machine(5.0, "Milliseconds to wait at most for a fuller batch.", min=0, max=60_000),
     device: options.Device = None,
     dtype: options.Dtype = "auto",
     engine: options.Engine = "torch",

@@ -26,16 +26,11 @@ def sweep(
         None, "What is trained in each, m-10,enc-dc: systems of the zoo, recipes of the setup."
     ),
     over: list[str] | None = option(
-        None,
-        "A key of the recipe and its values: 2..8, 0.1..0.5..0.1, a,b or [1],[1,2]. Several: all with all.",
-        "--over",
-        metavar="KEY=VALUES",
+        None, "A key and its values: 2..8, 0.1..0.5..0.1, a,b or [1],[1,2].", "--over", metavar="KEY=VALUES"
     ),
     seeds: str | None = option(None, "Seeds of each point, 1,2,3 or 1..5. Unless given: the recipe's own."),
     data: options.DataFolder = Path(),
-    output: Path | None = options.output(
-        None, "Folder of the sweep. Unless given: sweeps/<recipe>, sweeps/zoo for many."
-    ),
+    output: Path | None = options.output(None, "Folder of the sweep. Default: sweeps/<recipe>, sweeps/zoo for many."),
     set_: options.Settings = None,
     jobs: int = option(1, "Trainings side by side.", "--jobs", "-j", min=1),
     processes: int = option(1, "Processes of each training.", "--processes", "-p", min=1),
@@ -47,9 +42,8 @@ def sweep(
     """Train many models: recipes, values of their keys, seeds; at the end one table and one figure.
 
     The folder is the queue's memory. Stopped at any moment and started again with the same command, it goes on:
-    finished runs are left alone, an interrupted one goes on from its checkpoint, one that failed is tried again. A run
-    that fails does not stop the others; what it said is in logs/. sweep.json, sweep.csv and sweep.png are written anew
-    after each run.
+    finished runs are left alone, one that failed is tried again and does not stop the others; what it said is in logs/.
+    sweep.json, sweep.csv and sweep.png are written anew after each run. See docs/sweeps.md.
 
     Examples:
 

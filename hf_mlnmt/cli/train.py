@@ -19,64 +19,32 @@ _of_pair = partial(option, rich_help_panel="From two files, without a recipe")
 
 def train(
     recipe: list[str] | None = argument(
-        None,
-        "A setup of this project such as multi30k-ende, a folder like it, or a YAML file.",
-        metavar="RECIPE",
-        show_default=False,
+        None, "A setup such as multi30k-ende, a folder like it, or a YAML file.", metavar="RECIPE", show_default=False
     ),
     pair: tuple[str, str] | None = _of_pair(
-        None,
-        "Instead of a recipe: the sources' file and the targets', line by line; a recipe is chosen for them.",
-        metavar="SOURCE TARGET",
+        None, "Two files, line by line: a recipe is chosen for them.", metavar="SOURCE TARGET"
     ),
     from_: str | None = _of_pair(None, "Code of the source language; unless told, train.en says en.", "--from"),
     to: str | None = _of_pair(None, "Code of the target language; the same."),
-    dev: tuple[str, str] | None = _of_pair(
-        None, "The development set; unless told, up to 1,000 of the pairs.", metavar="SOURCE TARGET"
-    ),
+    dev: tuple[str, str] | None = _of_pair(None, "Development set; else some pairs.", metavar="SOURCE TARGET"),
     test: list[str] | None = _of_pair(None, "A test set. Give it again for more.", metavar="SOURCE TARGET"),
-    text: str | None = _of_pair(
-        None, "Text of the target language, one sentence a line: it is translated back and trained on too."
-    ),
-    system: str | None = option(
-        None, "What is trained: a system of the zoo, m-10, or a recipe of the setup. Default: the recipe's."
-    ),
+    text: str | None = _of_pair(None, "Text of the target language: it is translated back and trained on too."),
+    system: str | None = option(None, "A system of the zoo, m-10, or a recipe of the setup. Default: the recipe's."),
     data: options.DataFolder = Path(),
-    output: Path | None = options.output(
-        None, "Folder of this run, or of all rounds. Unless given: runs/<recipe>, with the seed if --seed is."
-    ),
+    output: Path | None = options.output(None, "Folder of this run, or of all rounds. Default: runs/<recipe>."),
     set_: options.Settings = None,
     seed: int | None = option(None, "Replace the recipe's seed.", min=0),
-    processes: int = option(
-        1, "Processes on this machine: GPUs, or cores. Each has batch.tokens a step.", "--processes", "-p", min=1
-    ),
-    dry_run: bool = option(
-        False,
-        "Check everything; print sizes, batches, steps and an estimate of time and memory; leave nothing.",
-        "--dry-run",
-    ),
+    processes: int = option(1, "GPUs or cores; each has batch.tokens a step.", "--processes", "-p", min=1),
+    dry_run: bool = option(False, "Check everything and estimate time and memory; leave nothing.", "--dry-run"),
 ) -> None:
     """Train a model: tokenizer, data, training, averaging, scores, a complete model folder.
 
-    Stopped at any moment (Ctrl-C, SIGTERM, SIGUSR1, kill) and started again with the same command, it goes on from the
-    last checkpoint and ends with the same weights. Several processes: `--processes 2`, or `accelerate launch` or
-    `torchrun` with `-m hf_mlnmt train ...`. The run's folder then holds average/ and best/ (models to translate with
-    or to publish), results.json, metrics.jsonl, curves.png and checkpoints/.
+    Stopped at any moment and started again with the same command, it goes on from the last checkpoint and ends with the
+    same weights; a run is amended by starting it again with other test sets, decoding or a longer budget. The run's
+    folder then holds average/ and best/, results.json, metrics.jsonl, curves.png and checkpoints/.
 
-    A run is amended by starting it again with other test sets, decoding, `checkpoints.average` or, where the schedule
-    allows it, a longer budget or another number of short cycles at the end: only what changed is done again.
-
-    A recipe with the key `rounds` is several trainings, each on what the model of an earlier round translated for it
-    (iterated back-translation). The folder then holds a training for each round, <round>/average and so on, and its
-    synthetic corpus, <round>.synthetic (docs/monolingual-back-translation.md).
-
-    `--set model.add_to=MODEL` trains a new language of a trained model of many languages. Its bridge and all other
-    languages stay as they are, bit for bit; the model and its tokenizer are those of MODEL. The recipe has tasks for
-    the pairs of the new language, and no model. The finished model has all languages (docs/multilingual.md).
-
-    `--pair` takes the place of a recipe: languages, development set and a recipe that suits the size of the corpus and
-    the machine are chosen, and said with their reasons. The recipe is written into the run's folder, to copy and change
-    (docs/training.md). All options hold for it as for any other.
+    Several processes, rounds of back-translation, recipes and what --pair chooses: docs/training.md. A new language for
+    a trained model, `--set model.add_to=MODEL`: docs/multilingual.md.
 
     Examples:
 

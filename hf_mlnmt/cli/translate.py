@@ -40,28 +40,14 @@ def translate(
     *,
     decoding: dict[str, Any],
     output: Path | None = _of_output(
-        None,
-        "Write here, packed if the name ends in .gz, .bz2, .xz or .zst. Default: standard output.",
-        "--output",
-        "-o",
+        None, "Write here, packed as the name says; default: to stdout.", "--output", "-o"
     ),
-    jsonl: bool = _of_output(
-        False,
-        "A JSON object a line: source, translation, alignment if asked for, with --n-best also n_best.",
-        "--jsonl",
-    ),
+    jsonl: bool = _of_output(False, "A JSON object a line: source, translation, alignment, n_best.", "--jsonl"),
     scores: bool = _of_output(False, "With --jsonl: score, log probability and length.", "--scores"),
     prefix_file: Path | None = option(
-        None,
-        "A line for each text: what its translation begins with, as --target-prefix; an empty one: nothing.",
-        "--prefix-file",
-        rich_help_panel=SEARCH,
+        None, "A line for each text: what its translation begins with.", "--prefix-file", rich_help_panel=SEARCH
     ),
-    window: int = options.machine(
-        2048,
-        "Lines of a file that are read and sorted by length together: more is faster and takes more memory.",
-        min=1,
-    ),
+    window: int = options.machine(2048, "Lines that are read and sorted by length together.", min=1),
     shard: options.Shard = None,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
@@ -73,10 +59,8 @@ def translate(
     """Translate text files or standard input, a line at a time; empty lines stay empty, order is kept.
 
     The sentences of a line are translated one by one; --split long gives the model whole lines. Stopped at any moment,
-    the same command with -o goes on, and ends with the same bytes; until then the beginning lies in OUTPUT.part.
-
-    With --n-best the lines are 'line number from 0 ||| translation ||| score'; --alignments writes ' ||| 0-0 1-2' (word
-    of the source, word of the translation) behind each.
+    the same command with -o goes on, and ends with the same bytes. With --n-best the lines are 'line number from 0 |||
+    translation ||| score'; --alignments writes ' ||| 0-0 1-2' behind each. The options: docs/decoding.md.
 
     Examples:
 
@@ -84,8 +68,6 @@ def translate(
         echo "Hello." | hf-mlnmt translate facebook/nllb-200-distilled-600M --from eng_Latn --to deu_Latn
         hf-mlnmt translate MODEL test.en --beams 6 --n-best 6 --jsonl
         hf-mlnmt translate MODEL news.en --shard $SLURM_ARRAY_TASK_ID/50 -o part.$SLURM_ARRAY_TASK_ID.gz
-
-    What the options do to the search, and other toolkits' names for them: docs/decoding.md.
     """
     if scores and not jsonl:
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")

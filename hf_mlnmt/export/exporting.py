@@ -134,25 +134,19 @@ def _check_translates(name: str) -> None:
         return
     check_config(folder / CONFIG)
     if (kind := auto_class_of(folder)) != "AutoModelForSeq2SeqLM":
-        what = "an encoder that predicts hidden tokens" if kind == "AutoModelForMaskedLM" else "a language model"
         raise UserError(
-            f"{name}: is {what} ({kind}); export writes translation models. It runs wherever Transformers does; fused "
-            "into a translation model (hf-mlnmt model fuse) it is searched by this package."
+            f"{name}: is a model of one language ({kind}); export writes translation models. It runs wherever "
+            "Transformers does; fused into a translation model (hf-mlnmt model fuse) it is searched by this package."
         )
 
 
 def _check_request(to: str, dtype: str) -> None:
-    if to not in FORMATS:
-        raise UserError(f"--format {to}: unknown{suggest(to, FORMATS)}; known: {', '.join(FORMATS)}.")
-    if dtype not in DTYPES:
-        raise UserError(f"--dtype {dtype}: unknown{suggest(dtype, DTYPES)}; known: {', '.join(DTYPES)}.")
-    if to == "onnx" and dtype != "float32":
-        raise UserError(
-            f"--dtype {dtype}: ONNX is exported in float32. Round it afterwards with ONNX Runtime's own tool, "
-            "onnxruntime.quantization.quantize_dynamic."
-        )
-    if to == "marian" and dtype != "float32":
-        raise UserError(f"--dtype {dtype}: Marian is exported in float32; from_pretrained(..., dtype=...) rounds it.")
+    for option, value, known in (("--format", to, FORMATS), ("--dtype", dtype, DTYPES)):
+        if value not in known:
+            raise UserError(f"{option} {value}: unknown{suggest(value, known)}; known: {', '.join(known)}.")
+    if to != "ctranslate2" and dtype != "float32":
+        after = {"onnx": "onnxruntime.quantization.quantize_dynamic", "marian": "from_pretrained(..., dtype=...)"}
+        raise UserError(f"--dtype {dtype}: {to} is exported in float32; {after[to]} rounds it afterwards.")
     if missing := [package for package in FORMATS[to] if not _version(package)]:
         raise UserError(f"--format {to} needs {', '.join(missing)}: pip install 'hf-mlnmt[export]'.")
 

@@ -42,12 +42,15 @@ def comparison_page(
     """Returns the page as Markdown. own_budget: of the baseline's recipe. sections: Markdown behind the overview."""
     page = template("comparison_page.md.jinja").render(
         comparison=comparison,
-        heading=_heading(comparison),
-        same=same_for_all(comparison, own_budget),
-        blocks=[overview(comparison).markdown(), *_notes(comparison), *sections],
-        trained=_trained(comparison),
+        own_budget=own_budget,
+        overview=overview(comparison),
+        notes=_notes(comparison),
+        sections=sections,
+        trained=is_trained(comparison),
         changes=_changes(comparison),
         detail_table=detail_table,
+        language_name=language_name,
+        missing=MISSING,
         show=show,
         legend=LEGEND,
     )
@@ -70,45 +73,9 @@ def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] |
     return read_recipe(path).to_dict()["budget"] if path is not None else None
 
 
-def _trained(comparison: Comparison) -> bool:
+def is_trained(comparison: Comparison) -> bool:
     """Returns whether all runs say how they were trained; files of translations do not."""
     return all("recipe" in run for runs in comparison.runs.values() for run in runs.values())
-
-
-def _heading(comparison: Comparison) -> str:
-    results = comparison.first
-    if not _trained(comparison):
-        return f"Systems side by side: {', '.join(results['scores'])}"
-    languages = results["languages"]
-    direction = f"{language_name(languages['source'])} to {language_name(languages['target'])}"
-    what = "Methods" if comparison.methods else "Systems"
-    return f"{what} side by side: {(results.get('data') or {}).get('name') or MISSING}, {direction}"
-
-
-def same_for_all(comparison: Comparison, own_budget: Mapping[str, Any] | None) -> str:
-    """Says what the systems of a comparison share, and how their budget compares with the recipe's own."""
-    seeds = list(comparison.runs[comparison.baseline])
-    which = f"seed ({seeds[0]})" if len(seeds) == 1 else f"seeds ({', '.join(map(str, seeds))}; a run for each)"
-    if not _trained(comparison):
-        runs = "one run" if len(seeds) == 1 else f"{len(seeds)} runs"
-        return f"Every system has translated the same test sets; the baseline has {runs}."
-    budget = comparison.first.get("budget") or {}
-    counts = {"steps": ",", "epochs": ".1f", "target_tokens": ","}
-    known = [f"{budget[key]:{form}} {key}" for key, form in counts.items() if budget.get(key) is not None]
-    shown = ", ".join(known).replace("_", " ")
-    text = f"Every system was trained with the same recipe, data, {which} and budget: {shown}."
-    if comparison.methods:
-        text = f"The rows are ways to train one model, {which}; the baseline has {shown}. What else a row has is below."
-    fewer = [name for name, runs in comparison.runs.items() if len(runs) < len(seeds)]
-    if fewer:
-        text += f" Not all seeds are there yet of {', '.join(f'`{name}`' for name in fewer)}."
-    steps = (own_budget or {}).get("steps")
-    if steps and steps > (budget.get("steps") or steps) and not comparison.methods:
-        text += (
-            f" That is a small budget (the recipe's own is {steps:,} steps): it compares how far the systems come with "
-            "it, not what they reach."
-        )
-    return text
 
 
 def overview(comparison: Comparison) -> Table:
@@ -120,21 +87,17 @@ def overview(comparison: Comparison) -> Table:
     for system, runs in comparison.runs.items():
         cells = [with_difference(comparison, system, *test) for test in comparison.places]
         parameters = show(next(iter(runs.values())).get("parameters"))
-        known = [parameters, minutes_of(runs)] if _trained(comparison) else []
+        known = [parameters, minutes_of(runs)] if is_trained(comparison) else []
         rows.append([f"`{system}`", *known, str(len(runs)), *cells])
-    facts = ["parameters", "CPU minutes", "seeds"] if _trained(comparison) else ["runs"]
+    facts = ["parameters", "CPU minutes", "seeds"] if is_trained(comparison) else ["runs"]
     return Table(["system", *map(Number, facts), *columns], rows)
 
 
-def _notes(comparison: Comparison) -> list[str]:
-    """Returns what results files note of their budgets (`budget.note`, written by hand): a block, or none."""
-    lines = [
-        f"- `{system}`, seed {seed}: {run['budget']['note']}"
-        for system, runs in comparison.runs.items()
-        for seed, run in runs.items()
-        if (run.get("budget") or {}).get("note")
-    ]
-    return ["Notes on the budgets:\n\n" + "\n".join(lines)] if lines else []
+def _notes(comparison: Comparison) -> list[tuple[str, int, str]]:
+    """Returns (system, seed, note) of what results files note of their budgets (`budget.note`, written by hand)."""
+    runs = [(system, seed, run) for system, by_seed in comparison.runs.items() for seed, run in by_seed.items()]
+    budgets = [(system, seed, run.get("budget") or {}) for system, seed, run in runs]
+    return [(system, seed, budget["note"]) for system, seed, budget in budgets if budget.get("note")]
 
 
 def minutes_of(runs: Mapping[int, Mapping[str, Any]]) -> str:
@@ -188,20 +151,18 @@ def detail(comparison: Comparison, system: str, test_set: str, protocol: str, me
     return scores, f"{tested['difference']:+.2f}{comparison.mark(*place)}", p_values
 
 
-def _changes(comparison: Comparison) -> list[str]:
-    """Lists of each method the keys of the recipe that are not the baseline's, and its steps; [] for systems."""
+def _changes(comparison: Comparison) -> dict[str, tuple[str, list[str]]]:
+    """Returns of each method its steps and the keys of the recipe that are not the baseline's; {} for systems."""
     from hf_mlnmt.recipe.schema import default_keys
 
-    if not comparison.methods or not _trained(comparison):
-        return []
-    lines, defaults = ["What each row has that the baseline has not:"], default_keys()
-    for system, runs in comparison.runs.items():
-        if system != comparison.baseline:
-            run = next(iter(runs.values()))
-            changed = [*changed_keys(run, comparison.first, defaults), *run.get("made_by", [])]
-            steps = (run.get("budget") or {}).get("steps")
-            lines.append(f"- `{system}` ({show(steps)} steps): {'; '.join(changed) or 'nothing'}")
-    return lines
+    if not comparison.methods or not is_trained(comparison):
+        return {}
+    defaults, changes = default_keys(), {}
+    for system in comparison.tests:
+        run = next(iter(comparison.runs[system].values()))
+        changed = [*changed_keys(run, comparison.first, defaults), *run.get("made_by", [])]
+        changes[system] = show((run.get("budget") or {}).get("steps")), changed or ["nothing"]
+    return changes
 
 
 FIRST_RUN = "Lengths, outputs and sentences are of the first run of each system."
@@ -222,11 +183,12 @@ def html_page(
     return template("comparison_page.html.jinja", autoescape=True).render(
         title=hide_paths(title),
         data=htmlsafe_json_dumps(_data(analyses), ensure_ascii=False),
-        baseline=comparison.baseline,
-        others=len(comparison.tests),
+        comparison=comparison,
+        trained=is_trained(comparison),
         what=scores_are(comparison),
-        about=[same_for_all(comparison, None), *(block.replace("`", "") for block in _notes(comparison))],
-        overview=_html(overview(comparison)) if _trained(comparison) else None,
+        note_lines=_notes(comparison),
+        trained_systems=list(curves or {}),
+        overview=_html(overview(comparison)) if is_trained(comparison) else None,
         changes=_changes(comparison),
         systems=list(next(iter(analyses.values())).outputs) if analyses else [],
         sections=[_section(comparison, *place) for place in comparison.places],
@@ -236,7 +198,6 @@ def html_page(
         statistics={
             _suffix(test, analyses): _statistics(analysis) for test, analysis in analyses.items() if analysis.statistics
         },
-        trained=list(curves or {}),
         curves=_curves(curves or {}),
         maps={
             what: {name: attention_map(label=f"attention of {name}", **map_) for name, map_ in systems.items()}

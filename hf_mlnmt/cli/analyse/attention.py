@@ -21,17 +21,13 @@ def attention(
     source: options.Source,
     output: options.OutputFolder,
     what: list[What] = option(..., "The question; give it again for more.", "--what", "-w"),
-    target: Path | None = option(
-        None, "Translations to look at; unless given, the model's own greedy ones.", "--target", "-t"
-    ),
+    target: Path | None = option(None, "Translations to look at. Default: the model's greedy ones.", "--target", "-t"),
     side: Literal["encoder", "decoder", "source"] | None = option(
         None, "Self-attention of encoder or decoder; for maps also the attention over the source."
     ),
     sample: int = option(1000, "Sentences to draw from the file; 0: all.", min=0),
     seed: int = option(1, "Seed of the sample.", min=0),
-    renormalize: bool = option(
-        False, "distance, entropy: weights of a position sum to 1 over the range.", "--renormalize"
-    ),
+    renormalize: bool = option(False, "distance, entropy: weights sum to 1 over the range.", "--renormalize"),
     over_heads: bool = option(False, "divergence: mean of the heads' own, not of their maximum.", "--over-heads"),
     summed: bool = option(False, "dependency: sum over target positions, not their mean.", "--summed"),
     layer: int | None = option(None, "alignments, maps, coverage: one decoder layer, from 1.", min=1),
@@ -52,9 +48,8 @@ def attention(
     - dependency: of the main decoder on its auxiliaries (ms-<layers>-aif)
     - alignments: words linked by the attention over the source, and their error rate
     - maps: the weights of one sentence
-    - coverage: how much attention each source subword of one sentence has had, target subword by target subword, in
-      any model with attention over source positions, and the fertilities of the system fertility; of a search with
-      --beams unless --target is given
+    - coverage: how much attention each source subword of one sentence has had, and the fertilities of the system
+      fertility; of a search with --beams unless --target is given
 
     docs/analysis.md has the equations.
 

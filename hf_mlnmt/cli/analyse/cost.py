@@ -32,10 +32,8 @@ def cost(
 ) -> None:
     """Measure what systems cost beside the first: JSON, csv, png and svg in the folder --output.
 
-    Parameters, operations in the matrix products of a training step per target token, peak memory of a training step,
-    training steps/s, decoding tokens/s; in brackets as a multiple of the baseline's. Weights and sentences are random.
-    Each system takes its turn right after the baseline, and speeds are compared turn by turn: a busy machine changes
-    within seconds, its ratios hardly.
+    Parameters, operations and peak memory of a training step, training steps/s, decoding tokens/s; in brackets as a
+    multiple of the baseline's, whose turn is right before each (docs/analysis.md). Weights and sentences are random.
 
     Examples:
 

@@ -11,9 +11,7 @@ from hf_mlnmt.files import check_folder_name
 
 
 def curves(
-    runs: list[NamedPath] = named_argument(
-        ..., "Folders that `hf-mlnmt train` made; NAME=PATH gives a name for the figure."
-    ),
+    runs: list[NamedPath] = named_argument(..., "Folders of runs; NAME=PATH gives a name for the figure."),
     output: Path = options.output(Path("curves"), "Folder for curves.png, curves.svg, curves.csv and curves.json."),
     over: str = option("step", "step or epoch: what the curves are drawn over."),
 ) -> None:

@@ -26,9 +26,8 @@ def fusion_grid(
 ) -> None:
     """Translate and score a development set with every alpha and beta of a grid; print, keep and draw the scores.
 
-    Without --alpha and --beta it is the thesis's grid: seven by eight with symbol-level normalization; with
-    sequence-level normalization, where the ratio alone matters, seven values of gamma = beta / alpha. beta 0, the
-    translation model alone, stands beside them. Every point is kept when it is done: stopped, the same command goes on.
+    Without --alpha and --beta it is the thesis's grid (docs/monolingual-fusion.md). Every point is kept:
+    stopped, the same command goes on.
 
     Examples:
 

@@ -20,19 +20,15 @@ def probe(
     models: options.Models,
     output: options.OutputFolder,
     text: list[NamedPath] | None = named_option(
-        None, "Raw sentences to make tasks from; XX=FILE, twice or more, for 'language'.", "--text"
+        None, "Sentences to make tasks from; XX=FILE for 'language'.", "--text"
     ),
     senteval: list[Path] | None = option(None, "SentEval's probing files, or the folder they are in."),
     pairs: list[Path] | None = option(None, "Scored pairs, two sentences and a score with tabs between: correlations."),
     task: list[Task] | None = option(None, "Which to make of --text. Unless given: all that can be."),
     layer: list[int] | None = option(None, "Of the encoder, 0: embeddings. Unless given: the last.", min=0),
-    pooling: str | None = option(
-        None, "Read the model's embeddings, as `embed` writes them, not a layer: flat, mean, or a row."
-    ),
+    pooling: str | None = option(None, "Read the model's embeddings, not a layer: flat, mean, or a row."),
     classifier: list[Classifier] | None = option(None, "Unless given: both."),
-    preset: Literal["multi-level", "dual-context"] = option(
-        "multi-level", "Perceptron of thesis, ch. 4 (multi-level), or ch. 5 (dual-context)."
-    ),
+    preset: Literal["multi-level", "dual-context"] = option("multi-level", "Perceptron of thesis, ch. 4, or ch. 5."),
     words: int = option(100, "word-content: how many words; the paper has 1,000.", min=2),
     sizes: str = option("100000,10000,10000", "Sentences for train, dev and test, at most."),
     seed: int = option(1, "Seed of the tasks and the perceptron.", min=0),
@@ -43,11 +39,8 @@ def probe(
 ) -> None:
     """Train classifiers on frozen sentence vectors, or correlate their cosines: JSON, csv, png and svg in --output.
 
-    The vectors are the mean of an encoder layer's states; with --pooling the model's embeddings, which are those of
-    the attention bridge where there is one. --pairs: Pearson and Spearman between cosines of embeddings and scores.
-
-    Vectors are kept, and a finished probe is not repeated: the same command goes on where it was interrupted, and
-    further models, tasks and layers are added.
+    The vectors are the mean of an encoder layer's states; with --pooling the model's embeddings. Vectors are kept, and
+    a finished probe is not repeated: the same command goes on, and further models, tasks and layers are added.
 
     Examples:
 

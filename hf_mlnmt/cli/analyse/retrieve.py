@@ -12,11 +12,9 @@ from hf_mlnmt.errors import UserError
 def retrieve(
     model: NamedPath = named_argument(..., "Model folder or Hub name, or NAME=PATH."),
     files: list[NamedPath] = named_argument(
-        ..., "language=FILE for two or more languages; line i says the same in all of them.", metavar="LANGUAGE=FILE"
+        ..., "Files of two or more languages; line i says the same in all of them.", metavar="LANGUAGE=FILE"
     ),
-    also: list[NamedPath] | None = named_option(
-        None, "Another model, PATH or NAME=PATH, to stand beside it; may be repeated.", "--also"
-    ),
+    also: list[NamedPath] | None = named_option(None, "Another model to stand beside it; again for more.", "--also"),
     pooling: options.Pooling = None,
     target_language: options.To = None,
     output: Path | None = options.output(None, "Also write the numbers here, as JSON."),

@@ -13,20 +13,14 @@ def fuse(
     output: options.ModelToWrite,
     alpha: float = option(1.0, "Scale of the translation models, 0 or more."),
     beta: float = option(0.1, "Scale of the language models, 0 or more."),
-    normalization: str = option(
-        "sequence", "symbol: the product is normalised at every token; sequence: never, which the thesis favours."
-    ),
-    weight: list[float] | None = option(
-        None, "One for each model, in their order: repeat it. Default: equal within a kind."
-    ),
+    normalization: str = option("sequence", "symbol: the product is normalised at every token; sequence: never."),
+    weight: list[float] | None = option(None, "One for each model, in order: repeat it. Default: equal within a kind."),
     force: options.Force = False,
 ) -> None:
     """Fuse translation models and language models of one target vocabulary: p_TM^alpha p_LM^beta.
 
-    The result is a model folder like any other. alpha and beta are kept in it, and can be changed with every call
-    (hf-mlnmt translate --alpha --beta); hf-mlnmt analyse fusion-grid finds good ones. A fused model among the models
-    stands for its translation models, so that another language model can take the place of its own. See
-    docs/monolingual-fusion.md.
+    The result is a model folder like any other, which keeps alpha and beta; hf-mlnmt analyse fusion-grid finds good
+    ones. A fused model among the models stands for its translation models. See docs/monolingual-fusion.md.
 
     Examples:
 
