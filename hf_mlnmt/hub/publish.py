@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of, load_tokenizers
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import atomic_folder, check_folder_name, read_json, write_json, write_text
+from hf_mlnmt.files import atomic_folder, read_json, write_json, write_text
 from hf_mlnmt.hub.check_reload import check_loading
-from hf_mlnmt.hub.checks import check_folder, clean_generation_config
+from hf_mlnmt.hub.checks import check_folder, check_replaceable, clean_generation_config
 from hf_mlnmt.model_folder import (
     CARD,
     CONFIG,
@@ -92,8 +91,26 @@ def build_folder(
     network, tokenizers = _load(source)
     if dtype:
         _round(network, dtype)
-    facts, warnings = _facts(source, network, tokenizers, name or target.resolve().name, licence, languages, results)
-    facts = replace(facts, space=space, rounded=dtype)
+    path = Path(results) if results else source / RESULTS
+    recorded = load_results(path) if results or path.is_file() else {}
+    folders = [source, *([source.resolve().parent] if source.resolve().name in MODELS_OF_A_RUN else [])]
+    facts = Facts(
+        name=name or target.resolve().name,
+        config=network.config,
+        model_class=type(network),
+        results=[recorded] if recorded else [],
+        generation=network.generation_config.to_diff_dict() if network.can_generate() else {},
+        languages=languages or languages_of_results(recorded),
+        codes=tuple(languages_of(tokenizers.source)),
+        licence=licence,
+        separate_tokenizers=not tokenizers.joint,
+        language_tokenizers=bool(tokenizers.each),
+        processing=hide_paths(read_json(source / TEXT_PROCESSING)),
+        parameters=parameters_by_part(network),
+        curves=next((folder / CURVES for folder in folders if (folder / CURVES).is_file()), None),
+        space=space,
+        rounded=dtype,
+    )
     with atomic_folder(target) as new:
         _write_model(network, new, dtype)
         tokenizers.save(new)
@@ -106,7 +123,7 @@ def build_folder(
         ways = ("package", "remote-code") if facts.carries_code else ("package",)
         tell(f"loading the new folder again in a fresh process ({' and '.join(ways)})")
         check_loading(new, network, tokenizers, ways)
-    return Published(target, warnings, facts)
+    return Published(target, list(_warnings(facts, path)), facts)
 
 
 def _check_licence(licence: str | None) -> None:
@@ -171,18 +188,9 @@ def _check_target(source: Path, target: Path) -> None:
     here, there = source.resolve(), target.resolve()
     if here == there or there in here.parents or here in there.parents:
         raise UserError(f"{target}: lies in or around the model folder {source}. Choose another folder for --output.")
-    check_folder_name(target)
-    if target.is_dir() and (foreign := sorted(path.name for path in target.iterdir() if not _is_ours(path))):
-        raise UserError(
-            f"{target}: holds '{foreign[0]}', which no publication has and which would be deleted. Choose a new or "
-            "empty folder for --output."
-        )
+    check_replaceable(target, "publication", _OURS, _OUR_SUFFIXES)
     if target.is_dir() and any(target.iterdir()) and not (target / CONFIG).is_file():
         raise UserError(f"{target}: is not empty and holds no model. Choose a new or empty folder for --output.")
-
-
-def _is_ours(path: Path) -> bool:
-    return path.name in _OURS or (path.is_file() and path.suffix in _OUR_SUFFIXES)
 
 
 def _load(source: Path) -> tuple[Any, Tokenizers]:
@@ -211,43 +219,8 @@ def _round(model: Any, dtype: str) -> None:
             raise UserError(f"{name} has values that {dtype} does not hold: say bfloat16, or store it as it is.")
 
 
-def _facts(
-    source: Path,
-    model: Any,
-    tokenizers: Tokenizers,
-    name: str,
-    licence: str | None,
-    languages: tuple[str, str] | None,
-    results: str | Path | None,
-) -> tuple[Facts, list[str]]:
-    path = Path(results) if results else source / RESULTS
-    recorded = load_results(path) if results or path.is_file() else {}
-    parameters = parameters_by_part(model)
-    facts = Facts(
-        name=name,
-        config=model.config,
-        model_class=type(model),
-        results=[recorded] if recorded else [],
-        generation=model.generation_config.to_diff_dict() if model.can_generate() else {},
-        languages=languages or languages_of_results(recorded),
-        codes=tuple(languages_of(tokenizers.source)),
-        licence=licence,
-        separate_tokenizers=not tokenizers.joint,
-        language_tokenizers=bool(tokenizers.each),
-        processing=hide_paths(read_json(source / TEXT_PROCESSING)),
-        parameters=parameters,
-        curves=_curves(source),
-    )
-    return facts, list(_warnings(facts, path, parameters["total"]))
-
-
-def _curves(source: Path) -> Path | None:
-    """Finds the picture of the training, in the folder of the run whose model this is, or of a publication."""
-    folders = [source, *([source.resolve().parent] if source.resolve().name in MODELS_OF_A_RUN else [])]
-    return next((folder / CURVES for folder in folders if (folder / CURVES).is_file()), None)
-
-
-def _warnings(facts: Facts, path: Path, parameters: int) -> Iterator[str]:
+def _warnings(facts: Facts, path: Path) -> Iterator[str]:
+    parameters = facts.parameters["total"]
     if not facts.results:
         yield f"{path}: no results file; the card says that scores and training are not recorded."
     elif facts.recorded("parameters") not in (None, parameters):
