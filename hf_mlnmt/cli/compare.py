@@ -49,7 +49,6 @@ def compare(
         None, "Text of a language that outputs may be in.", parser=NamedPath.parse, metavar="XX=FILE"
     ),
     differences: int = _of_look(20, "Sentences to show each way, of each system.", min=0),
-    maps: Path | None = _of_look(None, "For the page: a folder of `hf-mlnmt analyse attention -w maps`."),
     lm: list[NamedPath] | None = _of_look(
         None, "Perplexity of the references by this language model.", parser=NamedPath.parse, metavar="NAME=PATH"
     ),
@@ -77,7 +76,7 @@ def compare(
     from hf_mlnmt.evaluation.scores import scoring_options
     from hf_mlnmt.files import check_file, check_folder_name, write_text
     from hf_mlnmt.reports.comparison import PAGE, add_runs, analyses_of
-    from hf_mlnmt.reports.comparison_page import curves_of, html_page, read_maps
+    from hf_mlnmt.reports.comparison_page import curves_of, html_page
 
     files = text_files(
         [(file.name, file.path) for file in reference or ()], [(file.name, file.path) for file in source or ()]
@@ -93,9 +92,7 @@ def compare(
     if "" in further:
         raise UserError(f"--language-text {further['']}: expected XX=FILE, a language and a file of its sentences.")
     language_texts = {name: read_texts(path) for name, path in further.items()}
-    if maps and not html:
-        raise UserError("--maps is drawn on the page: give --html FILE too, or leave it out.")
-    starts, drawn = read_starts(groups), read_maps(maps) if maps else {}
+    starts = read_starts(groups)
     if output:
         check_folder_name(output)
     if html:
@@ -133,7 +130,7 @@ def compare(
         names = list(comparison.runs)
         title = f"{', '.join(names[:4])}{' …' if len(names) > 4 else ''} on {', '.join(comparison.first['scores'])}"
         curves = curves_of({system.label: system.path for system in reversed(systems)})
-        page = html_page(comparison, analyses, title=title, curves=curves, maps=drawn)
+        page = html_page(comparison, analyses, title=title, curves=curves)
         print(f"Written to {write_text(html, page)}")
 
 

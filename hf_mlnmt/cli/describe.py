@@ -16,7 +16,6 @@ def describe(
         None, "Model folder, Hub name, config.json, or a model trained here: multi30k-ende-short/m-10."
     ),
     as_json: bool = option(False, "Print JSON instead of tables.", "--json"),
-    whole: bool = option(False, "Of many test sets also the signatures, of many training corpora each.", "--all"),
     revision: str | None = option(None, "Branch, tag or commit of a Hub name."),
     machine: bool = option(False, "The processor, and which library multiplies.", "--machine"),
 ) -> None:
@@ -44,5 +43,5 @@ def describe(
         print(json.dumps(description, indent=2, ensure_ascii=False))
         return
     console = Console(highlight=False, markup=False)
-    for block in render_machine(description) if model is None else render(description, whole):
+    for block in render_machine(description) if model is None else render(description):
         console.print(block)

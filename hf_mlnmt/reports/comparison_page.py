@@ -2,13 +2,11 @@
 
 Markdown: tables of what the comparison's files hold, and nothing else. HTML: one file that fetches nothing, with plots,
 and with what is known of the translations themselves: scores by source length, faulty outputs, every sentence with its
-chrF, curves of the training, maps of attention.
+chrF, curves of the training.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +17,6 @@ from jinja2.utils import htmlsafe_json_dumps
 from hf_mlnmt.analysis.curves import FILE as METRICS
 from hf_mlnmt.analysis.curves import Metrics, dev_scores, label, read_metrics, series
 from hf_mlnmt.analysis.outputs import OutputAnalysis
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.comparison import Comparison, read_comparison, score_text, scores_are
 from hf_mlnmt.evaluation.results import versions
 from hf_mlnmt.evaluation.runs import changed_keys
@@ -28,7 +25,7 @@ from hf_mlnmt.evaluation.significance import LEGEND, TOO_FEW
 from hf_mlnmt.files import file_name
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.paths import hide_paths
-from hf_mlnmt.reports.svg import Point, attention_map, forest, lines
+from hf_mlnmt.reports.svg import Point, forest, lines
 from hf_mlnmt.reports.tables import MISSING, show, template
 from hf_mlnmt.table import Number, Table, markdown_text
 from hf_mlnmt.zoo.records import BASE, records_root
@@ -169,15 +166,12 @@ FIRST_RUN = "Lengths, outputs and sentences are of the first run of each system.
 NO_SOURCES = "no --source: no lengths, no statistics of outputs"
 Curves = Mapping[str, Metrics]
 """Of systems whose run is known."""
-Maps = Mapping[str, Mapping[str, Mapping[str, Any]]]
 Analyses = Mapping[str, OutputAnalysis]
 """Of test sets whose translations are there; of all the same systems."""
 
 
-def html_page(
-    comparison: Comparison, analyses: Analyses, *, title: str, curves: Curves | None = None, maps: Maps | None = None
-) -> str:
-    """Returns the page as HTML. curves: {system: metrics}, of `curves_of`; maps: of `read_maps`."""
+def html_page(comparison: Comparison, analyses: Analyses, *, title: str, curves: Curves | None = None) -> str:
+    """Returns the page as HTML. curves: {system: metrics}, of `curves_of`."""
     known = [analysis for analysis in analyses.values() if analysis.sources is not None]
     notes = [] if known or not analyses else [NO_SOURCES]
     return template("comparison_page.html.jinja", autoescape=True).render(
@@ -199,10 +193,6 @@ def html_page(
             _suffix(test, analyses): _statistics(analysis) for test, analysis in analyses.items() if analysis.statistics
         },
         curves=_curves(curves or {}),
-        maps={
-            what: {name: attention_map(label=f"attention of {name}", **map_) for name, map_ in systems.items()}
-            for what, systems in (maps or {}).items()
-        },
         notes=[*notes, *([FIRST_RUN] if comparison.several and analyses else []), *filter(None, [comparison.note])],
         legend=LEGEND,
         settings={
@@ -347,42 +337,3 @@ def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]
         if logged := [folder for folder in folders if (folder / METRICS).is_file()]:
             curves[name] = read_metrics(logged[0])
     return curves
-
-
-def read_maps(folder: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """Reads {title of a map: {system: {rows, columns, values}}} as `hf-mlnmt analyse attention -w maps` wrote it.
-
-    Raises: UserError when there is none, or it is broken.
-    """
-    paths = sorted(Path(folder).glob("maps.*.json"))
-    if not paths:
-        raise UserError(
-            f"{folder}: no maps there. Make them: hf-mlnmt analyse attention MODELS -s FILE -w maps -o {folder}"
-        )
-    maps: dict[str, dict[str, dict[str, Any]]] = {}
-    for path in paths:
-        try:
-            cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
-            for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
-                cells.setdefault((row["map"], row["system"]), []).append(row)
-            for (name, system), of_map in cells.items():
-                maps.setdefault(f"{path.name.split('.')[1]}, {name}", {})[system] = _map(of_map)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"{path}: not what `hf-mlnmt analyse attention -w maps` writes ({error!r}).") from error
-    return maps
-
-
-def _map(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Makes a map of its cells: names of rows and columns, values (rows, columns)."""
-    rows = {cell["row"]: cell["from"] for cell in cells}
-    columns = {cell["column"]: cell["to"] for cell in cells}
-    weights = {(cell["row"], cell["column"]): cell["weight"] for cell in cells}
-    if not all(map(math.isfinite, weights.values())):
-        raise ValueError("weights that are no numbers")
-    if not all(isinstance(name, str) for name in [*rows.values(), *columns.values()]):
-        raise TypeError("names that are no text")
-    return {
-        "rows": [rows[y] for y in sorted(rows)],
-        "columns": [columns[x] for x in sorted(columns)],
-        "values": [[weights.get((y, x), 0.0) for x in sorted(columns)] for y in sorted(rows)],
-    }

@@ -160,8 +160,8 @@ def render_machine(machine: Mapping[str, Any]) -> list[Table]:
     return [_pairs("machine", facts), Table(columns, rows, "products of linear layers, GFLOP/s")]
 
 
-def render(description: Mapping[str, Any], whole: bool = False) -> list[Table]:
-    """Returns what to print, in order. whole: of many test sets also the signatures, of many training corpora each."""
+def render(description: Mapping[str, Any]) -> list[Table]:
+    """Returns what to print, in order; of many test sets and training corpora less than the JSON says."""
     needs = "needs the package or remote code" if description["needs_package_or_remote_code"] else "in Transformers"
     kind = f"{description['architecture']} ({description['model_type']}), {needs}"
     problem = {key: description[key] for key in ("problem",) if key in description}
@@ -177,20 +177,20 @@ def render(description: Mapping[str, Any], whole: bool = False) -> list[Table]:
     for name in ("processing", "generation"):
         if description.get(name):
             blocks.append(_pairs(name, description[name]))
-    blocks += _results(description["results"], whole)
+    blocks += _results(description["results"])
     return blocks
 
 
-def _results(results: list[Mapping[str, Any]], whole: bool) -> Iterator[Table]:
+def _results(results: list[Mapping[str, Any]]) -> Iterator[Table]:
     if not results:
         yield _pairs("results", {"": MISSING})
     for result in results:
         facts = {key: value for key, value in result.items() if key != "scores"}
         data = facts.get("data")
-        if not whole and isinstance(data, Mapping) and len(corpora := data.get("train") or ()) > FEW:
+        if isinstance(data, Mapping) and len(corpora := data.get("train") or ()) > FEW:
             facts["data"] = {**data, "train": f"{len(corpora)} corpora"}
         yield _pairs("training", facts)
-    if not whole and max((len(result.get("scores", {})) for result in results), default=0) > FEW:
+    if max((len(result.get("scores", {})) for result in results), default=0) > FEW:
         yield from _short_scores(list(scores_of(results)))
         return
     for table in score_tables(results):
@@ -208,7 +208,7 @@ def _short_scores(scores: Sequence[Score]) -> Iterator[Table]:
             rows.setdefault((score.test_set, score.seed), {})[score.metric] = f"{score.score:.2f}"
         cells = [[test, show(seed), *(row.get(metric, "") for metric in metrics)] for (test, seed), row in rows.items()]
         columns = ["test set", "seed", *(Number(with_arrow(metric)) for metric in metrics)]
-        yield Table(columns, cells, f"scores, {title(protocol, own)}", "with signatures: --all")
+        yield Table(columns, cells, f"scores, {title(protocol, own)}", "with signatures: --json")
 
 
 def _parameters(description: Mapping[str, Any]) -> Table:
