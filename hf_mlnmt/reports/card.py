@@ -27,7 +27,6 @@ from hf_mlnmt.reports.tables import (
     score_tables,
     scores_of,
     show,
-    significance_tables,
     template,
 )
 from hf_mlnmt.table import Number, Table, markdown_text
@@ -186,7 +185,6 @@ def build_card(facts: Facts) -> str:
         markdown=markdown_text,
         domain=markdown_text(str(facts.data.get("name") or "")),
         score_tables=score_tables(facts.results),
-        significance_tables=significance_tables(facts.results),
         rows=_rows,
         is_trained=is_trained,
         legend=LEGEND,

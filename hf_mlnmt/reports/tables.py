@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import jinja2
 
 from hf_mlnmt.evaluation.scores import title_of, with_arrow
-from hf_mlnmt.evaluation.significance import TOO_FEW
-from hf_mlnmt.table import Number, Table, markdown_text
+from hf_mlnmt.table import Number, Table
 
 MISSING = "not recorded"
 DEV = ("val", "dev")  # what development sets are called; other test sets are reported
@@ -55,31 +54,6 @@ def score_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
         cells = [score.test_set, *seed, with_arrow(score.metric), f"{score.score:.2f}", interval, signature]
         tables.setdefault(score.protocol, Table(columns, [], title(score.protocol, scores))).rows.append(cells)
     return list(tables.values())
-
-
-def significance_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Makes a table of the paired tests in results for each test set and protocol, which its title names."""
-    names = ("difference", "p (sacreBLEU's bootstrap)", "p (sacreBLEU's randomisation)")
-    columns = ["system", "metric", *(Number(name) for name in names)]
-    tables = []
-    for result in results:
-        for test_set, protocols in _items(result.get("significance")):
-            for protocol, tests in _items(protocols):
-                if rows := list(_significance_rows(tests)):
-                    against = f"against `{tests.get('baseline', MISSING)}`:"
-                    tables.append(Table(columns, rows, markdown_text(f"{test_set}, protocol {protocol}, {against}")))
-    return tables
-
-
-def _significance_rows(tests: Any) -> Iterator[list[str]]:
-    for system, metrics in _items(dict(_items(tests)).get("systems")):
-        for metric, entry in _items(metrics):
-            entry = dict(_items(entry))
-            p_values = [entry.get(name, MISSING) for name in ("paired_bootstrap", "approximate_randomisation")]
-            difference = entry.get("difference")
-            number = f"{difference:+.2f}" if isinstance(difference, int | float) else MISSING
-            shown = [TOO_FEW if p is None else f"{p:.4f}" if isinstance(p, int | float) else MISSING for p in p_values]
-            yield [system, metric, number, *shown]
 
 
 def facts_table(facts: Mapping[str, Any], title: str = "") -> Table:

@@ -50,7 +50,6 @@ def test_what_results_say_is_text_in_its_line():
     said = some_results(command=bad, decoding={bad: bad}, versions={bad: bad}, budget={bad: bad})
     said["data"] |= {"name": bad, "licence": bad}
     said["data"]["train"][0]["corpus"] = {"files": {"source": bad}}
-    said["significance"]["test"]["cased"]["baseline"] = bad
     body = build_card(facts(said)).split("---\n", 2)[2]
     outside = re.sub(r"```.*?```|`[^`\n]*`", "", body, flags=re.DOTALL)
     assert "Heading" in outside
