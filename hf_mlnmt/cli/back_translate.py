@@ -73,7 +73,6 @@ def back_translate(
     from hf_mlnmt.generation import back_translation
     from hf_mlnmt.generation.lines import Shard
     from hf_mlnmt.generation.synthetic_methods import Method
-    from hf_mlnmt.memory import keep_memory
 
     copied = method == "copied"
     texts = [Path(model), *(files or [])] if copied else list(files or [])
@@ -87,9 +86,8 @@ def back_translate(
     )
     how: dict[str, Any] = {"forward": forward, "tag": tag, "device": device, "revision": revision}
     how["shard"] = Shard.parse(shard) if shard is not None else None
-    keep_memory()
     silence()
-    options.use_threads(threads)
+    options.use_machine(threads)
     console = Console(stderr=True)
     with LinesProgress(console, "kept but for the last --window. The same command goes on.") as progress:
         watcher = progress.watcher()

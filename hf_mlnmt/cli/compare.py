@@ -30,7 +30,7 @@ def compare(
     source: list[NamedPath] | None = named_option(
         None, "Sources: what models translate, and for lengths.", "--source", "-s", metavar="[NAME=]FILE"
     ),
-    output: Path | None = options.output(None, "Folder of the comparison, new or to be added to."),
+    output: Path | None = options.output_folder(None, "Folder of the comparison, new or to be added to."),
     html: Path | None = option(None, "Write one page here: tables, plots, every sentence with differences marked."),
     language: Language = None,
     protocol: Protocols = None,
@@ -74,7 +74,7 @@ def compare(
     from hf_mlnmt.evaluation.outputs import read_texts
     from hf_mlnmt.evaluation.runs import read_systems, text_files
     from hf_mlnmt.evaluation.scores import scoring_options
-    from hf_mlnmt.files import check_file, check_folder_name, write_text
+    from hf_mlnmt.files import check_file, write_text
     from hf_mlnmt.reports.comparison import PAGE, add_runs, analyses_of
     from hf_mlnmt.reports.comparison_page import curves_of, html_page
 
@@ -93,8 +93,6 @@ def compare(
         raise UserError(f"--language-text {further['']}: expected XX=FILE, a language and a file of its sentences.")
     language_texts = {name: read_texts(path) for name, path in further.items()}
     starts = read_starts(groups)
-    if output:
-        check_folder_name(output)
     if html:
         check_file(html)
     given = [(system.name, system.label, system.path) for system in systems]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import TRANSLATION, argument, decoding_options, option
+from hf_mlnmt.cli.options import TRANSLATION, argument, decoding_options, option, refuse
 from hf_mlnmt.cli.processes import cores
 from hf_mlnmt.cli.terminal import progress_bars, silence, tell
 from hf_mlnmt.errors import UserError
@@ -86,10 +85,10 @@ def evaluate(
     of_scores |= {"--name": name, "--language": language, "--tokenize": tokenize}
     if matrix:
         others = {"--reference": reference, "--source": source, "--perplexity": perplexity, **of_scores}
-        _refuse("--matrix", others | {"options of the search": decoding})
+        refuse(others | {"options of the search": decoding}, "--matrix does not read this. Leave it out.")
         _matrix(model, test_set, protocol or ["classic"], metric or ["bleu"], data, output)
         return
-    _refuse("the score of a test set", {"--data": data})
+    refuse({"--data": data}, "the score of a test set does not read this. Leave it out.")
     if not reference:
         raise UserError("Give the references: --reference FILE.")
     if perplexity or (model is not None and not source and is_language_model(model)):
@@ -97,7 +96,7 @@ def evaluate(
             raise UserError("--perplexity is of a model: give its folder or name.")
         others = {**of_scores, "--protocol": protocol, "--metric": metric, "--test-set": test_set}
         searched = decoding.keys() - {"source_language", "target_language", "batch_tokens"}
-        _refuse("a perplexity", others | {"options of the search": searched})
+        refuse(others | {"options of the search": searched}, "a perplexity does not read this. Leave it out.")
         _perplexity(model, reference, source or [], decoding, device, output)
         return
     if source and len(source) > 1:
@@ -140,12 +139,6 @@ def evaluate(
         results.add_scores(test_set, scores)
         results.add_system(system, shlex.join(["hf-mlnmt", *sys.argv[1:]]))
         print(f"Scores written to {results.write(output)}")
-
-
-def _refuse(what: str, given: Mapping[str, Any]) -> None:
-    """Raises UserError for the first option that was given and that `what` does not read."""
-    if name := next((name for name, value in given.items() if value), None):
-        raise UserError(f"{name}: {what} does not read this. Leave it out.")
 
 
 def _perplexity(

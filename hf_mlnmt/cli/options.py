@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import check_folder_name
 from hf_mlnmt.generation.options import LANGUAGES, REPETITION, SPEED, DecodingOptions
 
 
@@ -65,9 +66,20 @@ def argument(default: Any, help: str, **more: Any) -> Any:
     return typer.Argument(default, help=help, **more)
 
 
-def output(default: Any, help: str) -> Any:
+def output(default: Any, help: str, **more: Any) -> Any:
     """Makes the option --output, -o."""
-    return option(default, help, "--output", "-o")
+    return option(default, help, "--output", "-o", **more)
+
+
+def output_folder(default: Any, help: str) -> Any:
+    """Makes the option --output, -o, of a folder: that it can be made is seen before anything is done."""
+
+    def check(folder: Path | None) -> Path | None:
+        if folder is not None:
+            check_folder_name(folder)
+        return folder
+
+    return output(default, help, callback=check)
 
 
 named_argument = partial(argument, parser=NamedPath.parse, metavar="NAME=PATH")
@@ -84,7 +96,7 @@ Source = Annotated[Path, option(..., "Sentences, one a line (plain or packed).",
 Reference = Annotated[
     list[Path], option(..., "Raw references (plain or packed); give it again for more.", "--reference", "-r")
 ]
-OutputFolder = Annotated[Path, output(..., "Folder for JSON, csv and figures.")]
+OutputFolder = Annotated[Path, output_folder(..., "Folder for JSON, csv and figures.")]
 ModelToWrite = Annotated[Path, output(..., "The model folder to write.")]
 Force = Annotated[bool, option(..., "Replace the output folder if it is a model's.", "--force")]
 
@@ -122,12 +134,23 @@ Pooling = Annotated[
 ]
 
 
-def use_threads(threads: int | None) -> None:
-    """Let PyTorch use so many threads of the CPU; more than there are cores only wait for one another."""
-    if threads:
-        import torch
+def use_machine(threads: int | None = None) -> None:
+    """Keep memory, show no bars of Transformers', and use so many threads: more than cores wait for one another."""
+    import torch
+    from transformers.utils import logging
 
+    from hf_mlnmt.memory import keep_memory
+
+    keep_memory()
+    logging.disable_progress_bar()
+    if threads:
         torch.set_num_threads(min(threads, os.cpu_count() or threads))
+
+
+def refuse(given: Mapping[str, Any], why: str) -> None:
+    """Raises UserError for the first of these options that was given; `why` it cannot be."""
+    if name := next((name for name, value in given.items() if value), None):
+        raise UserError(f"{name}: {why}")
 
 
 # Decoding

@@ -49,16 +49,11 @@ def serve(
 
     The API, and how to run it behind nginx: docs/serving.md.
     """
-    from transformers.utils import logging
-
-    from hf_mlnmt.memory import keep_memory
     from hf_mlnmt.serving.server import read_keys
     from hf_mlnmt.serving.server import serve as serve_models
 
     keys = read_keys(api_key_file) if api_key_file else []
-    keep_memory()
-    logging.disable_progress_bar()
-    options.use_threads(threads)
+    options.use_machine(threads)
     serve_models(
         models,
         host=host,

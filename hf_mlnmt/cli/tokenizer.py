@@ -8,13 +8,12 @@ from typing import Literal
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, option
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import check_folder_name
 
 PANEL = "Train"
 
 
 def tokenizer(
-    output: Path = options.output(..., "Folder to write; AutoTokenizer loads it."),
+    output: Path = options.output_folder(..., "Folder to write; AutoTokenizer loads it."),
     files: list[Path] | None = argument(None, "Text files (plain or packed), one sentence a line, of any languages."),
     source: list[Path] | None = option(None, "Source side, instead of FILES; again for more.", "--source", "-s"),
     target: list[Path] | None = option(None, "Target side, instead of FILES; again for more.", "--target", "-t"),
@@ -49,7 +48,7 @@ def tokenizer(
         hf-mlnmt tokenizer train.en.gz train.de.gz --vocab-size 8000 --output tokenizer
         hf-mlnmt tokenizer -s train.en.gz -t train.de.gz --separate --kind unigram -o tokenizer
     """
-    if (check_folder_name(output) / "tokenizer.json").exists() and not overwrite:
+    if (output / "tokenizer.json").exists() and not overwrite:
         raise UserError(f"{output}: there is a tokenizer already. Give another --output, or --overwrite to replace it.")
 
     from rich.console import Console

@@ -53,21 +53,12 @@ def train(
         hf-mlnmt train my-recipe.yaml --data DIR
         hf-mlnmt train french.yaml --data DIR --set model.add_to=runs/bridge/average -o runs/bridge-fr
     """
-    from hf_mlnmt.cli.processes import (
-        LOST,
-        check_processes,
-        end_at_once,
-        end_with_parent,
-        lost_the_others,
-        run_in_processes,
-        without_processes,
-    )
+    from hf_mlnmt.cli import processes as group
 
     named = recipe or []
     if pair is None:
-        options = {"--from": from_, "--to": to, "--dev": dev, "--test": test, "--text": text}
-        if alone := next((name for name, value in options.items() if value), None):
-            raise UserError(f"{alone}: is of --pair; a recipe says it with its keys (languages, data, rounds).")
+        of_pair = {"--from": from_, "--to": to, "--dev": dev, "--test": test, "--text": text}
+        options.refuse(of_pair, "is of --pair; a recipe says it with its keys (languages, data, rounds).")
         if len(named) != 1:
             raise UserError(
                 f"train: expected one recipe (a setup such as multi30k-ende, or a YAML file), not {len(named)}; or two "
@@ -78,10 +69,10 @@ def train(
             f"train: with --pair the recipe is chosen, so give either --pair or {' '.join(named) or 'a recipe'}. "
             "--dev and each --test need two files, as in --test test.en test.de."
         )
-    started_by_us = end_with_parent()
+    started_by_us = group.end_with_parent()
     if processes > 1:
-        check_processes(processes, "--processes")
-        raise typer.Exit(run_in_processes(processes, without_processes(sys.argv[1:])))
+        group.check_processes(processes, "--processes")
+        raise typer.Exit(group.run_in_processes(processes, group.without_processes(sys.argv[1:])))
 
     from accelerate import PartialState
     from rich.console import Console
@@ -104,14 +95,14 @@ def train(
         typer.echo(str(interrupted), err=True)
         code = 128 + interrupted.signum
     except (RuntimeError, OSError) as error:
-        if not lost_the_others(error):
+        if not group.lost_the_others(error):
             raise
         if not started_by_us:
             typer.echo("error: the connection to another process was lost: see what that one says.", err=True)
         sys.stderr.flush()
-        os._exit(LOST)  # closing the group would wait for the others, and ending without it may abort
+        os._exit(group.LOST)  # closing the group would wait for the others, and ending without it may abort
     if started_by_us:
-        end_at_once(code)
+        group.end_at_once(code)
     # A group of processes still open when Python ends aborts the process now and then: its threads outlive what they
     # use. After an error it stays open, as closing could wait for a process that never comes.
     PartialState().destroy_process_group()

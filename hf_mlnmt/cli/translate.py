@@ -85,26 +85,18 @@ def translate(
     inputs = list(files or ["-"])
 
     from rich.console import Console
-    from transformers.utils import logging
 
     from hf_mlnmt.cli.terminal import LinesProgress
     from hf_mlnmt.data.lines import format_of
     from hf_mlnmt.generation import TranslationPipeline, documents, lines
     from hf_mlnmt.generation.journal import identity_of_model
     from hf_mlnmt.generation.pipeline import TranslationCall
-    from hf_mlnmt.memory import keep_memory
 
     document, texts, total = None, None, None
     if named := next((name for name in inputs if format_of(Path(name)) in documents.FORMATS), None):
-        others: dict[str, Any] = {
-            "--jsonl": jsonl,
-            "--shard": shard,
-            "--prefix-file": prefix_file,
-            "a second file": inputs[1:],
-        }
-        others |= {"--n-best": search.num_return_sequences, "--alignments": search.alignments}
-        if refused := next((name for name, given in others.items() if given), None):
-            raise UserError(f"{named}: is translated as one document, not line by line. Leave out {refused}.")
+        lists = {"--n-best": search.num_return_sequences, "--alignments": search.alignments}
+        lists |= {"--jsonl": jsonl, "--shard": shard, "--prefix-file": prefix_file, "a second file": inputs[1:]}
+        options.refuse(lists, f"{named} is translated as one document, not line by line. Leave it out.")
         document = documents.read_file(named)
         total = len(document.texts)
     else:
@@ -125,9 +117,7 @@ def translate(
     if part:
         numbers, groups = lines.shard_groups(texts, window, part)
         first, total = numbers.start, len(numbers)
-    keep_memory()
-    logging.disable_progress_bar()
-    options.use_threads(threads)
+    options.use_machine(threads)
     how: dict[str, Any] = {"revision": revision} if revision else {}
     more = {"trust_remote_code": True} if trust_remote_code else {}
     pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, engine=engine, **how, **more)

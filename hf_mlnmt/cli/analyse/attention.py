@@ -10,7 +10,6 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import decoding_options, option
 from hf_mlnmt.cli.terminal import finish, load_systems, tell
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import check_folder_name
 
 What = StrEnum("What", ["distance", "entropy", "divergence", "dependency", "alignments", "maps", "coverage"])
 
@@ -57,8 +56,6 @@ def attention(
 
         hf-mlnmt analyse attention runs/a/average runs/b/average -s test.en -o analysis --what distance --what entropy
     """
-    check_folder_name(output)
-
     from hf_mlnmt.analysis import self_attention, source_attention
     from hf_mlnmt.analysis.reading import between, draw_sample
     from hf_mlnmt.evaluation.outputs import read_texts

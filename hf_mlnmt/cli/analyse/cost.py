@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import NamedPath, OutputFolder, by_name, decoding_options, named_argument, option, use_threads
+from hf_mlnmt.cli.options import NamedPath, OutputFolder, by_name, decoding_options, named_argument, option, use_machine
 from hf_mlnmt.cli.terminal import finish, tell
 from hf_mlnmt.errors import UserError
 
@@ -42,15 +42,11 @@ def cost(
     """
     import torch
 
-    from hf_mlnmt.files import check_folder_name
-    from hf_mlnmt.memory import keep_memory
     from hf_mlnmt.reports.cost import Work, cost_study
     from hf_mlnmt.zoo.systems import positions_of
 
-    check_folder_name(output)
     if device != "cpu" and not torch.cuda.is_available():
         raise UserError(f"--device {device}: there is no such GPU here.")
-    use_threads(threads)
     configs = {name: _config(path, shape, vocabulary) for name, path in by_name(systems).items()}
     for name, config in configs.items():
         if not config.is_encoder_decoder:
@@ -62,8 +58,7 @@ def cost(
     drawn = min([vocabulary, *(config.vocab_size for config in configs.values())])
     keep = shape != "base" and len(configs) <= 8
     work = Work(drawn, tokens, length, batch, decoding["num_beams"], steps, rounds, device, keep)
-    if device == "cpu":
-        keep_memory()  # as our trainer does
+    use_machine(threads)  # as our trainer does
     study = cost_study(configs, work, tell)
     finish(study, output, {"shape": shape, "threads": threads, "systems": list(map(str, systems))})
     tell(f"measured on: {study.rows[0]['machine']}")

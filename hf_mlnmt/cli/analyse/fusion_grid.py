@@ -15,7 +15,7 @@ def fusion_grid(
     model: Annotated[str, argument(..., "Fused model folder (hf-mlnmt model fuse), or a name on the Hub.")],
     source: options.Source,
     reference: options.Reference,
-    output: Annotated[Path, options.output(..., "Folder for grid.json, .csv, .png and .svg.")],
+    output: Annotated[Path, options.output_folder(..., "Folder for grid.json, .csv, .png and .svg.")],
     alpha: list[float] | None = option(None, "A scale to try; repeat it. Default: the thesis's."),
     beta: list[float] | None = option(None, "A scale to try; repeat it. Default: the thesis's."),
     normalization: Literal["symbol", "sequence"] | None = option(None, "In the place of the model's own."),
@@ -41,11 +41,9 @@ def fusion_grid(
     from hf_mlnmt.analysis.fusion_grid import Grid, draw, tables
     from hf_mlnmt.cli.terminal import plain_console
     from hf_mlnmt.evaluation.outputs import read_references
-    from hf_mlnmt.files import check_folder_name
     from hf_mlnmt.generation import TranslationPipeline
     from hf_mlnmt.generation.lines import text_groups
 
-    check_folder_name(output)
     logging.disable_progress_bar()
     references = [list(lines)[:sentences] for lines in read_references(reference)]
     sources = [line for group in text_groups([str(source)], 2048) for line in group][:sentences]

@@ -10,7 +10,6 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import NamedPath, named_option, option
 from hf_mlnmt.cli.terminal import finish, load_systems, tell
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import check_folder_name
 
 Task = StrEnum("Task", ["length", "word-content", "bigram-shift", "language"])
 Classifier = StrEnum("Classifier", ["mlp", "logistic"])
@@ -47,8 +46,6 @@ def probe(
         hf-mlnmt analyse probe runs/a/average runs/b/average --text train.en -o analysis
         hf-mlnmt analyse probe runs/bridge/average --pairs sts.en.tsv --from en -o analysis
     """
-    check_folder_name(output)
-
     from hf_mlnmt.analysis.probing import make_tasks, probing_study, read_sizes, senteval_tasks
     from hf_mlnmt.analysis.similarity import read_pairs, similarity_study
     from hf_mlnmt.data.lines import read_lines
