@@ -70,9 +70,9 @@ def train(
             "--dev and each --test need two files, as in --test test.en test.de."
         )
     started_by_us = group.end_with_parent()
-    if processes > 1:
+    if processes > 1 and "RANK" not in os.environ:  # else this is one of them
         group.check_processes(processes, "--processes")
-        raise typer.Exit(group.run_in_processes(processes, group.without_processes(sys.argv[1:])))
+        raise typer.Exit(group.run_in_processes(processes, sys.argv[1:]))
 
     from accelerate import PartialState
     from rich.console import Console

@@ -180,13 +180,10 @@ Parts = Mapping[str, Sequence[str]]
 def layer_parts(
     attention: str, products: str, norms: Sequence[str], feed_forward: Sequence[str], source_attention: str = ""
 ) -> Parts:
-    """Returns the names of the modules of a toolkit's layers.
+    """Returns the names of the modules of a toolkit's layers; an encoder's have no attention over the source.
 
-    Args:
-        attention, source_attention: of self-attention, and of attention over the source, which encoders lack.
-        products: in both of them, of queries, keys, values and output.
-        norms: of self-attention, of the feed-forward sublayer, and of attention over the source.
-        feed_forward: of its two products.
+    products: in attention, of queries, keys, values and output. norms: of self-attention, of the feed-forward sublayer,
+    and of attention over the source. feed_forward: of its two products.
     """
     query, key, value, output = products.split()
     parts = {
@@ -234,37 +231,6 @@ def stacks(config: TransformerConfig, encoder: Parts, decoder: Parts, theirs: st
     for side, parts in (("encoder", encoder), ("decoder", decoder)):
         yield from modules(outer, f"model.{side}.", f"{theirs}{side}.")
         yield from layers(parts, side, getattr(config, f"{side}_layers"), f"{theirs}{side}.layers.{{}}.")
-
-
-def place_embeddings(placement: Placement, config: TransformerConfig, source: str, target: str, output: str) -> None:
-    """Moves both embeddings and the output; copies of shared ones, if they were saved, are left out."""
-    tied = config.tie_word_embeddings
-    placement.move(
-        [
-            Move("model.encoder.embed_tokens.weight", (source,)),
-            Move("model.decoder.embed_tokens.weight", (target,)),
-            Move("lm_head.weight", (target if tied else output,)),
-        ]
-    )
-    if config.share_encoder_decoder_embeddings and source != target:
-        placement.leave_out_copy(target, source)
-    if tied:
-        placement.leave_out_copy(output, target)
-
-
-def leave_out_sines(placement: Placement, name: str, config: TransformerConfig) -> None:
-    """Leaves out a saved table of positions, which is computed anew. Raises: UserError if its numbers are others."""
-    table = placement.tensors.get(name)
-    if table is None:
-        return
-    length, width, offset = config.max_position_embeddings, config.d_model, config.position_offset
-    theirs = table.double().flatten(0, -2) if table.dim() > 1 else table
-    # They may have been kept in half precision.
-    if theirs.shape != (length, width) or not torch.allclose(
-        theirs, SinusoidalPositions.compute(length, width, config.position_embedding, offset), atol=1e-3
-    ):
-        raise UserError(f"{placement.where}: {name} holds other numbers than this architecture's sines and cosines.")
-    placement.leave_out(name, "sines and cosines, computed anew")
 
 
 class Move(NamedTuple):
@@ -316,6 +282,30 @@ class Placement:
                 "they are shared, but their numbers differ. The checkpoint and its settings are not of one model."
             )
         self.left_out[name] = f"the same as {of}"
+
+    def move_embeddings(self, config: TransformerConfig, source: str, target: str, output: str) -> None:
+        """Moves both embeddings and the output; copies of shared ones, if they were saved, are left out."""
+        tied = config.tie_word_embeddings
+        names = {"model.encoder.embed_tokens": source, "model.decoder.embed_tokens": target}
+        names["lm_head"] = target if tied else output
+        self.move(Move(f"{ours}.weight", (theirs,)) for ours, theirs in names.items())
+        if config.share_encoder_decoder_embeddings and source != target:
+            self.leave_out_copy(target, source)
+        if tied:
+            self.leave_out_copy(output, target)
+
+    def leave_out_sines(self, name: str, config: TransformerConfig) -> None:
+        """Leaves out a saved table of positions, which is computed anew. Raises: UserError for other numbers."""
+        if (table := self.tensors.get(name)) is None:
+            return
+        length, width, offset = config.max_position_embeddings, config.d_model, config.position_offset
+        theirs = table.double().flatten(0, -2) if table.dim() > 1 else table
+        # They may have been kept in half precision.
+        if theirs.shape != (length, width) or not torch.allclose(
+            theirs, SinusoidalPositions.compute(length, width, config.position_embedding, offset), atol=1e-3
+        ):
+            raise UserError(f"{self.where}: {name} holds other numbers than this architecture's sines and cosines.")
+        self.leave_out(name, "sines and cosines, computed anew")
 
     def finish(self, model: Any) -> dict[str, Tensor]:
         """Returns all parameters of `model` by name.

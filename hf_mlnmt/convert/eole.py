@@ -17,7 +17,6 @@ from hf_mlnmt.convert.checkpoint import (
     Settings,
     how_to_cut,
     layer_parts,
-    leave_out_sines,
     load_safetensors,
 )
 from hf_mlnmt.convert.opennmt import SPECIAL, build, place
@@ -62,7 +61,7 @@ def read(folder: Path) -> Checkpoint:
     embeddings = ["src_emb.embeddings.weight", "tgt_emb.embeddings.weight"]
     stacks, shared = [f"{side}.transformer_layers" for side in ("encoder", "decoder")], settings["share_embeddings"]
     for side in ("src", "tgt"):
-        leave_out_sines(checkpoint.placement, f"{side}_emb.pe.pe", checkpoint.config)
+        checkpoint.placement.leave_out_sines(f"{side}_emb.pe.pe", checkpoint.config)
     place(checkpoint, embeddings, _PARTS, stacks, bool(shared))
     for name, tensor in tensors.items():
         if name.endswith(".layer_scalar") and bool((tensor == 1).all()):

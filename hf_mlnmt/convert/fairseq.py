@@ -25,7 +25,6 @@ from hf_mlnmt.convert.checkpoint import (
     baseline_config,
     generation_config,
     how_to_cut,
-    place_embeddings,
     stacks,
     weights_of,
 )
@@ -71,7 +70,7 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
             placement.state[ours] = placement.state[ours][PAD + 1 :]  # without the rows of padding and before it
     earlier = "decoder.embed_out"  # what earlier versions call the output
     output = earlier if earlier in tensors else "decoder.output_projection.weight"
-    place_embeddings(placement, config, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", output)
+    placement.move_embeddings(config, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", output)
     if dictionaries[0].spm:
         tokenizers = tokenizers_of(dictionaries, PAD)
     else:

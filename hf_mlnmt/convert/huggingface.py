@@ -28,7 +28,6 @@ from hf_mlnmt.convert.checkpoint import (
     Placement,
     Settings,
     baseline_config,
-    leave_out_sines,
     listed,
     reason_of,
     stacks,
@@ -188,5 +187,5 @@ def placement_of(model: Any, config: TransformerConfig, where: str) -> Placement
                 f"model.{side}.positions.table", placement.tensors[positions][2:], [positions]
             )  # two unused rows
         else:
-            leave_out_sines(placement, positions, config)
+            placement.leave_out_sines(positions, config)
     return placement

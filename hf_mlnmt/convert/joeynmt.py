@@ -2,7 +2,7 @@
 
 | in config.yaml | the baseline |
 | --- | --- |
-| layer_norm: pre or post (version 1: always pre) | norm_position |
+| layer_norm: pre or post | norm_position |
 | tied_embeddings and tied_softmax | one embedding for everything |
 | tied_softmax alone | the output is the target embedding |
 | embeddings.scale | scale_embedding |
@@ -30,8 +30,6 @@ from hf_mlnmt.convert.checkpoint import (
     generation_config,
     how_to_cut,
     layer_parts,
-    leave_out_sines,
-    place_embeddings,
     stacks,
     weights_of,
     yaml_of,
@@ -59,40 +57,26 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
     Raises: UserError for what is not there, and for what the baseline cannot compute, by its field and value.
     """
     tensors = weights_of(f"{path}: model_state", content["model_state"])
-    settings = _settings(path)
-    model, sides = settings.below("model"), [_side(settings, side) for side in _LANGUAGES]
+    if (file := _beside(path, "config.yaml")) is None:
+        raise UserError(f"{path}: a checkpoint of JoeyNMT; the config.yaml that training put beside it is not there.")
+    settings = Settings(f"{file}: ", yaml_of(file, file.read_bytes()))
+    model, sides = settings.below("model"), [settings.below("data", side) for side in _LANGUAGES]
     special, vocabularies = _vocabularies(path, settings.below("data", "special_symbols"), sides)
     config = _config(path, model, tensors, vocabularies, special)
     placement = Placement(str(path), tensors)
     placement.move(stacks(config, _ENCODER, _DECODER))
-    place_embeddings(placement, config, "src_embed.lut.weight", "trg_embed.lut.weight", "decoder.output_layer.weight")
+    placement.move_embeddings(config, "src_embed.lut.weight", "trg_embed.lut.weight", "decoder.output_layer.weight")
     for side in _SIDES:
-        leave_out_sines(placement, f"{side}.pe.pe", config)
+        placement.leave_out_sines(f"{side}.pe.pe", config)
     tokenizers, notes = _tokenizers(path, sides, vocabularies, special)
     if model.get("tied_embeddings") and not config.share_encoder_decoder_embeddings:
         notes.append("tied_embeddings without tied_softmax: the two embeddings are equal, and trained each by itself")
     return Checkpoint("joeynmt", config, placement, tokenizers, _generation_config(settings, config), notes=notes)
 
 
-def _settings(path: Path) -> Settings:
-    file = _beside(path, "config.yaml")
-    if file is None:
-        raise UserError(f"{path}: a checkpoint of JoeyNMT; the config.yaml that training put beside it is not there.")
-    return Settings(f"{file}: ", yaml_of(file, file.read_bytes()))
-
-
 def _beside(path: Path, *names: str) -> Path | None:
     folders = (path.resolve().parent, path.parent)  # best.ckpt is a link
     return next((folder / name for name in names if name for folder in folders if (folder / name).is_file()), None)
-
-
-def _side(settings: Settings, side: str) -> Settings:
-    """Returns data.src or data.trg; of version 1, which names a language there, what stands in `data` itself."""
-    data = settings.below("data")
-    if isinstance(data.get(side), dict):
-        return data.below(side)
-    common = {name: data[name] for name in ("level", "lowercase") if name in data}
-    return Settings(data.where, {**common, "voc_file": data.get(f"{side}_vocab"), "tokenizer_type": "subword-nmt"})
 
 
 def _vocabularies(path: Path, symbols: Settings, sides: Sequence[Settings]) -> tuple[Special, list[dict[str, int]]]:
@@ -172,12 +156,10 @@ def _config(
     scales = [{"embeddings.scale": bool(side.below("embeddings").get("scale"))} for side in sides]
     if not model.get("tied_embeddings"):
         model.check_alike(scales[0], *scales)
-    # Where the config is silent, norms behind the stacks say that it is of version 1.
-    norm = encoder.get("layer_norm") or ("pre" if "decoder.layer_norm.weight" in tensors else None)
-    if norm not in ("pre", "post"):
+    if (norm := encoder.get("layer_norm")) not in ("pre", "post"):
         raise UserError(
             f"{path}: its config.yaml does not say model.encoder.layer_norm and model.decoder.layer_norm, and the "
-            "versions of JoeyNMT mean different things by that. Write `layer_norm: post` (2.0) or `pre` into it."
+            "versions of JoeyNMT mean different things by that. Write `layer_norm: post` (2.0) or `pre` (1) into it."
         )
     dropout, tied = encoder.get("dropout", 0.1), bool(model.get("tied_softmax"))
     pad, start, end = (vocabularies[1][token] for token in special[:3])

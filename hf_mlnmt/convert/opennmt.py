@@ -27,10 +27,8 @@ from hf_mlnmt.convert.checkpoint import (
     how_to_cut,
     layer_parts,
     layers,
-    leave_out_sines,
     load_safetensors,
     modules,
-    place_embeddings,
     weights_of,
 )
 from hf_mlnmt.convert.vocabularies import Special, numbered, word_tokenizers
@@ -74,7 +72,7 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
         tensors = {name.replace("generator.0.", "generator."): value for name, value in tensors.items()}
     checkpoint = build("opennmt-py", str(path), settings, tensors, Settings(f"{path}: vocab: ", content["vocab"]))
     for side in ("encoder", "decoder"):
-        leave_out_sines(checkpoint.placement, f"{side}.embeddings.make_embedding.pe.pe", checkpoint.config)
+        checkpoint.placement.leave_out_sines(f"{side}.embeddings.make_embedding.pe.pe", checkpoint.config)
     names = [f"{side}.embeddings.make_embedding.emb_luts.0.weight" for side in ("encoder", "decoder")]
     stacks, shared = ["encoder.transformer", "decoder.transformer_layers"], bool(settings.get("share_embeddings"))
     place(checkpoint, names, _PARTS, stacks, shared)
@@ -173,7 +171,7 @@ def place(
                 placement.move([move])
     if shared and not {encoder, decoder} <= placement.tensors.keys():  # some versions save it once
         encoder = decoder = encoder if encoder in placement.tensors else decoder
-    place_embeddings(placement, config, encoder, decoder, "generator.weight")
+    placement.move_embeddings(config, encoder, decoder, "generator.weight")
     if "generator.bias" in placement.tensors:
         placement.move([Move("lm_head.bias", ("generator.bias",))])
     else:

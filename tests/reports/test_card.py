@@ -129,7 +129,7 @@ def test_facts_of_training_are_all_there():
         assert text in data
     assert "beams 2" in section(card, "Decoding")
     assert "vaswani2017attention" in section(card, "Paper")
-    assert "0.0123" in section(card, "Scores")
+    assert "31.23" in section(card, "Scores")
     assert "one seed" in section(card, "Limitations")
 
 
