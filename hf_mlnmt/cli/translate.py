@@ -73,9 +73,7 @@ def translate(
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
     part, search = Shard.parse(shard) if shard is not None else None, DecodingOptions(**decoding)
     if part and search.do_sample and not search.draws_by_text:
-        raise UserError(
-            "--shard with --sample needs --draws text, as does the whole: other draws follow from all before."
-        )
+        raise UserError("--shard with --sample needs --draws text: other draws follow from all before.")
     if prefix_file is not None and search.target_prefix is not None:
         raise UserError("--prefix-file and --target-prefix: both say what translations begin with; leave one out.")
     if output is not None:

@@ -314,10 +314,7 @@ class Placement:
         """
         used = {name for names in self.origin.values() for name in names} | set(self.left_out)
         if others := sorted(self.tensors.keys() - used):
-            raise UserError(
-                f"{self.where}: holds {len(others)} tensors that this architecture has no place for: "
-                f"{listed(others)}. It is another architecture than its settings say; nothing was imported."
-            )
+            raise UserError(f"{self.where}: holds tensors that this architecture has no place for: {listed(others)}.")
         expected = model.state_dict()
         if missing := sorted(expected.keys() - self.state.keys()):
             raise UserError(f"{self.where}: nothing there for {listed(missing)}; nothing was imported.")

@@ -125,10 +125,7 @@ def load(name: str, **options: Any) -> tuple[Any, list[str]]:
     info["unexpected_keys"] = unexpected - known
     for key, problem in (("missing_keys", "lacks"), ("unexpected_keys", "has"), ("mismatched_keys", "has misshapen")):
         if names := sorted(map(str, info.get(key) or ())):
-            raise UserError(
-                f"{name}: the checkpoint {problem} tensors: {listed(names)}. It is no whole {config.model_type} model; "
-                "nothing was imported."
-            )
+            raise UserError(f"{name}: the checkpoint {problem} tensors: {listed(names)}. Nothing was imported.")
     with ExitStack() as stack:
         for pickle in _pickles(folder):
             weights = read_pickle(pickle).items()

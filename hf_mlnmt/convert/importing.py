@@ -123,10 +123,7 @@ def _read_pickle(path: Path) -> Checkpoint:
         return joeynmt.read(path, content)
     if {"vocab", "opt"} <= content.keys():
         return opennmt.read(path, content)
-    raise UserError(
-        f"{path}: a checkpoint of unknown layout ({', '.join(map(str, list(content)[:6]))}); of .pt and .ckpt files "
-        "those of fairseq, JoeyNMT and OpenNMT-py can be imported."
-    )
+    raise UserError(f"{path}: a checkpoint of unknown layout ({', '.join(map(str, list(content)[:6]))}).")
 
 
 def _build(checkpoint: Checkpoint) -> Any:

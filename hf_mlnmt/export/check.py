@@ -153,10 +153,7 @@ def compare_searches(
         }
         for source, (theirs, ours) in zip(sentences.sources, pairs, strict=True):
             if strict and theirs != ours and not _tied(model, source, theirs, ours):
-                raise UserError(
-                    f"{name} search of the exported model gives {theirs} for {source}, generate() gives {ours}. "
-                    f"{_REPORT}"
-                )
+                raise UserError(f"{name} search gives {theirs} for {source}, generate() gives {ours}. {_REPORT}")
     return report
 
 

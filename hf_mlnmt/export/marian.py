@@ -41,10 +41,7 @@ def exportable(model: Any) -> Any:
     }
     for name, values in wanted.items():
         if (value := getattr(config, name)) not in values:
-            raise UserError(
-                f"{name}={value!r}: Marian in Transformers has {name}={values[0]!r} alone, so this model cannot be "
-                "exported to it."
-            )
+            raise UserError(f"{name}={value!r}: cannot be exported to Marian, which has {name}={values[0]!r} alone.")
     return model
 
 

@@ -106,9 +106,7 @@ def check_ready(repo_id: str, token: str | None = None) -> None:
 
     check_repository(repo_id)
     if HF_HUB_OFFLINE:
-        raise UserError(
-            "offline mode is on (HF_HUB_OFFLINE), so nothing can be pushed. Unset it, or give --output FOLDER."
-        )
+        raise UserError("offline mode is on (HF_HUB_OFFLINE): unset it to push, or give --output FOLDER.")
     if not (token or get_token()):
         raise UserError(f"no Hugging Face token found, so nothing can be pushed to {repo_id}. {_TOKEN_HELP}")
 

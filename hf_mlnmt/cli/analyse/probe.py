@@ -51,9 +51,7 @@ def probe(
     from hf_mlnmt.data.lines import read_lines
 
     if not text and not senteval and not pairs:
-        raise UserError(
-            "probe needs sentences: --text FILE for tasks made from them, --senteval FILE or FOLDER, or --pairs FILE."
-        )
+        raise UserError("probe needs sentences: --text FILE, --senteval FILE or FOLDER, or --pairs FILE.")
     scored = {str(path): read_pairs(path) for path in pairs or []}
     texts = {file.name: file.path for file in text or []}
     systems = load_systems(models, device)
