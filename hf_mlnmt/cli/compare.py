@@ -10,7 +10,7 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.evaluate import Language, Metrics, Protocols, Resamples, Seed, Tokenize, Trials
 from hf_mlnmt.cli.options import TRANSLATION, NamedPath, decoding_options, named_argument, named_option, option
 from hf_mlnmt.cli.processes import cores
-from hf_mlnmt.cli.terminal import finish, print_rows, progress_bars, tell
+from hf_mlnmt.cli.terminal import finish, print_rows, progress_bars, show, tell
 from hf_mlnmt.errors import UserError
 
 PANEL = "Score"
@@ -67,8 +67,6 @@ def compare(
     --output keeps the comparison; the same command adds what was not finished. What can be compared, seeds, test sets,
     and what each test is worth: docs/scores.md. With --source: lengths, faults, differences (docs/analysis.md).
     """
-    from rich.console import Console
-
     from hf_mlnmt.analysis.outputs import domain_study, read_starts
     from hf_mlnmt.evaluation import comparison_tables, read_comparison
     from hf_mlnmt.evaluation.outputs import read_texts
@@ -104,7 +102,7 @@ def compare(
         comparison, runs = read_comparison(runs), []
     else:
         comparison = add_runs(runs, output, data, tell, methods, known_texts=texts, trials=trials, **resampling)
-    Console().print(*comparison_tables(comparison), sep="\n")
+    show(*comparison_tables(comparison))
     perplexities = _perplexities(options.by_name(lm or []), texts, device)
     domains = None
     if lm or (output and len(files) > 1):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import TRANSLATION, argument, decoding_options, option, refuse
 from hf_mlnmt.cli.processes import cores
-from hf_mlnmt.cli.terminal import progress_bars, silence, tell
+from hf_mlnmt.cli.terminal import progress_bars, show, silence, tell
 from hf_mlnmt.errors import UserError
 
 PANEL = "Score"
@@ -102,8 +102,6 @@ def evaluate(
     if source and len(source) > 1:
         raise UserError(f"{len(source)} --source: a model translates one; give several with --perplexity.")
 
-    from rich.console import Console
-
     from hf_mlnmt.evaluation import open_results, score_protocols, score_tables
     from hf_mlnmt.evaluation.outputs import load_system, read_references
     from hf_mlnmt.evaluation.scores import scoring_options
@@ -131,10 +129,9 @@ def evaluate(
     with progress_bars() as progress:
         how: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed, "processes": cores(), "progress": progress}
         scores = score_protocols(system.lines, references, **how, **what)
-    console = Console()
-    console.print(*score_tables(scores), sep="\n")
+    show(*score_tables(scores))
     if not what["language"] and not protocol:
-        console.print("Classic scores too: give the target language with --language.", style="dim")
+        print("Classic scores too: give the target language with --language.")
     if results and output:
         results.add_scores(test_set, scores)
         results.add_system(system, shlex.join(["hf-mlnmt", *sys.argv[1:]]))
@@ -144,8 +141,6 @@ def evaluate(
 def _perplexity(
     model: str, files: list[Path], sources: list[Path], decoding: dict, device: str | None, output: Path | None
 ) -> None:
-    from rich.console import Console
-
     from hf_mlnmt.evaluation.perplexity import file_perplexities, table_of
     from hf_mlnmt.files import check_file, write_json
 
@@ -154,7 +149,7 @@ def _perplexity(
     silence()
     with progress_bars() as progress:
         of_files = file_perplexities(model, files, sources, decoding, device, progress)
-    Console().print(table_of(of_files))
+    show(table_of(of_files))
     if output is not None:
         write_json(output, {"model": model, "perplexity": {name: found.to_dict() for name, found in of_files.items()}})
 
@@ -162,8 +157,6 @@ def _perplexity(
 def _matrix(
     run: str | None, test: str | None, protocols: list[str], metrics: list[str], data: Path | None, output: Path | None
 ) -> None:
-    from rich.console import Console
-
     from hf_mlnmt.analysis.figures import Panel, heat_maps, save
     from hf_mlnmt.evaluation.matrix import read_matrix
     from hf_mlnmt.files import write_json
@@ -173,10 +166,7 @@ def _matrix(
     if len(protocols) > 1 or len(metrics) > 1:
         raise UserError("--matrix: one table has one --protocol and one --metric.")
     matrix = read_matrix(run, test, protocols[0], metrics[0], data)
-    console = Console()
-    console.print(matrix.table())
-    if matrix.off_target:
-        console.print(matrix.off_target_table())
+    show(matrix.table(), *([matrix.off_target_table()] if matrix.off_target else []))
     values = [[matrix.scores.get(f"{source}-{target}") for target in matrix.targets] for source in matrix.sources]
     panels = [Panel(f"{matrix.metric} ({matrix.protocol})", values, matrix.sources, matrix.targets)]
     folder = output or matrix.run

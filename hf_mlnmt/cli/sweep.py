@@ -53,6 +53,7 @@ def sweep(
     from rich.console import Console
 
     from hf_mlnmt.cli.processes import check_processes, cores, lower_priority, starting_alone
+    from hf_mlnmt.cli.terminal import show
     from hf_mlnmt.table import Number, Table
     from hf_mlnmt.training.preflight import check_everything, check_models
     from hf_mlnmt.training.sweep import plan, read_values, state_of
@@ -74,7 +75,7 @@ def sweep(
     if dry_run:
         check_everything(planned, data, lambda text: console.print(text, style="yellow", markup=False))
         rows = [[str(number), job.name, str(states[job.name])] for number, job in enumerate(planned, 1)]
-        Console().print(Table([Number(""), "run", "state"], rows))
+        show(Table([Number(""), "run", "state"], rows))
         kinds = [state.kind for state in states.values()]
         counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("finished", "failed", "begun", "new"))
         console.print(f"{len(planned)} runs: {counts}", highlight=False)
@@ -116,7 +117,7 @@ def sweep(
         progress = queue.run(planned)
     result = read_sweep(root, planned, progress.states)
     write_sweep(result, root, how)
-    Console().print(sweep_table(result))
+    show(sweep_table(result))
     console.print(f"written to {root}: sweep.json, sweep.csv; the runs lie beside them", highlight=False)
     left = len(planned) - progress.count("finished") - progress.count("failed")
     if queue.signum is not None:

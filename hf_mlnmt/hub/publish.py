@@ -106,7 +106,6 @@ def build_folder(
         separate_tokenizers=not tokenizers.joint,
         language_tokenizers=bool(tokenizers.each),
         processing=hide_paths(read_json(source / TEXT_PROCESSING)),
-        parameters=parameters_by_part(network),
         curves=next((folder / CURVES for folder in folders if (folder / CURVES).is_file()), None),
         space=space,
         rounded=dtype,
@@ -123,7 +122,7 @@ def build_folder(
         ways = ("package", "remote-code") if facts.carries_code else ("package",)
         tell(f"loading the new folder again in a fresh process ({' and '.join(ways)})")
         check_loading(new, network, tokenizers, ways)
-    return Published(target, list(_warnings(facts, path)), facts)
+    return Published(target, list(_warnings(facts, path, parameters_by_part(network)["total"])), facts)
 
 
 def _check_licence(licence: str | None) -> None:
@@ -219,8 +218,7 @@ def _round(model: Any, dtype: str) -> None:
             raise UserError(f"{name} has values that {dtype} does not hold: say bfloat16, or store it as it is.")
 
 
-def _warnings(facts: Facts, path: Path) -> Iterator[str]:
-    parameters = facts.parameters["total"]
+def _warnings(facts: Facts, path: Path, parameters: int) -> Iterator[str]:
     if not facts.results:
         yield f"{path}: no results file; the card says that scores and training are not recorded."
     elif facts.recorded("parameters") not in (None, parameters):

@@ -35,11 +35,10 @@ def fusion_grid(
         hf-mlnmt analyse fusion-grid fused -s val.de -r val.en -o grids/symbol --normalization symbol --alpha 0.5 \\
             --alpha 1 --beta 0 --beta 0.1
     """
-    from rich.console import Console
     from transformers.utils import logging
 
     from hf_mlnmt.analysis.fusion_grid import Grid, draw, tables
-    from hf_mlnmt.cli.terminal import plain_console
+    from hf_mlnmt.cli.terminal import plain_console, show
     from hf_mlnmt.evaluation.outputs import read_references
     from hf_mlnmt.generation import TranslationPipeline
     from hf_mlnmt.generation.lines import text_groups
@@ -57,6 +56,6 @@ def fusion_grid(
     console = plain_console()
     console.print(f"{len(grid.points)} points, {len(grid.missing())} to do, {grid.normalization}-level normalization")
     rows = grid.run(progress)
-    Console().print(*tables(rows), sep="\n")
+    show(*tables(rows))
     for path in draw(rows, output):
         console.print(str(path))

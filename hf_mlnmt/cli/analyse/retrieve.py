@@ -29,10 +29,8 @@ def retrieve(
         hf-mlnmt analyse retrieve runs/bridge/average de=test.de.gz en=test.en.gz fr=test.fr.gz
         hf-mlnmt analyse retrieve runs/k1/average de=test.de.gz en=test.en.gz --also k25=runs/k25 --also k50=runs/k50
     """
-    from rich.console import Console
-
     from hf_mlnmt.analysis.embeddings import embed_file, retrieval, retrieval_table
-    from hf_mlnmt.cli.terminal import silence
+    from hf_mlnmt.cli.terminal import show, silence
     from hf_mlnmt.files import check_file, write_json
     from hf_mlnmt.generation.loading import load
 
@@ -47,7 +45,7 @@ def retrieve(
         parts = load(folder, device)
         vectors = {code: embed_file(parts, file, code, pooling, target_language) for code, file in languages.items()}
         accuracies[name] = retrieval(vectors)
-    Console().print(retrieval_table(accuracies, list(languages)))
+    show(retrieval_table(accuracies, list(languages)))
     if output is not None:
         content = {"models": accuracies} if also else {"accuracy": accuracies[model.label]}
         settings = {"pooling": pooling, "target_language": target_language}
