@@ -8,8 +8,6 @@ What a verb's file imports at its top must be light (typer, errors): help, a mis
 come through all of them. What a verb does lies in the other rooms.
 """
 
-from __future__ import annotations
-
 import functools
 import glob
 import inspect

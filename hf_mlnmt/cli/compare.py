@@ -1,7 +1,5 @@
 """`hf-mlnmt compare`: systems of one or more seeds against the first, on one or more test sets, with tests."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`hf-mlnmt describe`: what a model is, from its folder, its Hub name or its record; or what this machine does."""
 
-from __future__ import annotations
-
 import json
 
 from hf_mlnmt.cli.options import argument, option

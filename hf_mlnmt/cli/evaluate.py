@@ -1,7 +1,5 @@
 """`hf-mlnmt evaluate`: scores of a model or of translations, perplexity, the matrix of all languages."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from functools import partial

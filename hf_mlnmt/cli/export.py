@@ -1,7 +1,5 @@
 """`hf-mlnmt export`: a model for CTranslate2, ONNX Runtime, or as MarianMTModel of Transformers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hf_mlnmt.cli import options

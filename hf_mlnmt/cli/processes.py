@@ -3,8 +3,6 @@
 torchrun would do too, but it puts a traceback of its own around every message and hides the exit code.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """`hf-mlnmt publish`: a complete Hub-style folder from a trained model, and its upload."""
 
-from __future__ import annotations
-
 import tempfile
 from functools import partial
 from pathlib import Path

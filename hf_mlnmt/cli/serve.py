@@ -1,7 +1,5 @@
 """`hf-mlnmt serve`: an HTTP server and a page that translate."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hf_mlnmt.cli import options

@@ -1,7 +1,5 @@
 """`hf-mlnmt tokenizer`: train a BPE or unigram tokenizer on text files and say how well it fits them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """`hf-mlnmt train`: a whole training from a recipe, or several that translate for one another."""
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import partial

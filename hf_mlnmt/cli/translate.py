@@ -1,7 +1,5 @@
 """`hf-mlnmt translate`: text files or standard input through a model."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from functools import partial

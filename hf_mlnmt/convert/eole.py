@@ -4,8 +4,6 @@ Its options are OpenNMT-py's under other names, and config.json has only those t
 0.6.4; versions from 0.2 on have the same layout and the same epsilon of norms, 1e-5, which they do not write down.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

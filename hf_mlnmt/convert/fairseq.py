@@ -5,8 +5,6 @@ reference of the tests. The layout is that of fairseq 0.9 to 0.12: `model` (tens
 dict.*.txt, with the SentencePiece model that cut the text where there is one, become tokenizers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

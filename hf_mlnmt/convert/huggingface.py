@@ -11,8 +11,6 @@ Departs: layers dropped at random in training (`encoder_layerdrop`) are not know
 positions without its padding: with padding on the right, as their tokenizers put it, that is the same.
 """
 
-from __future__ import annotations
-
 import re
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Import of any checkpoint that the baseline can compute, as a model folder of this package, checked, or not at all."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 from collections.abc import Callable

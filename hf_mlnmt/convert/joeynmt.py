@@ -12,8 +12,6 @@ Verified against JoeyNMT 2.3.0. Layer norms have an epsilon of 1e-6, the output 
 src_vocab.txt, trg_vocab.txt and a SentencePiece model beside the checkpoint become tokenizers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -11,8 +11,6 @@ Pre-norm models are imported as Marian trains and scores them. Its own decoder g
 token on, self-attention there reads the states before their norm, and in training behind it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ feed-forward unless add_qkvbias and add_ffnbias say so; a bias for each token of
 sentence. Verified against OpenNMT-py 3.5.1. `eole.py` reads the same options from its successor's folders.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@ SentencePiece models) as one MarianTokenizer; and a tokenizer that splits at spa
 subwords by somebody else before.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

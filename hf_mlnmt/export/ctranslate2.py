@@ -1,7 +1,5 @@
 """CTranslate2 as a format to export to: which systems it takes, and the check that it computes what generate() does."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 A model with multi-level supervision also becomes a model with one decoder: the main one, or an auxiliary by itself.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 from collections.abc import Callable
 from pathlib import Path

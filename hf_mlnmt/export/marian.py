@@ -4,8 +4,6 @@ Marian's layers are the baseline's, post-norm. Its positions have the sines in t
 whose sines and cosines alternate computes the same with its dimensions in another order, so every tensor is permuted.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

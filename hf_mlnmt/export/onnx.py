@@ -10,8 +10,6 @@ tensors the layers of a cache hold is state. optimum's exporters are for Transfo
 are not in every release that this package takes.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import warnings

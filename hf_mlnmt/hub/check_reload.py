@@ -1,7 +1,5 @@
 """Checks that a folder loads again in fresh processes, with the package and without, and computes the same."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

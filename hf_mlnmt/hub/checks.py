@@ -5,8 +5,6 @@ Seq2SeqTrainer.evaluate() writes every default of generate() into a model's gene
 published, it would cut every translation short.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

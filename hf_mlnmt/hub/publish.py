@@ -1,7 +1,5 @@
 """Publication: a complete Hub-style folder from a trained model folder, checked before it takes its place."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ README.md says what the Hub shall run, app.py is the page, requirements.txt pins
 package is taken out of requirements.txt, app.py loads the model by the code beside its weights.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from huggingface_hub import SpaceCardData

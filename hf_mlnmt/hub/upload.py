@@ -4,8 +4,6 @@ huggingface_hub's upload_folder skips files that are committed and data that is 
 repository, branch or pull request for all attempts, trying again, and saying clearly what is wrong.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial

@@ -3,8 +3,6 @@
 Of each test set the first metric stands in the YAML on top too, a line each, which the Hub searches.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Comparisons made of what a user gives and kept in a folder; evaluation/comparison.py says what one holds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path

@@ -5,8 +5,6 @@ and with what is known of the translations themselves: scores by source length, 
 chrF, curves of the training.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ sentences. Speed is measured by turns: contestants run A B A C A B A C ..., and 
 right before.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import time

@@ -4,8 +4,6 @@ Of a model folder, a Hub name, or a config as those in modeling/; the parameters
 and of weights names and shapes are compared with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

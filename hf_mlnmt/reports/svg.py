@@ -3,8 +3,6 @@
 The elements are in svg.jinja. Every mark has a <title>, which a browser shows under the pointer and a reader reads out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
 from typing import Any, NamedTuple

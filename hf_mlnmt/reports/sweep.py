@@ -1,7 +1,5 @@
 """The results of a sweep: every run's scores, means and standard deviations over seeds, as rows, table and figures."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Tables of results: what is recorded and nothing else; "not recorded" where a fact is missing. Templates of pages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`hf-mlnmt analyse attention`: what the attention of one or several models looks at, as numbers and figures."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal

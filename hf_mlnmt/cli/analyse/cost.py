@@ -1,7 +1,5 @@
 """`hf-mlnmt analyse cost`: parameters, operations, memory and speed of systems as multiples of a baseline's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """`hf-mlnmt analyse curves`: how trainings went, one or several in one picture."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hf_mlnmt.cli import options

@@ -1,7 +1,5 @@
 """`hf-mlnmt analyse fusion-grid`: which alpha and beta suit a fused model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

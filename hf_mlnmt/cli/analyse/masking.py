@@ -1,7 +1,5 @@
 """`hf-mlnmt analyse masking`: what models lose without a collected layer or an auxiliary; auxiliaries by themselves."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`hf-mlnmt analyse probe`: what a classifier can read from frozen encoders about their sentences."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal

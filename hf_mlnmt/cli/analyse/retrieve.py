@@ -1,7 +1,5 @@
 """`hf-mlnmt analyse retrieve`: how well sentence embeddings find translations."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hf_mlnmt.cli import options

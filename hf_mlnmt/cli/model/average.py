@@ -1,7 +1,5 @@
 """`hf-mlnmt model average`: one model from the mean weights of several checkpoints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

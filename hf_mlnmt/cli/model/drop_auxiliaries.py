@@ -1,7 +1,5 @@
 """`hf-mlnmt model drop-auxiliaries`: a model with multi-level supervision as a plain one, for translation alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`hf-mlnmt model fuse`: translation models and language models as one translation model."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from hf_mlnmt.cli import options
