@@ -9,14 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hf_mlnmt.convert.checkpoint import (
-    OFF,
-    Checkpoint,
-    Settings,
-    how_to_cut,
-    layer_parts,
-    load_safetensors,
-)
+from hf_mlnmt.convert.checkpoint import OFF, Checkpoint, Settings, how_to_cut, layer_parts, load_safetensors
 from hf_mlnmt.convert.opennmt import SPECIAL, build, place
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json

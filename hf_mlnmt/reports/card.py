@@ -18,15 +18,7 @@ from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER, auto_cl
 from hf_mlnmt.reports.comparison_page import detail, is_trained
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.language_names import example, language_name
-from hf_mlnmt.reports.tables import (
-    MISSING,
-    Score,
-    facts_table,
-    score_tables,
-    scores_of,
-    show,
-    template,
-)
+from hf_mlnmt.reports.tables import MISSING, Score, facts_table, score_tables, scores_of, show, template
 from hf_mlnmt.table import Number, Table, markdown_text
 
 PIPELINE_TAGS = {"AutoModelForCausalLM": "text-generation", "AutoModelForMaskedLM": "fill-mask"}
