@@ -62,7 +62,6 @@ def back_translate(
 
         hf-mlnmt back-translate runs/de-en/average news.de.gz -o synthetic
         hf-mlnmt back-translate runs/de-en/average news.de.gz -o sampled --method sampling --seed 1 --tag "<bt>"
-        hf-mlnmt back-translate runs/large/average text.en.gz -o distilled --forward
     """
     if output is None:
         raise UserError("--output DIR is missing: the folder for the pairs and their manifest.")

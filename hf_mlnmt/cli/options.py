@@ -168,28 +168,14 @@ def decoding_options(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a verb options of DecodingOptions, with their names, help, ranges and checks from there.
 
-    The verb has a keyword argument `decoding`: a dict of the options whose values are not DecodingOptions' defaults.
-    `DecodingOptions` has checked them.
-
-    Args:
-        names: fields of DecodingOptions.
-        without: fields to leave out of these.
-        defaults: further fields, with a default of the verb's own.
-
-    Example:
-
-        @decoding_options(*TRANSLATION, *SAMPLING, progress=True)
-        def translate(model: Model, *, decoding: dict[str, Any]) -> None:
+    The verb gets as `decoding` a dict of those whose values are not DecodingOptions' defaults: fields `names` but
+    `without` these, and fields with a default of the verb's own.
     """
     known, types = {field.name: field for field in fields(DecodingOptions)}, get_type_hints(DecodingOptions)
     chosen = {name: known[name] for name in (*names, *defaults) if name not in without}
+    kinds = {name: str | None if "parser" in field.metadata else types[name] for name, field in chosen.items()}
     added = [
-        _parameter(
-            name,
-            str | None if "parser" in field.metadata else types[name],
-            defaults.get(name, field.default),
-            _shown(field),
-        )
+        _parameter(name, kinds[name], defaults.get(name, field.default), _shown(field))
         for name, field in chosen.items()
     ]
 

@@ -42,7 +42,6 @@ def publish(
     Examples:
 
         hf-mlnmt publish runs/demo/average -o published --licence apache-2.0
-        hf-mlnmt publish runs/demo/average --push my-name/my-model --licence apache-2.0 --from en --to de
         hf-mlnmt publish runs/demo/average --push my-name/my-model --space my-name/try-my-model --licence apache-2.0
     """
     if output is None and push is None:

@@ -64,7 +64,6 @@ def translate(
 
         hf-mlnmt translate runs/demo/average test.en.gz -o test.de
         echo "Hello." | hf-mlnmt translate facebook/nllb-200-distilled-600M --from eng_Latn --to deu_Latn
-        hf-mlnmt translate MODEL test.en --beams 6 --n-best 6 --jsonl
         hf-mlnmt translate MODEL news.en --shard $SLURM_ARRAY_TASK_ID/50 -o part.$SLURM_ARRAY_TASK_ID.gz
     """
     if scores and not jsonl:

@@ -82,9 +82,6 @@ def read(name: str, options: dict[str, Any]) -> Checkpoint:
 def load(name: str, **options: Any) -> tuple[Any, list[str]]:
     """Loads the model as Transformers does, every weight from the checkpoint; and the names of what nothing reads.
 
-    `options` are those of from_pretrained (revision, token, cache_dir). What nothing reads, earlier versions of
-    Transformers saved.
-
     Raises: UserError for what is not there, is of another architecture, a pickle that is more than weights, or a
         checkpoint that does not hold exactly the model's tensors.
     """

@@ -44,7 +44,6 @@ def import_model(
 
     Args:
         output: the folder to make; an earlier import there is replaced, anything else is refused. None: write nothing.
-        tell: called with a line for the user at each stage.
         options: for the Hub: revision, token, cache_dir.
 
     Raises: UserError for an unknown architecture, a pickle that holds more than weights, a checkpoint that lacks

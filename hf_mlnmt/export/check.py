@@ -118,11 +118,8 @@ def compare(
 
     Args:
         scores: (sources, targets) -> log probabilities of the targets' tokens but the first.
-        search: (sources, beams) -> ids with the end of sentence, without the start.
-        widths: how many beams to search with.
-        strict: refuse more than rounding; else it is reported only.
-
-    Raises: UserError.
+        search: (sources, beams) -> ids with the end of sentence, without the start; for each of `widths` beams.
+        strict: more than rounding is a UserError; else it is reported only.
     """
     sentences = Sentences.of(model, tokenizers)
     difference = check_scores(scores(sentences.sources, sentences.targets), model, sentences, strict)

@@ -26,11 +26,8 @@ from hf_mlnmt.model_folder import (
 def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int | None = None) -> Path:
     """Writes a plain model folder with one decoder of a model with auxiliary decoders.
 
-    Args:
-        model: folder of the model.
-        output: folder to write; one that is there is replaced.
-        auxiliary: the encoder layer whose auxiliary decoder to take, with the encoder up to there (thesis on joint
-            attention, table 4.7); None: the main decoder, whose outputs stay the same.
+    auxiliary: the encoder layer whose auxiliary decoder to take, with the encoder up to there (thesis on joint
+    attention, table 4.7); None: the main decoder, whose outputs stay the same.
 
     Raises: UserError for other models, an auxiliary that there is not, and the main decoder of a model with AIF.
     """
@@ -79,16 +76,13 @@ def export(
 ) -> Exported:
     """Writes the model for another engine into `output`, checked against generate(), or leaves nothing behind.
 
-    The folder also holds the tokenizers, the text processing, the generation config, and export.json: what was made, by
-    which versions, and how it compared.
+    The folder also holds the tokenizers and export.json: what was made, by which versions, and how it compared.
 
     Args:
-        model: a model folder or Hub name.
         output: the folder to make; an earlier export there is replaced, anything else is refused.
         to: "ctranslate2" (the baseline; multi-level supervision without fusion, as its main decoder), "onnx", or
             "marian" (MarianMTModel of Transformers: the baseline, post-norm).
         dtype: "float32", "float16" or "int8": how the weights are kept; ONNX and Marian are float32.
-        tell: called with a line for the user at each stage.
 
     Raises: UserError when the engine cannot run the model, a package is missing, or the outputs are not the model's.
     """

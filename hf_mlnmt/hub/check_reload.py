@@ -26,14 +26,9 @@ _LENGTH = 12
 
 
 def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: tuple[str, ...]) -> None:
-    """Refuses a folder that does not load again, or computes something else than `model` with its tokenizer does.
+    """Refuses a folder that does not load again, or computes something else than what it was made from.
 
-    Args:
-        folder: the finished folder.
-        model, tokenizers: what it was made from, with the generation config that it was saved with.
-        ways: "package" and/or "remote-code" (see reload.py); the processes run side by side.
-
-    Raises: UserError.
+    ways: "package" and/or "remote-code" (see reload.py); the processes run side by side.
     """
     names, auto_class = _languages(model), auto_class_of(folder)
     if auto_class == "AutoModelForSeq2SeqLM":

@@ -90,10 +90,7 @@ def check_replaceable(folder: Path, what: str, names: Collection[str], suffixes:
 def check_folder(folder: str | Path, *origins: str | Path) -> None:
     """Refuses a folder that is not fit to publish, naming everything that is wrong with it.
 
-    Args:
-        origins: folders of this machine whose paths must not appear (home, working and temporary folder never may).
-
-    Raises: UserError.
+    origins: folders of this machine whose paths must not appear (home, working and temporary folder never may).
     """
     folder = Path(folder)
     problems, roots = [*_missing(folder), *_configs(folder)], machine_roots(folder, *origins)

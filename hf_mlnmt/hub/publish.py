@@ -59,22 +59,17 @@ def build_folder(
 ) -> Published:
     """Writes everything that a Hub repository of the model needs into `target`, checked, or leaves nothing behind.
 
-    Weights as safetensors, config (use_cache on, auto_map), clean generation config, tokenizers, text processing, the
-    model's code, results.json, its run's curves.png, README.md. The same input gives the same bytes, so that an upload
-    can go on.
+    The same input gives the same bytes, so that an upload can go on.
 
     Args:
         model: a model folder: a run's average/ or best/, or any folder of a Transformers encoder-decoder.
         target: the folder to make; an earlier publication there is replaced, anything else is refused.
         name: what the card calls it and its examples load; default: the name of `target`.
         licence: of the weights, as the Hub spells it (apache-2.0 ...), or other:NAME; default: not recorded.
-        languages: (source, target) codes; default: those of the results.
-        results: a results file; default: results.json in the model folder.
+        languages, results: default: those of the results; results.json in the model folder.
         space: the Space that shows it, as owner/name; the card links to it.
-        dtype: "bfloat16" or "float16", which weights are rounded to and stored in; they are computed with in the type
-            of the config, as before. Default: as they are.
+        dtype: "bfloat16" or "float16", which weights are rounded to and stored in. Default: as they are.
         confirm_licence: take a licence that gives more than that of the data or of the model that was begun with.
-        tell: called with a line for the user at each stage.
 
     Raises: UserError when the model is not complete, its licence gives what the data's does not, it does not load
         again, or something in it must not go out.

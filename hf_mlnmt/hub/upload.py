@@ -41,14 +41,12 @@ def push(
     """Uploads a folder that `build_folder` made; returns the address where it now is.
 
     Args:
-        repo_id: "owner/name"; made when it does not exist (not with `create_pr`).
+        repo_id, revision: "owner/name" and a branch; made when they do not exist (not with `create_pr`).
         private: of a new repository; None leaves it to the owner's default.
         create_pr: into a pull request instead; an open one of an interrupted upload is continued.
-        revision: a branch; made when it does not exist.
-        space: whether the folder is a gradio Space, and no model.
+        space: the folder is a gradio Space, and no model.
         token: default: HF_TOKEN or the one stored by `hf auth login`.
         attempts: how often to try when the network fails on the way, waiting longer each time.
-        api: an HfApi, for tests.
 
     Raises: UserError: no token, no network, no permission, a wrong name, an upload that did not end.
     """

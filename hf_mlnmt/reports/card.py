@@ -136,7 +136,6 @@ def _eval_result(facts: Facts, score: Score) -> EvalResult:
     )
 
 
-TEMPLATE, TEMPLATE_OF_TEXT = "card.md.jinja", "card_text.md.jinja"
 _RUN = {
     "command": "command",
     "seed": "seed",
@@ -166,12 +165,11 @@ def build_card(facts: Facts) -> str:
         "data_table": _data(facts),
         "training_tables": [_training(result) for result in facts.results],
     }
-    if auto_class != "AutoModelForSeq2SeqLM":  # a language model, or an encoder with a projection
-        scored = perplexity_table(facts.results[0]) if facts.results else None
-        return template(TEMPLATE_OF_TEXT).render(content, perplexity_table=scored)
+    translates = auto_class == "AutoModelForSeq2SeqLM"  # else a language model, or an encoder with a projection
     settings = {key: value for key, value in facts.generation.items() if key != "transformers_version"}
-    return template(TEMPLATE).render(
+    return template("card.md.jinja" if translates else "card_text.md.jinja").render(
         content,
+        perplexity_table=perplexity_table(facts.results[0]) if facts.results else None,
         markdown=markdown_text,
         domain=markdown_text(str(facts.data.get("name") or "")),
         score_tables=score_tables(facts.results),

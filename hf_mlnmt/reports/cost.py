@@ -1,8 +1,7 @@
 """Costs of systems beside a baseline: parameters, operations, memory, speed of training and of decoding.
 
-Weights and sentences are random: no cost depends on what a model has learnt. All systems do the same steps on the same
-sentences. Speed is measured by turns: contestants run A B A C A B A C ..., and each ratio is to the baseline's turn
-right before.
+Weights and sentences are random, and the same for all. Speed is measured by turns: contestants run A B A C A B A C ...,
+and each ratio is to the baseline's turn right before.
 """
 
 import os

@@ -38,11 +38,7 @@ _HIDDEN = {"transformers_version", "auto_map", "architectures", "model_type", "d
 def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
     """Returns the description as JSON: name, architecture, parameters, config, tokenizers, generation, results.
 
-    Args:
-        target: a model folder, a Hub name, a record's name <setup>/<system>, or the path of a config.
-        revision: of a Hub name.
-
-    Raises: UserError when it is none of these, or is broken.
+    Raises: UserError for what is no model folder, Hub name (of a revision), record's name <setup>/<system>, or config.
     """
     path = Path(target)
     if not path.exists():

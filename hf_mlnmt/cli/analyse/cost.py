@@ -36,7 +36,6 @@ def cost(
     Examples:
 
         hf-mlnmt analyse cost transformer m-10 enc-dc -o analysis
-        hf-mlnmt analyse cost runs/transformer/average runs/m-10/average --device cuda -o analysis
     """
     import torch
 

@@ -24,7 +24,6 @@ def fuse(
 
         hf-mlnmt model fuse runs/de-en/average runs/lm.en/average -o fused
         hf-mlnmt model fuse runs/seed1/average runs/seed2/average -o ensemble
-        hf-mlnmt model fuse fused runs/other-lm.en/average --normalization symbol -o other
     """
     from transformers.utils import logging
 
