@@ -1,11 +1,7 @@
 """MarianMT, M2M100 and NLLB, BART and mBART of Transformers: loaded by their own classes, then moved tensor by tensor.
 
-| model_type | positions | norms | embeddings | ends in |
-| --- | --- | --- | --- | --- |
-| marian | sines in halves | post | shared by both sides or not | a bias for each token (final_logits_bias) |
-| m2m_100 (also NLLB) | sines of tensor2tensor, from 2 | pre | shared | - |
-| bart | learned, the first two rows unused | post | shared, normalised | the same bias, always zero |
-| mbart (also mBART-50) | the same | pre | the same | the same |
+`KNOWN` says what they have of their own. Marian, BART and mBART end in a bias for each token, which is zero in the
+last two; learned positions have two unused rows in front.
 
 Departs: layers dropped at random in training (`encoder_layerdrop`) are not known here. M2M100 and NLLB count a source's
 positions without its padding: with padding on the right, as their tokenizers put it, that is the same.
@@ -47,8 +43,7 @@ KNOWN: dict[str, dict[str, Any]] = {
 _LACKS = {
     "nllb-moe": "mixtures of experts",
     "t5": "relative positions and norms without a mean",
-    "mt5": "relative positions, gates and norms without a mean",
-    "umt5": "relative positions, gates and norms without a mean",
+    **dict.fromkeys(("mt5", "umt5"), "relative positions, gates and norms without a mean"),
     "fsmt": "separate code for its two vocabularies; import fairseq's own checkpoint instead",
     "pegasus": "positions of its own",
     "seamless_m4t": "speech",

@@ -1,12 +1,5 @@
 """JoeyNMT's Transformer: a .ckpt, and beside it config.yaml and both vocabularies, as training leaves them.
 
-| in config.yaml | the baseline |
-| --- | --- |
-| layer_norm: pre or post | norm_position |
-| tied_embeddings and tied_softmax | one embedding for everything |
-| tied_softmax alone | the output is the target embedding |
-| embeddings.scale | scale_embedding |
-
 Verified against JoeyNMT 2.3.0. Layer norms have an epsilon of 1e-6, the output has no bias, positions are the paper's.
 `tied_embeddings` alone shares the embeddings of both sides and not the output: here they are two with the same numbers.
 src_vocab.txt, trg_vocab.txt and a SentencePiece model beside the checkpoint become tokenizers.

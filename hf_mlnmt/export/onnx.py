@@ -5,9 +5,8 @@ the source, and what else the decoder reads. decoder.onnx: decoder_input_ids (ba
 past_* -> logits (batch, 1, vocabulary), present_*: what the next step takes as past_*. Before the first step past_* are
 zeros of the shape that the graph names, its axis `past` of length 0. Where beams move, past_* move with them.
 
-Both are traced by torch.onnx.export from `Encode` and `Decode`, which know nothing of the architectures: whatever
-tensors the layers of a cache hold is state. optimum's exporters are for Transformers 4; those of Transformers itself
-are not in every release that this package takes.
+Both are traced from `Encode` and `Decode`, which know nothing of the architectures: whatever tensors the layers of a
+cache hold is state. optimum's exporters are for Transformers 4; Transformers' own are not in every release.
 """
 
 import copy

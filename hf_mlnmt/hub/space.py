@@ -31,6 +31,10 @@ def build_space(facts: Facts, folder: str | Path, name: str) -> Path:
 
     Raises: UserError for a model that does not translate, or whose languages nothing says.
     """
+    import torch
+
+    from hf_mlnmt import __version__
+
     folder = Path(folder)
     check_space_folder(folder)
     if auto_class_of_facts(facts) != "AutoModelForSeq2SeqLM":
@@ -56,14 +60,6 @@ def build_space(facts: Facts, folder: str | Path, name: str) -> Path:
     with atomic_folder(folder) as new:
         write_text(new / CARD, template("space_card.md.jinja").render(facts=facts, head=head, name=head.title, **files))
         write_text(new / APP, template("space_app.jinja").render(content))
-        write_text(new / REQUIREMENTS, _requirements())
+        pinned = f"torch=={torch.__version__.partition('+')[0]}\nhf-mlnmt[serve]=={__version__}"
+        write_text(new / REQUIREMENTS, f"--extra-index-url {_TORCH}\n{pinned}\n")
     return folder
-
-
-def _requirements() -> str:
-    import torch
-
-    from hf_mlnmt import __version__
-
-    torch_version = torch.__version__.partition("+")[0]
-    return f"--extra-index-url {_TORCH}\ntorch=={torch_version}\nhf-mlnmt[serve]=={__version__}\n"

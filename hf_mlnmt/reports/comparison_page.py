@@ -161,7 +161,6 @@ def _changes(comparison: Comparison) -> dict[str, tuple[str, list[str]]]:
 
 
 FIRST_RUN = "Lengths, outputs and sentences are of the first run of each system."
-NO_SOURCES = "no --source: no lengths, no statistics of outputs"
 Curves = Mapping[str, Metrics]
 """Of systems whose run is known."""
 Analyses = Mapping[str, OutputAnalysis]
@@ -171,7 +170,7 @@ Analyses = Mapping[str, OutputAnalysis]
 def html_page(comparison: Comparison, analyses: Analyses, *, title: str, curves: Curves | None = None) -> str:
     """Returns the page as HTML. curves: {system: metrics}, of `curves_of`."""
     known = [analysis for analysis in analyses.values() if analysis.sources is not None]
-    notes = [] if known or not analyses else [NO_SOURCES]
+    notes = [] if known or not analyses else ["no --source: no lengths, no statistics of outputs"]
     return template("comparison_page.html.jinja", autoescape=True).render(
         title=hide_paths(title),
         data=htmlsafe_json_dumps(_data(analyses), ensure_ascii=False),
@@ -180,7 +179,7 @@ def html_page(comparison: Comparison, analyses: Analyses, *, title: str, curves:
         what=scores_are(comparison),
         note_lines=_notes(comparison),
         trained_systems=list(curves or {}),
-        overview=_html(overview(comparison)) if is_trained(comparison) else None,
+        overview=overview(comparison).html().replace("`", "") if is_trained(comparison) else None,
         changes=_changes(comparison),
         systems=list(next(iter(analyses.values())).outputs) if analyses else [],
         sections=[_section(comparison, *place) for place in comparison.places],
@@ -198,11 +197,6 @@ def html_page(comparison: Comparison, analyses: Analyses, *, title: str, curves:
             "versions": ", ".join(f"{name} {number}" for name, number in versions().items()),
         },
     )
-
-
-def _html(table: Table) -> str:
-    plain = [[cell.replace("`", "") for cell in row] for row in table.rows]
-    return Table(table.columns, plain).html()
 
 
 def _suffix(test: str, analyses: Analyses) -> str:

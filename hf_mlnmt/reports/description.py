@@ -217,8 +217,5 @@ def _parameters(description: Mapping[str, Any]) -> Table:
 
 
 def _pairs(heading: str, facts: Mapping[str, Any]) -> Table:
-    rows = []
-    for name, value in facts.items():
-        text = value if isinstance(value, str) else show(value)
-        rows.append([str(name), "none" if text == MISSING and not isinstance(value, str) else text])
-    return Table(["", ""], rows, heading)
+    shown = {name: value if isinstance(value, str) else show(value, "none") for name, value in facts.items()}
+    return Table(["", ""], [[str(name), text] for name, text in shown.items()], heading)

@@ -59,10 +59,10 @@ def facts_table(facts: Mapping[str, Any], title: str = "") -> Table:
     return Table(["", ""], [[name, show(value)] for name, value in facts.items()], title)
 
 
-def show(value: Any) -> str:
-    """Returns a recorded value as text; `not recorded` for what is missing."""
+def show(value: Any, missing: str = MISSING) -> str:
+    """Returns a recorded value as text; `missing` for what is."""
     if value is None or value == "" or value == {} or value == []:
-        return MISSING
+        return missing
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -71,7 +71,7 @@ def show(value: Any) -> str:
         return f"{value:,.6f}".rstrip("0").rstrip(".") if abs(value) >= 1e-4 or value == 0 else f"{value:g}"
     if isinstance(value, Mapping):
         known = [(key, item) for key, item in value.items() if item is not None]
-        return ", ".join(f"{str(key).replace('_', ' ')} {_plain(item)}" for key, item in known) or MISSING
+        return ", ".join(f"{str(key).replace('_', ' ')} {_plain(item)}" for key, item in known) or missing
     if isinstance(value, list | tuple):
         return ", ".join(_plain(item) for item in value)
     return str(value)
