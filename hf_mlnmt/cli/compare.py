@@ -130,6 +130,7 @@ def compare(
 
 def _perplexities(models: dict[str, str], texts: dict[Path, Any], device: str | None) -> dict[str, dict[str, Any]]:
     """Returns {test set: {language model: Perplexity}} of the first references."""
+    from hf_mlnmt.analysis.study import naming
     from hf_mlnmt.evaluation.perplexity import load_scored, perplexity
 
     references = {test: outputs.references[0] for tests in texts.values() for test, outputs in tests.items()}
@@ -140,8 +141,6 @@ def _perplexities(models: dict[str, str], texts: dict[Path, Any], device: str | 
             raise UserError(f"--lm {path}: a translation model; for its perplexity: hf-mlnmt evaluate --perplexity.")
         for test, lines in references.items():
             tell(f"{test}: {name}")
-            try:
+            with naming(f"{test}: {name}"):
                 by_test[test][name] = perplexity(network, tokenizers, lines)
-            except UserError as error:
-                raise UserError(f"{test}: {name}: {error}") from error
     return by_test

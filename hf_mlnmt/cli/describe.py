@@ -23,7 +23,6 @@ def describe(
 
     Examples:
 
-        hf-mlnmt describe runs/demo/average
         hf-mlnmt describe multi30k-ende-short/m-10
         hf-mlnmt describe --machine
     """

@@ -79,8 +79,8 @@ def evaluate(
     """
     from hf_mlnmt.evaluation.perplexity import is_language_model
 
-    of_scores: dict[str, Any] = {"--hypothesis": hypothesis, "--save-translations": save_translations}
-    of_scores |= {"--name": name, "--language": language, "--tokenize": tokenize}
+    of_scores: dict[str, Any] = {"--hypothesis": hypothesis, "--name": name, "--language": language}
+    of_scores |= {"--tokenize": tokenize, "--save-translations": save_translations}
     if matrix:
         others = {"--reference": reference, "--source": source, "--perplexity": perplexity, **of_scores}
         refuse(others | {"options of the search": decoding}, "--matrix does not read this. Leave it out.")

@@ -153,8 +153,6 @@ def refuse(given: Mapping[str, Any], why: str) -> None:
         raise UserError(f"{name}: {why}")
 
 
-# Decoding
-
 TRANSLATION = (
     *("source_language", "target_language", "prefix", "num_beams", "length_penalty", "length_normalization"),
     *("early_stopping", "max_new_tokens", "max_source_tokens", "split", "split_long", "alpha", "beta"),

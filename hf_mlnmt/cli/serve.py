@@ -1,6 +1,7 @@
 """`hf-mlnmt serve`: an HTTP server and a page that translate."""
 
 from pathlib import Path
+from typing import Any
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, limits_options, option
@@ -41,7 +42,6 @@ def serve(
 
     Examples:
 
-        hf-mlnmt serve runs/demo/average
         hf-mlnmt serve en-de=runs/demo/average facebook/nllb-200-distilled-600M --port 8000 --threads 4
         curl localhost:5000/translate -d q="A man rides a bicycle." -d source=en -d target=de
 
@@ -52,19 +52,8 @@ def serve(
 
     keys = read_keys(api_key_file) if api_key_file else []
     options.use_machine(threads)
-    serve_models(
-        models,
-        host=host,
-        port=port,
-        keys=keys,
-        hosts=allow_host or [],
-        limits=limits,
-        device=device,
-        dtype=dtype,
-        engine=engine,
-        batch_tokens=batch_tokens,
-        max_wait=max_wait / 1000,
-        page=not no_page,
-        cors=cors,
-        addresses=log_addresses,
-    )
+    of_models: dict[str, Any] = {"device": device, "dtype": dtype, "engine": engine, "batch_tokens": batch_tokens}
+    of_models["max_wait"] = max_wait / 1000
+    of_clients: dict[str, Any] = {"host": host, "port": port, "keys": keys, "hosts": allow_host or [], "limits": limits}
+    of_clients |= {"page": not no_page, "cors": cors, "addresses": log_addresses}
+    serve_models(models, **of_models, **of_clients)

@@ -101,17 +101,12 @@ class LinesProgress(AbstractContextManager):
 
         self.console, self.goes_on, self.shown = console, goes_on, shown
         self.done: int | None = None
-        self.bar = progress.Progress(
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TextColumn("{task.fields[speed]}"),
-            progress.TimeElapsedColumn(),
-            progress.TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            redirect_stdout=False,  # which may be where translations go
-            disable=not (shown and console.is_terminal),
-        )
+        columns = (progress.MofNCompleteColumn(), progress.TextColumn("{task.fields[speed]}"))
+        times = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
+        # Standard output may be where translations go.
+        where: dict[str, Any] = {"console": console, "transient": True, "redirect_stdout": False}
+        hidden = not (shown and console.is_terminal)
+        self.bar = progress.Progress(progress.BarColumn(), *columns, *times, disable=hidden, **where)
         self._task: Any = None
         self._first: tuple[float, int] = (0.0, 0)  # when, and how many lines were done before
         self._told = 0.0

@@ -1,7 +1,7 @@
 """`hf-mlnmt tokenizer`: train a BPE or unigram tokenizer on text files and say how well it fits them."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, option
@@ -56,21 +56,10 @@ def tokenizer(
     sides = sides_of(files, source, target, separate, moses or normalize or lowercase)
     processing = processing_of(source_language, target_language, moses, normalize, lowercase)
     read = LineReader(drop=bad_lines == "drop")
-    trained = train_on_files(
-        sides,
-        read,
-        processing,
-        separate,
-        kind=kind,
-        vocab_size=vocab_size,
-        languages=[code.strip() for code in languages.split(",") if code.strip()],
-        tags=tag or [],
-        byte_fallback=byte_fallback,
-        max_length=max_length,
-        alphabet_limit=alphabet_limit,
-        keep=keep or [],
-        progress=True,
-    )
+    codes = [code.strip() for code in languages.split(",") if code.strip()]
+    how: dict[str, Any] = {"kind": kind, "vocab_size": vocab_size, "languages": codes, "tags": tag or []}
+    how |= {"byte_fallback": byte_fallback, "alphabet_limit": alphabet_limit, "keep": keep or []}
+    trained = train_on_files(sides, read, processing, separate, max_length=max_length, progress=True, **how)
     trained.save(output)
     console = Console(soft_wrap=True)
     console.print(report_table(trained, sides, check or [], read, f"tokenizer in {output}"))

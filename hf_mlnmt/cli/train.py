@@ -48,7 +48,6 @@ def train(
 
         hf-mlnmt train --pair train.en train.de --test test.en test.de
         hf-mlnmt train multi30k-ende --system m-10 --data DIR --dry-run
-        hf-mlnmt train my-recipe.yaml --data DIR
         hf-mlnmt train french.yaml --data DIR --set model.add_to=runs/bridge/average -o runs/bridge-fr
     """
     from hf_mlnmt.cli import processes as group

@@ -37,8 +37,6 @@ def import_model(
 ) -> Imported:
     """Imports a model of another format as this package's baseline, with tokenizer and generation settings.
 
-    >>> import_model("Helsinki-NLP/opus-mt-en-de", "opus-en-de")
-
     Formats: MarianMT, M2M100, NLLB, BART, mBART of Transformers (a folder or a Hub name), Marian's own .npz, the
     Transformers of fairseq, JoeyNMT, OpenNMT-py and Eole. docs/opus-mt.md says what of each.
 

@@ -109,13 +109,9 @@ def _tokenizers(
     lowercase = [TextProcessing(lowercase=bool(side.get("lowercase"))) for side in sides]
     tokenizers.processing = dict(zip(("source", "target"), lowercase, strict=True))
     for side in sides:
-        asked = {"normalize": side.get("normalize")}
-        asked["pretokenizer"] = side.below("tokenizer_cfg").get("pretokenizer", "none") != "none"
-        notes += [
-            f"{side.where.split(': ')[-1]}{step} is not done here: give text that it was done to"
-            for step, wanted in asked.items()
-            if wanted
-        ]
+        asked = {"normalize": side.get("normalize"), "pretokenizer": side.below("tokenizer_cfg").get("pretokenizer")}
+        for step in [step for step, how in asked.items() if how and how != "none"]:
+            notes.append(f"{side.where.split(': ')[-1]}{step} is not done here: give text that it was done to")
     return tokenizers, notes
 
 

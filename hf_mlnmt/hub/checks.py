@@ -26,13 +26,9 @@ KEPT = (
 )
 """Every other key of a generation config is left out; so are kept keys that only say generate()'s default."""
 _DEFAULTS: dict[str, Any] = {
-    "num_beams": 1,
-    "length_penalty": 1.0,
-    "early_stopping": False,
-    "no_repeat_ngram_size": 0,
-    "repetition_penalty": 1.0,
-    "renormalize_logits": False,
-    "length_normalization": "generate",
+    **dict.fromkeys(("length_penalty", "repetition_penalty"), 1.0),
+    **dict.fromkeys(("early_stopping", "renormalize_logits"), False),
+    **{"num_beams": 1, "no_repeat_ngram_size": 0, "length_normalization": "generate"},
 }
 STOCK_LENGTHS = (20, 21)
 """max_length that nobody chose: Transformers' default, without and with the start token."""

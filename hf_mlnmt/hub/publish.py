@@ -82,8 +82,7 @@ def build_folder(
     _check_target(source, target)
     tell(f"loading {source}")
     network, tokenizers = _load(source)
-    if dtype:
-        _round(network, dtype)
+    weights = _round(network, dtype) if dtype else None
     path = Path(results) if results else source / RESULTS
     recorded = load_results(path) if results or path.is_file() else {}
     folders = [source, *([source.resolve().parent] if source.resolve().name in MODELS_OF_A_RUN else [])]
@@ -104,7 +103,7 @@ def build_folder(
         rounded=dtype,
     )
     with atomic_folder(target) as new:
-        _write_model(network, new, dtype)
+        _write_model(network, new, weights)
         tokenizers.save(new)
         if facts.results:
             write_json(new / RESULTS, facts.results[0])
@@ -201,14 +200,16 @@ def _load(source: Path) -> tuple[Any, Tokenizers]:
     return model, load_tokenizers(source)
 
 
-def _round(model: Any, dtype: str) -> None:
-    """Rounds the weights to a type that is stored in fewer bits."""
+def _round(model: Any, dtype: str) -> dict[str, Any]:
+    """Rounds the weights to a type of fewer bits, and returns them in it; one of several names stays one tensor."""
     import torch
 
-    for name, weight in model.state_dict().items():
-        weight.copy_(weight.to(getattr(torch, dtype)))
+    named, stored = model.state_dict(), {}
+    for name, weight in named.items():
+        weight.copy_(stored.setdefault(weight.data_ptr(), weight.to(getattr(torch, dtype))))
         if not weight.isfinite().all():
             raise UserError(f"{name} has values that {dtype} does not hold: say bfloat16, or store it as it is.")
+    return {name: stored[weight.data_ptr()] for name, weight in named.items()}
 
 
 def _warnings(facts: Facts, path: Path, parameters: int) -> Iterator[str]:
@@ -235,19 +236,12 @@ def _point_to_code(config: Any, model_class: Any = None) -> None:
         }
 
 
-def _write_model(model: Any, folder: Path, dtype: str | None = None) -> None:
+def _write_model(model: Any, folder: Path, weights: dict[str, Any] | None = None) -> None:
     """Writes weights, config and generation config; where Transformers lacks the model, its code."""
-    import torch
     from transformers.utils import logging
 
     _point_to_code(model.config, type(model))
     for config in model.config.members() if hasattr(model.config, "members") else ():
         _point_to_code(config)
     logging.disable_progress_bar()
-    weights = None
-    if dtype:
-        # A weight that has several names stays one tensor, or it would be stored under each of them.
-        named = model.state_dict()
-        stored = {weight.data_ptr(): weight.to(getattr(torch, dtype)) for weight in named.values()}
-        weights = {name: stored[weight.data_ptr()] for name, weight in named.items()}
     model.save_pretrained(folder, state_dict=weights)

@@ -1,7 +1,6 @@
 """A Space of the Hub that shows a published model: the page of hf_mlnmt/serving, in a folder to upload.
 
-README.md says what the Hub shall run, app.py is the page, requirements.txt pins what it was tried with. Where the
-package is taken out of requirements.txt, app.py loads the model by the code beside its weights.
+README.md says what the Hub shall run, app.py is the page, requirements.txt pins what it was tried with.
 """
 
 from pathlib import Path

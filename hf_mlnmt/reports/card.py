@@ -136,15 +136,9 @@ def _eval_result(facts: Facts, score: Score) -> EvalResult:
     )
 
 
-_RUN = {
-    "command": "command",
-    "seed": "seed",
-    "budget": "budget",
-    "parameters": "parameters",
-    "steps_per_second": "optimizer steps a second",
-    "checkpoints": "weights are of step(s)",
-    "versions": "versions",
-}
+_RUN = {name: name for name in ("command", "seed", "budget", "parameters")}
+_RUN |= {"steps_per_second": "optimizer steps a second", "checkpoints": "weights are of step(s)"}
+_RUN["versions"] = "versions"
 
 
 def build_card(facts: Facts) -> str:

@@ -96,10 +96,9 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Work:
-    """The work that is measured.
+    """The work that is measured: `steps` of training of so many target `tokens`; decoding of a `batch` with `beams`.
 
-    tokens: of the targets in a training step; steps: a turn of training, their sentences `length` long on average.
-    batch, length, beams: of decoding. keep: models stay in memory between turns; without, each turn builds its own.
+    keep: models stay in memory between turns; without, each turn builds its own.
     """
 
     vocabulary: int = 8000

@@ -54,9 +54,9 @@ def score_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
     return list(tables.values())
 
 
-def facts_table(facts: Mapping[str, Any], title: str = "") -> Table:
+def facts_table(facts: Mapping[str, Any]) -> Table:
     """Makes two columns without a head, a row for each fact; nested mappings become "key value" lists."""
-    return Table(["", ""], [[name, show(value)] for name, value in facts.items()], title)
+    return Table(["", ""], [[name, show(value)] for name, value in facts.items()])
 
 
 def show(value: Any, missing: str = MISSING) -> str:

@@ -33,7 +33,7 @@ def cost(
     Parameters, operations and peak memory of a training step, training steps/s, decoding tokens/s; in brackets as a
     multiple of the baseline's, whose turn is right before each (docs/analysis.md). Weights and sentences are random.
 
-    Examples:
+    Example:
 
         hf-mlnmt analyse cost transformer m-10 enc-dc -o analysis
     """

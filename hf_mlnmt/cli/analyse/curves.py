@@ -19,7 +19,6 @@ def curves(
     Example:
 
         hf-mlnmt analyse curves runs/transformer runs/enc-dc -o comparison
-        hf-mlnmt analyse curves "seed 1=runs/a" "seed 2=runs/b"
     """
     from hf_mlnmt.analysis.curves import curves_study, read_metrics
 

@@ -27,21 +27,17 @@ def fusion_grid(
     Without --alpha and --beta it is the thesis's grid (docs/monolingual-fusion.md). Every point is kept:
     stopped, the same command goes on.
 
-    Examples:
+    Example:
 
         hf-mlnmt analyse fusion-grid fused -s val.de -r val.en -o grids/sequence
-        hf-mlnmt analyse fusion-grid fused -s val.de -r val.en -o grids/symbol --normalization symbol --alpha 0.5 \\
-            --alpha 1 --beta 0 --beta 0.1
     """
-    from transformers.utils import logging
-
     from hf_mlnmt.analysis.fusion_grid import Grid, draw, tables
-    from hf_mlnmt.cli.terminal import plain_console, show
+    from hf_mlnmt.cli.terminal import plain_console, show, silence
     from hf_mlnmt.evaluation.outputs import read_references
     from hf_mlnmt.generation import TranslationPipeline
     from hf_mlnmt.generation.lines import text_groups
 
-    logging.disable_progress_bar()
+    silence()
     references = [list(lines)[:sentences] for lines in read_references(reference)]
     sources = [line for group in text_groups([str(source)], 2048) for line in group][:sentences]
     if any(len(lines) != len(sources) for lines in references):

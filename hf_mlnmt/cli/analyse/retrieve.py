@@ -25,7 +25,6 @@ def retrieve(
     Example:
 
         hf-mlnmt analyse retrieve runs/bridge/average de=test.de.gz en=test.en.gz fr=test.fr.gz
-        hf-mlnmt analyse retrieve runs/k1/average de=test.de.gz en=test.en.gz --also k25=runs/k25 --also k50=runs/k50
     """
     from hf_mlnmt.analysis.embeddings import embed_file, retrieval, retrieval_table
     from hf_mlnmt.cli.terminal import show, silence

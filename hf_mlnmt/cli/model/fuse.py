@@ -25,13 +25,11 @@ def fuse(
         hf-mlnmt model fuse runs/de-en/average runs/lm.en/average -o fused
         hf-mlnmt model fuse runs/seed1/average runs/seed2/average -o ensemble
     """
-    from transformers.utils import logging
-
-    from hf_mlnmt.cli.terminal import plain_console
+    from hf_mlnmt.cli.terminal import plain_console, silence
     from hf_mlnmt.files import check_new_folder
     from hf_mlnmt.generation.fusing import fuse_folders
 
-    logging.disable_progress_bar()
+    silence()
     check_new_folder(output, force, "config.json")
     settings = {"alpha": alpha, "beta": beta, "normalization": normalization, "weights": weight}
     fuse_folders(models, output, plain_console().print, **settings)
