@@ -153,7 +153,7 @@ def _changes(comparison: Comparison) -> dict[str, tuple[str, list[str]]]:
     if not comparison.methods or not is_trained(comparison):
         return {}
     defaults, changes = default_keys(), {}
-    for system in comparison.tests:
+    for system in [name for name in comparison.runs if name != comparison.baseline]:
         run = next(iter(comparison.runs[system].values()))
         changed = [*changed_keys(run, comparison.first, defaults), *run.get("made_by", [])]
         changes[system] = show((run.get("budget") or {}).get("steps")), changed or ["nothing"]
