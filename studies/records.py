@@ -23,7 +23,7 @@ from claims import comparisons
 from hf_mlnmt.evaluation.comparison import read_comparison
 from hf_mlnmt.files import write_text
 from hf_mlnmt.recipe.reading import Recipe, find_recipe, read_recipe
-from hf_mlnmt.reports import Facts, build_card, parameters_by_part
+from hf_mlnmt.reports import Facts, build_card
 from hf_mlnmt.reports.facts import languages_of_results, load_results
 from hf_mlnmt.reports.parameters import model_of_config
 from hf_mlnmt.training.model_making import config_of_recipe
@@ -102,7 +102,6 @@ def card(setup: str, system: str, root: Path) -> str:
             languages=languages_of_results(results[0]),
             codes=tuple(recipe.tokenizer.languages),
             own_budget=recipe.to_dict()["budget"],
-            parameters=parameters_by_part(model),
             comparisons={folder.name: read_comparison(folder, only=recipe.stem) for folder in compared},
             train=training_command(setup, system),
         )

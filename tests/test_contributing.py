@@ -141,9 +141,9 @@ def read(path):
 ''',
             "convert/importing.py": [
                 (
-                    "    pickles = [file for file in inside",
+                    "    if pickles := [file for file in inside",
                     '    if path.suffix == ".toy":\n        from hf_mlnmt.convert import toy\n\n'
-                    "        return toy.read(path)\n    pickles = [file for file in inside",
+                    "        return toy.read(path)\n    if pickles := [file for file in inside",
                 )
             ],
         },

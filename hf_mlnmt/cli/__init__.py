@@ -1,14 +1,9 @@
 """The `hf-mlnmt` command: translate.py is `hf-mlnmt translate`, model/average.py is `hf-mlnmt model average`.
 
-A file with a PANEL is a verb, a folder with a PANEL is a group of verbs: they are found by listing this folder. The
-verb is the function of the file's name (`import_` is `import`). The PANEL is the heading that it stands under in the
-help, the docstring is its help.
-
-What a verb's file imports at its top must be light (typer, errors): help, a mistyped option and the shell's completion
-come through all of them. What a verb does lies in the other rooms.
+A file with a PANEL, its heading in the help, is a verb, a folder with a PANEL is a group of verbs. The verb is the
+function of the file's name (`import_` is `import`), its docstring the help. What its file imports at its top must be
+light: help, a mistyped option and the shell's completion come through all of them.
 """
-
-from __future__ import annotations
 
 import functools
 import glob

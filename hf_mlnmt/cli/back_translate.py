@@ -31,8 +31,7 @@ def back_translate(
     output: Path | None = options.output(None, "Folder for source.txt, target.txt and manifest.json."),
     method: str = _of_method(
         "beam",
-        "beam (5 beams unless --beams), greedy, sampling, top-k (of 10 unless --top-k), noised (beam, then "
-        "noise) or copied. Draws follow from --seed (1) and the line.",
+        "beam (5 beams), greedy, sampling, top-k (of 10), noised (beam, then noise) or copied.",
         "--method",
         autocompletion=lambda: ["beam", "greedy", "sampling", "top-k", "noised", "copied"],
     ),
@@ -43,22 +42,12 @@ def back_translate(
     filler: str | None = _of_method(None, "noised: '_'."),
     *,
     decoding: DecodingOptions,
-    tag: str | None = _of_pairs(
-        None,
-        "A token, such as <bt>: a training on these pairs puts it before every source. The text stays as it "
-        "is; the manifest says so.",
-    ),
+    tag: str | None = _of_pairs(None, "A token, such as <bt>, that trainings put before every source."),
     limit: int | None = _of_pairs(None, "Take so many lines of the text.", min=1),
-    drop: str | None = _of_pairs(
-        None,
-        "What goes, by commas: empty, long, repeated, copied, duplicate; or none. Default: the first four, of "
-        "copied three. All are counted, but duplicates only if they go.",
-    ),
+    drop: str | None = _of_pairs(None, "What goes, by commas: empty, long, repeated, copied, duplicate; or none."),
     max_ratio: float = _of_pairs(3.0, "An output with more than so many times the text's words is long."),
     bad_lines: str = _of_pairs("error", "At lines that cannot be read: error, or drop, which counts them."),
-    window: int = options.machine(
-        2048, "Lines that are sorted by length together, and kept together: what an interruption costs at most.", min=1
-    ),
+    window: int = options.machine(2048, "Lines that are sorted by length together, and kept together.", min=1),
     shard: options.Shard = None,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
@@ -67,17 +56,14 @@ def back_translate(
 ) -> None:
     """Make a synthetic corpus: text of one language, and another side that a model writes.
 
-    For back-translation the text is the target language's and the model translates from it: --from is the language of
-    the text, --to that of the output. Stopped at any moment and started again with the same command, it goes on, and
-    ends with the same bytes. A recipe reads the folder as a corpus: `synthetic: DIR`, with `ratio: 2` for two such
-    pairs to each parallel one. With --shard the parts lie in DIR; when all are done, the same command without --shard
-    puts them together. All of it: docs/monolingual-back-translation.md
+    For back-translation --from is the language of the text, --to that of the output. Stopped at any moment, the same
+    command goes on and ends with the same bytes. A recipe reads the folder as a corpus, `synthetic: DIR`. With --shard
+    the parts lie in DIR; the same command without it puts them together. docs/monolingual-back-translation.md
 
     Examples:
 
         hf-mlnmt back-translate runs/de-en/average news.de.gz -o synthetic
         hf-mlnmt back-translate runs/de-en/average news.de.gz -o sampled --method sampling --seed 1 --tag "<bt>"
-        hf-mlnmt back-translate runs/large/average text.en.gz -o distilled --forward
     """
     if output is None:
         raise UserError("--output DIR is missing: the folder for the pairs and their manifest.")
@@ -88,7 +74,6 @@ def back_translate(
     from hf_mlnmt.generation import back_translation
     from hf_mlnmt.generation.lines import Shard
     from hf_mlnmt.generation.synthetic_methods import Method
-    from hf_mlnmt.memory import keep_memory
 
     copied = method == "copied"
     texts = [Path(model), *(files or [])] if copied else list(files or [])
@@ -102,9 +87,8 @@ def back_translate(
     )
     how: dict[str, Any] = {"forward": forward, "tag": tag, "device": device, "revision": revision}
     how["shard"] = Shard.parse(shard) if shard is not None else None
-    keep_memory()
     silence()
-    options.use_threads(threads)
+    options.use_machine(threads)
     console = Console(stderr=True)
     with LinesProgress(console, "kept but for the last --window. The same command goes on.") as progress:
         watcher = progress.watcher()

@@ -1,7 +1,5 @@
 """`hf-mlnmt compare`: systems of one or more seeds against the first, on one or more test sets, with tests."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,12 +8,11 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.evaluate import Language, Metrics, Protocols, Resamples, Seed, Tokenize, Trials
 from hf_mlnmt.cli.options import TRANSLATION, NamedPath, decoding_options, named_argument, named_option, option
 from hf_mlnmt.cli.processes import cores
-from hf_mlnmt.cli.terminal import finish, print_rows, progress_bars, tell
+from hf_mlnmt.cli.terminal import finish, print_rows, progress_bars, show, tell
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.options import DecodingOptions
 
 PANEL = "Score"
-_of_runs = partial(option, rich_help_panel="Runs of training")
 _of_look = partial(option, rich_help_panel="What is said of translations")
 
 
@@ -23,26 +20,16 @@ _of_look = partial(option, rich_help_panel="What is said of translations")
 def compare(
     systems: list[NamedPath] = named_argument(
         ...,
-        "Files of translations, models, folders of runs (hf-mlnmt train), results files, folders of "
-        "comparisons; NAME=PATH gives a name, the same NAME several times is runs of several seeds, {test} in a "
-        "path is the test set's name. The first is the baseline, if OUTPUT has none.",
+        "Files of translations, models, runs of training, results files, comparisons, the baseline first. The same "
+        "NAME again: another seed; {test} in a path: the test set.",
     ),
     reference: list[NamedPath] | None = named_option(
-        None,
-        "References of files and models (plain or packed); give it again for more. NAME=FILE names the test "
-        "set, of several test sets each.",
-        "--reference",
-        "-r",
-        metavar="[NAME=]FILE",
+        None, "References; again for more; NAME= a test set.", "--reference", "-r", metavar="[NAME=]FILE"
     ),
     source: list[NamedPath] | None = named_option(
-        None,
-        "Sources: what models translate, and what lengths and faults are told from; NAME=FILE of several test sets.",
-        "--source",
-        "-s",
-        metavar="[NAME=]FILE",
+        None, "Sources: what models translate, and for lengths.", "--source", "-s", metavar="[NAME=]FILE"
     ),
-    output: Path | None = option(None, "Folder of the comparison, new or to be added to.", "--output", "-o"),
+    output: Path | None = options.output_folder(None, "Folder of the comparison, new or to be added to."),
     html: Path | None = option(None, "Write one page here: tables, plots, every sentence with differences marked."),
     language: Language = None,
     protocol: Protocols = None,
@@ -51,31 +38,18 @@ def compare(
     bootstrap: Resamples = 1000,
     trials: Trials = 10_000,
     seed: Seed = 12345,
-    data: Path = _of_runs(Path(), "Folder of the raw references, the same --data as in training.", "--data", "-d"),
-    methods: bool = _of_runs(
-        False,
-        "The runs are ways to train, not models: recipe, data and budget may differ; a comparison keeps this.",
-        "--methods",
+    data: options.DataFolder = Path(),
+    methods: bool = option(
+        False, "The runs are ways to train, not models: recipe, data and budget may differ.", "--methods"
     ),
-    groups: str = _of_look(
-        "iwslt", "Source lengths: wmt, iwslt, or where groups begin, such as 10,20,30.", "--groups", "-g"
-    ),
-    tokenizer: str | None = _of_look(None, "Count lengths in this model's source subwords. Unless given: in words."),
+    groups: str = _of_look("iwslt", "Lengths of sources: wmt, iwslt, or where groups begin, 10,20.", "--groups", "-g"),
+    tokenizer: str | None = _of_look(None, "Count lengths in this model's source subwords, not in words."),
     language_text: list[NamedPath] | None = _of_look(
-        None,
-        "XX=FILE, text of a further language that outputs may be in by mistake.",
-        parser=NamedPath.parse,
-        metavar="XX=FILE",
+        None, "Text of a language that outputs may be in.", parser=NamedPath.parse, metavar="XX=FILE"
     ),
     differences: int = _of_look(20, "Sentences to show each way, of each system.", min=0),
-    maps: Path | None = _of_look(
-        None, "For the page: a folder of `hf-mlnmt analyse attention -w maps`, drawn side by side."
-    ),
     lm: list[NamedPath] | None = _of_look(
-        None,
-        "Also the perplexity of the first references: a language model.",
-        parser=NamedPath.parse,
-        metavar="NAME=PATH",
+        None, "Perplexity of the references by this language model.", parser=NamedPath.parse, metavar="NAME=PATH"
     ),
     *,
     decoding: DecodingOptions,
@@ -83,38 +57,23 @@ def compare(
 ) -> None:
     """Compare systems: scores with 95 % intervals or over seeds, each system tested against the first.
 
-    Is the difference more than chance? Examples, of two files of translations, and of two models, which translate the
-    source first:
+    Examples, of two files of translations, of two models, which translate the source first, and of runs of training:
 
         hf-mlnmt compare base.de new.de --reference test.de
-        hf-mlnmt compare base=runs/a/best new=runs/b/best --source test.en --reference test.de
-
-    Several seeds, and several test sets:
-
-        hf-mlnmt compare base=a1.de base=a2.de new=b1.de new=b2.de -r test.de -s test.en --html comparison.html
-        hf-mlnmt compare base=out/base.{test}.de new=out/new.{test}.de -r news=news.de -r talks=talks.de
-
-    Runs of training that differ in the model alone are tested over the seeds that both have. Runs with another recipe,
-    data or budget are refused, and the fields are named; with --methods only runs with other languages, test sets or
-    decoding are refused:
-
+        hf-mlnmt compare base=runs/a/best new=runs/b/best --source test.en --reference test.de --html page.html
         hf-mlnmt compare runs/transformer.seed* runs/m-10.seed* --data DIR -o results/my-comparison
 
-    --output keeps the comparison as JSON and as a page: unfinished runs are passed over, the same command adds them
-    later, and what is there stays even if its runs are gone. With --source it gets scores by source length, faulty
-    outputs (empty, copied, repeated, untranslated, in the wrong language) and the sentences that differ most, as JSON,
-    csv, png and svg; of several test sets also a table and a figure of all.
+    --output keeps the comparison; the same command adds what was not finished. What can be compared, seeds, test sets,
+    and what each test is worth: docs/scores.md. With --source: lengths, faults, differences (docs/analysis.md).
     """
-    from rich.console import Console
-
     from hf_mlnmt.analysis.outputs import domain_study, read_starts
     from hf_mlnmt.evaluation import comparison_tables, read_comparison
     from hf_mlnmt.evaluation.outputs import read_texts
     from hf_mlnmt.evaluation.runs import read_systems, text_files
     from hf_mlnmt.evaluation.scores import scoring_options
-    from hf_mlnmt.files import check_file, check_folder_name, write_text
+    from hf_mlnmt.files import check_file, write_text
     from hf_mlnmt.reports.comparison import PAGE, add_runs, analyses_of
-    from hf_mlnmt.reports.comparison_page import curves_of, html_page, read_maps
+    from hf_mlnmt.reports.comparison_page import curves_of, html_page
 
     files = text_files(
         [(file.name, file.path) for file in reference or ()], [(file.name, file.path) for file in source or ()]
@@ -128,11 +87,7 @@ def compare(
     if "" in further:
         raise UserError(f"--language-text {further['']}: expected XX=FILE, a language and a file of its sentences.")
     language_texts = {name: read_texts(path) for name, path in further.items()}
-    if maps and not html:
-        raise UserError("--maps is drawn on the page: give --html FILE too, or leave it out.")
-    starts, drawn = read_starts(groups), read_maps(maps) if maps else {}
-    if output:
-        check_folder_name(output)
+    starts = read_starts(groups)
     if html:
         check_file(html)
     given = [(system.name, system.label, system.path) for system in systems]
@@ -144,7 +99,7 @@ def compare(
         comparison, runs = read_comparison(runs), []
     else:
         comparison = add_runs(runs, output, data, tell, methods, known_texts=texts, trials=trials, **resampling)
-    Console().print(*comparison_tables(comparison), sep="\n")
+    show(*comparison_tables(comparison))
     perplexities = _perplexities(options.by_name(lm or []), texts, device)
     domains = None
     if lm or (output and len(files) > 1):
@@ -168,12 +123,13 @@ def compare(
         names = list(comparison.runs)
         title = f"{', '.join(names[:4])}{' …' if len(names) > 4 else ''} on {', '.join(comparison.first['scores'])}"
         curves = curves_of({system.label: system.path for system in reversed(systems)})
-        page = html_page(comparison, analyses, title=title, curves=curves, maps=drawn)
+        page = html_page(comparison, analyses, title=title, curves=curves)
         print(f"Written to {write_text(html, page)}")
 
 
 def _perplexities(models: dict[str, str], texts: dict[Path, Any], device: str | None) -> dict[str, dict[str, Any]]:
     """Returns {test set: {language model: Perplexity}} of the first references."""
+    from hf_mlnmt.analysis.study import naming
     from hf_mlnmt.evaluation.perplexity import load_scored, perplexity
 
     references = {test: outputs.references[0] for tests in texts.values() for test, outputs in tests.items()}
@@ -184,8 +140,6 @@ def _perplexities(models: dict[str, str], texts: dict[Path, Any], device: str | 
             raise UserError(f"--lm {path}: a translation model; for its perplexity: hf-mlnmt evaluate --perplexity.")
         for test, lines in references.items():
             tell(f"{test}: {name}")
-            try:
+            with naming(f"{test}: {name}"):
                 by_test[test][name] = perplexity(network, tokenizers, lines)
-            except UserError as error:
-                raise UserError(f"{test}: {name}: {error}") from error
     return by_test

@@ -1,7 +1,5 @@
 """`hf-mlnmt demo`: everything from nothing to a published, reloaded translation model, on a corpus of our own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import typer

@@ -1,7 +1,5 @@
 """`hf-mlnmt describe`: what a model is, from its folder, its Hub name or its record; or what this machine does."""
 
-from __future__ import annotations
-
 import json
 
 from hf_mlnmt.cli.options import argument, option
@@ -16,7 +14,6 @@ def describe(
         None, "Model folder, Hub name, config.json, or a model trained here: multi30k-ende-short/m-10."
     ),
     as_json: bool = option(False, "Print JSON instead of tables.", "--json"),
-    whole: bool = option(False, "Of many test sets also the signatures, of many training corpora each.", "--all"),
     revision: str | None = option(None, "Branch, tag or commit of a Hub name."),
     machine: bool = option(False, "The processor, and which library multiplies.", "--machine"),
 ) -> None:
@@ -26,7 +23,6 @@ def describe(
 
     Examples:
 
-        hf-mlnmt describe runs/demo/average
         hf-mlnmt describe multi30k-ende-short/m-10
         hf-mlnmt describe --machine
     """
@@ -44,5 +40,5 @@ def describe(
         print(json.dumps(description, indent=2, ensure_ascii=False))
         return
     console = Console(highlight=False, markup=False)
-    for block in render_machine(description) if model is None else render(description, whole):
+    for block in render_machine(description) if model is None else render(description):
         console.print(block)

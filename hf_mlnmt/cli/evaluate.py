@@ -1,18 +1,15 @@
 """`hf-mlnmt evaluate`: scores of a model or of translations, perplexity, the matrix of all languages."""
 
-from __future__ import annotations
-
 import shlex
 import sys
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import TRANSLATION, argument, decoding_options, option
+from hf_mlnmt.cli.options import TRANSLATION, argument, decoding_options, option, refuse
 from hf_mlnmt.cli.processes import cores
-from hf_mlnmt.cli.terminal import progress_bars, silence, tell
+from hf_mlnmt.cli.terminal import progress_bars, show, silence, tell
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.options import DecodingOptions
 
@@ -21,35 +18,13 @@ PANEL = "Score"
 # Other commands that score take these too.
 Language = Annotated[
     str | None,
-    option(
-        ...,
-        "Code of the language that is scored, for its tokenizers; the classic protocol needs one of two letters. "
-        "Unless given: --to, or the reference's name, as in test.de.gz or zho_Hans.devtest.",
-        "--language",
-        "-l",
-    ),
+    option(..., "Code of the language that is scored. Default: --to, or the reference's.", "--language", "-l"),
 ]
 Protocols = Annotated[
-    list[str] | None,
-    option(
-        ...,
-        "cased or classic; give it again for both. Unless given: both, or cased alone without a language of two "
-        "letters.",
-    ),
+    list[str] | None, option(..., "cased or classic; again for both. Default: what the language has.")
 ]
-Metrics = Annotated[
-    list[str] | None,
-    option(
-        ...,
-        "BLEU, chrF or TER; give it again for more. Unless given: all; of more than 20,000 lines not TER.",
-        "--metric",
-        "-m",
-    ),
-]
-Tokenize = Annotated[
-    str | None,
-    option(..., "A tokenizer of sacreBLEU's for BLEU, such as flores200; cased alone. Unless given: the language's."),
-]
+Metrics = Annotated[list[str] | None, option(..., "BLEU, chrF or TER; again for more. Default: all.", "--metric", "-m")]
+Tokenize = Annotated[str | None, option(..., "A tokenizer of sacreBLEU's for BLEU, such as flores200; cased alone.")]
 Bootstrap = Annotated[int, option(..., "Resamples for the 95 % confidence intervals; 0: no intervals.", min=0)]
 Resamples = Annotated[int, option(..., "Resamples of the paired bootstrap and the intervals.", min=1)]
 Trials = Annotated[int, option(..., "Shufflings of approximate randomisation.", min=1)]
@@ -61,21 +36,14 @@ _of_files = partial(option, rich_help_panel="What is written")
 def evaluate(
     model: str | None = argument(None, "Model folder, or a model's name on the Hub; with --matrix a run's folder."),
     reference: list[Path] | None = option(
-        None,
-        "References (plain or packed); give it again for more. Of a perplexity: the text, several of them.",
-        "--reference",
-        "-r",
+        None, "References (plain or packed); again for more. Of a perplexity: the texts.", "--reference", "-r"
     ),
     hypothesis: Path | None = option(None, "Translations to score (plain or packed).", "--hypothesis", "-i"),
     source: list[Path] | None = option(
-        None, "Sentences to translate (plain or packed). Of a perplexity: one for each reference.", "--source", "-s"
+        None, "Sentences to translate. Of a perplexity: those of each reference.", "--source", "-s"
     ),
-    perplexity: bool = option(
-        False,
-        "Not scores, but how well the model predicts the references, given the sources; of a language model always.",
-        "--perplexity",
-    ),
-    matrix: bool = option(False, "The scores of a run of many languages, from each into each, as a table.", "--matrix"),
+    perplexity: bool = option(False, "How well the model predicts the references, given the sources.", "--perplexity"),
+    matrix: bool = option(False, "The scores of a run of many languages, from each into each.", "--matrix"),
     language: Language = None,
     protocol: Protocols = None,
     metric: Metrics = None,
@@ -83,67 +51,45 @@ def evaluate(
     bootstrap: Bootstrap = 1000,
     seed: Seed = 12345,
     data: Path | None = option(
-        None,
-        "With --matrix, the recipe's data folder: also measure how many translations are in a wrong language.",
-        "--data",
-        "-d",
+        None, "With --matrix, the recipe's data: also the share of wrong languages.", "--data", "-d"
     ),
     save_translations: Path | None = _of_files(
         None, "Write the model's translations to this file too, one a line. Stopped, the same command goes on."
     ),
     output: Path | None = _of_files(
-        None,
-        "Results file (JSON) to write, or to add this test set to. Of a perplexity: JSON. Of a matrix: a "
-        "folder; unless given, the run's.",
-        "--output",
-        "-o",
+        None, "Results file (JSON) to write or add to. Of a matrix: a folder, else the run's.", "--output", "-o"
     ),
-    name: str | None = _of_files(
-        None, "Name of the system in the results file. Unless given: the model's or the file's."
-    ),
-    test_set: str | None = _of_files(
-        None,
-        "Name of the test set in the results file. Unless given: the reference's file name. With --matrix: "
-        "the test sets' common name; unless given, the first.",
-    ),
+    name: str | None = _of_files(None, "The system's name in the results. Default: the model's or the file's."),
+    test_set: str | None = _of_files(None, "The test set's name in the results. Default: the reference's file name."),
     *,
     decoding: DecodingOptions,
     device: options.Device = None,
 ) -> None:
     """Score a model, or a file of translations, against raw references.
 
-    References and translations are raw text: do not lower-case or tokenise them. The protocol "cased" scores them as
-    they are, as the sacrebleu command does; "classic" lower-cases and Moses-tokenises both sides itself, as many older
-    papers do. docs/scores.md says which to compare with what.
-
-    Examples, first a model (which translates the source), then a file of translations:
+    References and translations are raw text. The protocol "cased" scores them as they are, as sacrebleu does; "classic"
+    lower-cases and Moses-tokenises both sides itself (docs/scores.md). Examples, first a model, then a file:
 
         hf-mlnmt evaluate MODEL --source test.en --reference test.de
         hf-mlnmt evaluate --hypothesis out.de --reference test.de
 
-    Perplexity, per subword and word and in bits per byte, of a language model or of a translation model given the
-    sources. Every sentence is scored by itself, its end included. Models of different vocabularies are compared by
-    bits per byte, or per word:
+    Perplexity, per subword and word and in bits per byte, of a language model, or of a translation model given the
+    sources, each sentence by itself; and all pairs of a run of many languages (docs/multilingual.md):
 
         hf-mlnmt evaluate runs/lm.multi30k-de/average -r val.de -r test.de
         hf-mlnmt evaluate runs/transformer.multi30k-ende/average --perplexity -r val.de -s val.en
-
-    All pairs of languages of a run of a recipe with `directions`; pairs that were not trained have a star. The share of
-    translations in a wrong language (--data) comes from a classifier of character n-grams that is trained on the
-    training corpora; its own accuracy, on the references, stands beside it. The picture needs matplotlib:
-
         hf-mlnmt evaluate runs/bridge-rnn.multi30k-many --matrix --data data/multi30k
     """
     from hf_mlnmt.evaluation.perplexity import is_language_model
 
-    of_scores: dict[str, Any] = {"--hypothesis": hypothesis, "--save-translations": save_translations}
-    of_scores |= {"--name": name, "--language": language, "--tokenize": tokenize}
+    of_scores: dict[str, Any] = {"--hypothesis": hypothesis, "--name": name, "--language": language}
+    of_scores |= {"--tokenize": tokenize, "--save-translations": save_translations}
     if matrix:
         others = {"--reference": reference, "--source": source, "--perplexity": perplexity, **of_scores}
-        _refuse("--matrix", others | {"options of the search": decoding.given})
+        refuse(others | {"options of the search": decoding.given}, "--matrix does not read this. Leave it out.")
         _matrix(model, test_set, protocol or ["classic"], metric or ["bleu"], data, output)
         return
-    _refuse("the score of a test set", {"--data": data})
+    refuse({"--data": data}, "the score of a test set does not read this. Leave it out.")
     if not reference:
         raise UserError("Give the references: --reference FILE.")
     if perplexity or (model is not None and not source and is_language_model(model)):
@@ -151,13 +97,11 @@ def evaluate(
             raise UserError("--perplexity is of a model: give its folder or name.")
         others = {**of_scores, "--protocol": protocol, "--metric": metric, "--test-set": test_set}
         searched = decoding.given.keys() - {"source_language", "target_language", "batch_tokens"}
-        _refuse("a perplexity", others | {"options of the search": searched})
+        refuse(others | {"options of the search": searched}, "a perplexity does not read this. Leave it out.")
         _perplexity(model, reference, source or [], decoding, device, output)
         return
     if source and len(source) > 1:
         raise UserError(f"{len(source)} --source: a model translates one; give several with --perplexity.")
-
-    from rich.console import Console
 
     from hf_mlnmt.evaluation import open_results, score_protocols, score_tables
     from hf_mlnmt.evaluation.outputs import load_system, read_references
@@ -184,20 +128,13 @@ def evaluate(
     with progress_bars() as progress:
         how: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed, "processes": cores(), "progress": progress}
         scores = score_protocols(system.lines, references, **how, **what)
-    console = Console()
-    console.print(*score_tables(scores), sep="\n")
+    show(*score_tables(scores))
     if not what["language"] and not protocol:
-        console.print("Classic scores too: give the target language with --language.", style="dim")
+        print("Classic scores too: give the target language with --language.")
     if results and output:
         results.add_scores(test_set, scores)
         results.add_system(system, shlex.join(["hf-mlnmt", *sys.argv[1:]]))
         print(f"Scores written to {results.write(output)}")
-
-
-def _refuse(what: str, given: Mapping[str, Any]) -> None:
-    """Raises UserError for the first option that was given and that `what` does not read."""
-    if name := next((name for name, value in given.items() if value), None):
-        raise UserError(f"{name}: {what} does not read this. Leave it out.")
 
 
 def _perplexity(
@@ -208,8 +145,6 @@ def _perplexity(
     device: str | None,
     output: Path | None,
 ) -> None:
-    from rich.console import Console
-
     from hf_mlnmt.evaluation.perplexity import file_perplexities, table_of
     from hf_mlnmt.files import check_file, write_json
 
@@ -218,7 +153,7 @@ def _perplexity(
     silence()
     with progress_bars() as progress:
         of_files = file_perplexities(model, files, sources, decoding, device, progress)
-    Console().print(table_of(of_files))
+    show(table_of(of_files))
     if output is not None:
         write_json(output, {"model": model, "perplexity": {name: found.to_dict() for name, found in of_files.items()}})
 
@@ -226,8 +161,6 @@ def _perplexity(
 def _matrix(
     run: str | None, test: str | None, protocols: list[str], metrics: list[str], data: Path | None, output: Path | None
 ) -> None:
-    from rich.console import Console
-
     from hf_mlnmt.analysis.figures import Panel, heat_maps, save
     from hf_mlnmt.evaluation.matrix import read_matrix
     from hf_mlnmt.files import write_json
@@ -237,10 +170,7 @@ def _matrix(
     if len(protocols) > 1 or len(metrics) > 1:
         raise UserError("--matrix: one table has one --protocol and one --metric.")
     matrix = read_matrix(run, test, protocols[0], metrics[0], data)
-    console = Console()
-    console.print(matrix.table())
-    if matrix.off_target:
-        console.print(matrix.off_target_table())
+    show(matrix.table(), *([matrix.off_target_table()] if matrix.off_target else []))
     values = [[matrix.scores.get(f"{source}-{target}") for target in matrix.targets] for source in matrix.sources]
     panels = [Panel(f"{matrix.metric} ({matrix.protocol})", values, matrix.sources, matrix.targets)]
     folder = output or matrix.run

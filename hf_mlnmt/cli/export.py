@@ -1,7 +1,5 @@
 """`hf-mlnmt export`: a model for CTranslate2, ONNX Runtime, or as MarianMTModel of Transformers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hf_mlnmt.cli import options
@@ -13,9 +11,7 @@ PANEL = "Publish"
 def export(
     model: options.Model,
     format: str = option(
-        ...,
-        "ctranslate2 or marian (for the plain Transformer), or onnx (for nearly every system).",
-        autocompletion=lambda: ["ctranslate2", "marian", "onnx"],
+        ..., "ctranslate2, marian, or onnx.", autocompletion=lambda: ["ctranslate2", "marian", "onnx"]
     ),
     output: Path = options.output(..., "Folder to make. An earlier export there is replaced, nothing else."),
     dtype: str = option("float32", "Type of the weights: float32; for CTranslate2 also float16 or int8."),

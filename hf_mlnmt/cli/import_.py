@@ -1,7 +1,5 @@
 """`hf-mlnmt import`: a model of another format as one of this package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hf_mlnmt.cli import options

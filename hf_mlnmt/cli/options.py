@@ -9,15 +9,16 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import check_folder_name
 from hf_mlnmt.generation.options import LANGUAGES, REPETITION, SPEED, DecodingOptions
 
 
@@ -65,9 +66,20 @@ def argument(default: Any, help: str, **more: Any) -> Any:
     return typer.Argument(default, help=help, **more)
 
 
-def output(default: Any, help: str) -> Any:
+def output(default: Any, help: str, **more: Any) -> Any:
     """Makes the option --output, -o."""
-    return option(default, help, "--output", "-o")
+    return option(default, help, "--output", "-o", **more)
+
+
+def output_folder(default: Any, help: str) -> Any:
+    """Makes the option --output, -o, of a folder: that it can be made is seen before anything is done."""
+
+    def check(folder: Path | None) -> Path | None:
+        if folder is not None:
+            check_folder_name(folder)
+        return folder
+
+    return output(default, help, callback=check)
 
 
 named_argument = partial(argument, parser=NamedPath.parse, metavar="NAME=PATH")
@@ -84,7 +96,7 @@ Source = Annotated[Path, option(..., "Sentences, one a line (plain or packed).",
 Reference = Annotated[
     list[Path], option(..., "Raw references (plain or packed); give it again for more.", "--reference", "-r")
 ]
-OutputFolder = Annotated[Path, output(..., "Folder for JSON, csv and figures.")]
+OutputFolder = Annotated[Path, output_folder(..., "Folder for JSON, csv and figures.")]
 ModelToWrite = Annotated[Path, output(..., "The model folder to write.")]
 Force = Annotated[bool, option(..., "Replace the output folder if it is a model's.", "--force")]
 
@@ -102,22 +114,11 @@ Dtype = Annotated[
     machine(..., "auto (as saved), float32, bfloat16, float16; int8 on a CPU.", autocompletion=lambda: list(DTYPES)),
 ]
 Engine = Annotated[
-    str,
-    machine(
-        ...,
-        "torch: generate(). ctranslate2: CTranslate2, by its own rules of ending a search.",
-        autocompletion=lambda: ["torch", "ctranslate2"],
-    ),
+    Literal["torch", "ctranslate2"], machine(..., "generate(), or CTranslate2 by its own rules of ending a search.")
 ]
 Threads = Annotated[int | None, machine(..., "CPU threads, no more than there are cores.", min=1)]
 Shard = Annotated[
-    str | None,
-    machine(
-        ...,
-        "Do part I of N, from 1/N to N/N, in a job of its own. Parts are whole windows, and joined they are to the "
-        "byte what one job makes.",
-        metavar="I/N",
-    ),
+    str | None, machine(..., "Do part I of N in a job of its own; joined, parts are what one job makes.", metavar="I/N")
 ]
 Revision = Annotated[str | None, machine(..., "Branch, tag or commit on the Hub.")]
 
@@ -129,24 +130,28 @@ Settings = Annotated[
     option(..., "Replace a key of the recipe. Give it again for more.", "--set", metavar="KEY.SUB=VALUE"),
 ]
 Pooling = Annotated[
-    str | None,
-    option(
-        ...,
-        "flat (the bridge's rows side by side), mean, or a row's number from 0. Default: flat with a bridge, else "
-        "mean.",
-    ),
+    str | None, option(..., "flat (a bridge's rows side by side, its default), mean, or a row's number from 0.")
 ]
 
 
-def use_threads(threads: int | None) -> None:
-    """Let PyTorch use so many threads of the CPU; more than there are cores only wait for one another."""
-    if threads:
-        import torch
+def use_machine(threads: int | None = None) -> None:
+    """Keep memory, show no bars of Transformers', and use so many threads: more than cores wait for one another."""
+    import torch
+    from transformers.utils import logging
 
+    from hf_mlnmt.memory import keep_memory
+
+    keep_memory()
+    logging.disable_progress_bar()
+    if threads:
         torch.set_num_threads(min(threads, os.cpu_count() or threads))
 
 
-# Decoding
+def refuse(given: Mapping[str, Any], why: str) -> None:
+    """Raises UserError for the first of these options that was given; `why` it cannot be."""
+    if name := next((name for name, value in given.items() if value), None):
+        raise UserError(f"{name}: {why}")
+
 
 TRANSLATION = (
     *("source_language", "target_language", "prefix", "num_beams", "length_penalty", "length_normalization"),
@@ -161,27 +166,14 @@ def decoding_options(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a verb options of DecodingOptions, with their names, help, ranges and checks from there.
 
-    The verb has a keyword argument `decoding`: the options, checked before a model is loaded.
-
-    Args:
-        names: fields of DecodingOptions.
-        without: fields to leave out of these.
-        defaults: further fields, with a default of the verb's own.
-
-    Example:
-
-        @decoding_options(*TRANSLATION, *SAMPLING, progress=True)
-        def translate(model: Model, *, decoding: DecodingOptions) -> None:
+    The verb has a keyword argument `decoding`: fields `names` but `without` these, and fields with a default of the
+    verb's own; checked before a model is loaded.
     """
     known, types = {field.name: field for field in fields(DecodingOptions)}, get_type_hints(DecodingOptions)
     chosen = {name: known[name] for name in (*names, *defaults) if name not in without}
+    kinds = {name: str | None if "parser" in field.metadata else types[name] for name, field in chosen.items()}
     added = [
-        _parameter(
-            name,
-            str | None if "parser" in field.metadata else types[name],
-            defaults.get(name, field.default),
-            _shown(field),
-        )
+        _parameter(name, kinds[name], defaults.get(name, field.default), _shown(field))
         for name, field in chosen.items()
     ]
 

@@ -3,8 +3,6 @@
 torchrun would do too, but it puts a traceback of its own around every message and hides the exit code.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os
@@ -57,10 +55,8 @@ def lower_priority() -> None:
 def run_in_processes(count: int, arguments: list[str]) -> int:
     """Runs `hf-mlnmt` with `arguments` in `count` processes on this machine; returns the exit code.
 
-    On a CPU a small model trains faster in as many processes as there are cores than with as many threads: most of its
-    operations are too small to share. Threads are divided among the processes unless OMP_NUM_THREADS says otherwise.
-    Only the first process's messages are shown; another one's if that is where it failed. The processes end when this
-    one does, however it ends.
+    Threads are divided among the processes unless OMP_NUM_THREADS says otherwise. Only the first process's messages are
+    shown; another one's if that is where it failed. The processes end when this one does, however it ends.
     """
     if count == 1:
         return _code(subprocess.run([sys.executable, "-m", "hf_mlnmt", *arguments]).returncode)
@@ -85,22 +81,10 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
         return _code(processes[failed].returncode)
 
 
-def without_processes(arguments: list[str]) -> list[str]:
-    """Returns the arguments but for `--processes N`, `--processes=N`, `-p N`."""
-    kept, skip = [], False
-    for argument in arguments:
-        if not skip and argument not in ("--processes", "-p") and not argument.startswith("--processes="):
-            kept.append(argument)
-        skip = not skip and argument in ("--processes", "-p")
-    return kept
-
-
 def end_with_parent() -> bool:
-    """Ends a process that `run_in_processes` or `starting_alone` started with its starter, as by SIGTERM.
+    """Ends a process that `run_in_processes` or `starting_alone` started with its starter; returns whether it is one.
 
     A thread waits at the pipe, which the system closes with the command, also when that is killed.
-
-    Returns: whether this is such a process.
     """
     if PARENT not in os.environ:
         return False
@@ -119,8 +103,7 @@ def end_with_parent() -> bool:
 def end_at_once(code: int) -> NoReturn:
     """Ends this process, which has done its work, before Python takes its modules down.
 
-    Threads of a group of processes abort it there now and then ("terminate called without an active exception"), also
-    where the group was closed.
+    There threads of a group of processes abort it now and then, also where the group was closed.
     """
     atexit._run_exitfuncs()
     sys.stdout.flush()

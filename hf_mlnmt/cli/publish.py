@@ -1,7 +1,5 @@
 """`hf-mlnmt publish`: a complete Hub-style folder from a trained model, and its upload."""
 
-from __future__ import annotations
-
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -18,53 +16,32 @@ _of_upload = partial(option, rich_help_panel="Upload")
 
 def publish(
     model: Path = argument(..., "Model folder: a run's average/ or best/."),
-    output: Path | None = options.output(
-        None, "Folder to make. An earlier publication there is replaced; anything else is refused."
-    ),
+    output: Path | None = options.output(None, "Folder to make. An earlier publication there is replaced."),
     push: str | None = _of_upload(None, "Upload to this Hub repository.", metavar="OWNER/NAME"),
-    space: str | None = _of_upload(
-        None,
-        "Show the model in this Space of the Hub: with --output its folder is made too, FOLDER-space; with "
-        "--push it is uploaded.",
-        metavar="OWNER/NAME",
-    ),
+    space: str | None = _of_upload(None, "Also a Space that shows the model, in OUTPUT-space.", metavar="OWNER/NAME"),
     private: bool | None = _of_upload(
         None, "Who may see a new repository. Default: as its owner has set for all.", "--private/--public"
     ),
     create_pr: bool = _of_upload(False, "Upload into a pull request.", "--create-pr"),
     revision: str | None = _of_upload(None, "Upload to this branch; made if it is not there."),
-    licence: str | None = _of_card(
-        None, "Of the weights, as the Hub spells it: apache-2.0, cc-by-nc-sa-4.0, other:NAME.", "--licence", "--license"
-    ),
+    licence: str | None = _of_card(None, "As the Hub spells it: apache-2.0, other:NAME.", "--licence", "--license"),
     confirm_licence: bool = _of_card(
         False, "Publish under --licence though it gives more than that of the data or base model.", "--confirm-licence"
     ),
     source_language: options.From = None,
     target_language: options.To = None,
-    results: Path | None = _of_card(
-        None, "Results file, whose scores the card shows. Default: results.json in the model folder."
-    ),
-    dtype: Literal["bfloat16", "float16"] | None = option(
-        None, "Round the weights to this type and store them in it: half the size. Default: as they are."
-    ),
+    results: Path | None = _of_card(None, "Results file with the card's scores. Default: the model's results.json."),
+    dtype: Literal["bfloat16", "float16"] | None = option(None, "Round the weights to this type: half the size."),
 ) -> None:
     """Make everything a Hub repository of the model needs, check it, and upload it.
 
-    Weights as safetensors, config, clean generation config, tokenizers, the model's code, a model card with the
-    scores and facts of results.json. Before anything goes out, the folder is loaded again in fresh processes, with
-    this package and without it, and must compute what the model computes; it may hold no pickle, no path of this
-    machine and no token.
-
-    The card's languages are those of the results, unless --from and --to say which, as en and de.
-
-    With --space, card and Space link to each other. --revision and --create-pr are of the model alone.
-
-    An upload that was interrupted goes on when the same command is run again.
+    Before anything goes out, the folder is loaded again in fresh processes, with this package and without it, and must
+    compute what the model computes; it may hold no pickle, no path of this machine and no token. An interrupted upload
+    goes on when the same command is run again. docs/publishing.md says what is in the folder and the card.
 
     Examples:
 
         hf-mlnmt publish runs/demo/average -o published --licence apache-2.0
-        hf-mlnmt publish runs/demo/average --push my-name/my-model --licence apache-2.0 --from en --to de
         hf-mlnmt publish runs/demo/average --push my-name/my-model --space my-name/try-my-model --licence apache-2.0
     """
     if output is None and push is None:

@@ -1,8 +1,7 @@
 """`hf-mlnmt serve`: an HTTP server and a page that translate."""
 
-from __future__ import annotations
-
 from pathlib import Path
+from typing import Any
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, limits_options, option
@@ -23,18 +22,13 @@ def serve(
     port: int = option(5000, "Port; 0: any that is free.", min=0, max=65535),
     api_key_file: Path | None = option(None, "API keys, one a line: a request must name one. There is no page then."),
     allow_host: list[str] | None = option(
-        None,
-        "A name that requests may give for the server, also *.example.org; may be repeated. Default: those of "
-        "this machine; any where --host lets others in.",
-        metavar="NAME",
+        None, "A name that requests may give for the server, also *.example.org; again for more.", metavar="NAME"
     ),
     no_page: bool = option(False, "Without the page at /.", "--no-page"),
     cors: bool = option(False, "Let pages of any origin ask, in a browser.", "--cors"),
     log_addresses: bool = option(False, "Log the addresses of clients, which are hashed otherwise.", "--log-addresses"),
     batch_tokens: int = options.machine(4096, "Source tokens in a batch, padding included.", min=1, max=LARGEST),
-    max_wait: float = options.machine(
-        5.0, "Milliseconds that an idle core waits at most for a fuller batch.", min=0, max=60_000
-    ),
+    max_wait: float = options.machine(5.0, "Milliseconds to wait at most for a fuller batch.", min=0, max=60_000),
     device: options.Device = None,
     dtype: options.Dtype = "auto",
     engine: options.Engine = "torch",
@@ -48,33 +42,17 @@ def serve(
 
     Examples:
 
-        hf-mlnmt serve runs/demo/average
         hf-mlnmt serve en-de=runs/demo/average facebook/nllb-200-distilled-600M --port 8000 --threads 4
         curl localhost:5000/translate -d q="A man rides a bicycle." -d source=en -d target=de
 
     The API, and how to run it behind nginx: docs/serving.md.
     """
-    from transformers.utils import logging
-
-    from hf_mlnmt.memory import keep_memory
     from hf_mlnmt.serving.server import read_keys
     from hf_mlnmt.serving.server import serve as serve_models
 
     keys = read_keys(api_key_file) if api_key_file else []
-    keep_memory()
-    logging.disable_progress_bar()
-    options.use_threads(threads)
-    serve_models(
-        models,
-        host=host,
-        port=port,
-        hosts=allow_host or [],
-        limits=limits,
-        loading={"device": device, "dtype": dtype, "engine": engine},
-        keys=keys,
-        batch_tokens=batch_tokens,
-        max_wait=max_wait / 1000,
-        page=not no_page,
-        cors=cors,
-        addresses=log_addresses,
-    )
+    options.use_machine(threads)
+    of_clients: dict[str, Any] = {"host": host, "port": port, "keys": keys, "hosts": allow_host or [], "limits": limits}
+    of_clients |= {"page": not no_page, "cors": cors, "addresses": log_addresses}
+    loading = {"device": device, "dtype": dtype, "engine": engine}
+    serve_models(models, loading=loading, batch_tokens=batch_tokens, max_wait=max_wait / 1000, **of_clients)

@@ -26,16 +26,11 @@ def sweep(
         None, "What is trained in each, m-10,enc-dc: systems of the zoo, recipes of the setup."
     ),
     over: list[str] | None = option(
-        None,
-        "A key of the recipe and its values: 2..8, 0.1..0.5..0.1, a,b or [1],[1,2]. Several: all with all.",
-        "--over",
-        metavar="KEY=VALUES",
+        None, "A key and its values: 2..8, 0.1..0.5..0.1, a,b or [1],[1,2].", "--over", metavar="KEY=VALUES"
     ),
     seeds: str | None = option(None, "Seeds of each point, 1,2,3 or 1..5. Unless given: the recipe's own."),
     data: options.DataFolder = Path(),
-    output: Path | None = options.output(
-        None, "Folder of the sweep. Unless given: sweeps/<recipe>, sweeps/zoo for many."
-    ),
+    output: Path | None = options.output(None, "Folder of the sweep. Default: sweeps/<recipe>, sweeps/zoo for many."),
     set_: options.Settings = None,
     jobs: int = option(1, "Trainings side by side.", "--jobs", "-j", min=1),
     processes: int = option(1, "Processes of each training.", "--processes", "-p", min=1),
@@ -47,18 +42,15 @@ def sweep(
     """Train many models: recipes, values of their keys, seeds; at the end one table and one figure.
 
     The folder is the queue's memory. Stopped at any moment and started again with the same command, it goes on:
-    finished runs are left alone, an interrupted one goes on from its checkpoint, one that failed is tried again. A run
-    that fails does not stop the others; what it said is in logs/. sweep.json, sweep.csv and sweep.png are written anew
-    after each run.
+    finished runs are left alone, one that failed is tried again and does not stop the others; what it said is in logs/.
+    sweep.json, sweep.csv and sweep.png are written anew after each run. See docs/sweeps.md.
 
-    Examples:
+    Example:
 
         hf-mlnmt sweep multi30k-ende-short --system enc-dc --over model.settings.kernel_size=2..8 --seeds 1,2,3
-        hf-mlnmt sweep multi30k-ende-short --system transformer,m-10,ms-1 --seeds 1,2,3 --order seeds --low-priority
     """
-    from rich.console import Console
-
     from hf_mlnmt.cli.processes import check_processes, cores, lower_priority, starting_alone
+    from hf_mlnmt.cli.terminal import plain_console, show
     from hf_mlnmt.table import Number, Table
     from hf_mlnmt.training.preflight import check_points
     from hf_mlnmt.training.sweep import plan, read_values, state_of
@@ -75,15 +67,15 @@ def sweep(
     root = output or Path("sweeps") / (stems[0] if len(stems) == 1 else "zoo")
     if (root / "recipe.yaml").is_file():
         raise UserError(f"{root}: is the folder of one training. Choose another --output for the sweep.")
-    console = Console(stderr=True)
+    console = plain_console()
     states = {job.name: state_of(root, job) for job in planned}
     if dry_run:
-        check_points(planned, data, lambda text: console.print(text, style="yellow", markup=False))
+        check_points(planned, data, lambda text: console.print(text, style="yellow"))
         rows = [[str(number), job.name, str(states[job.name])] for number, job in enumerate(planned, 1)]
-        Console().print(Table([Number(""), "run", "state"], rows))
+        show(Table([Number(""), "run", "state"], rows))
         kinds = [state.kind for state in states.values()]
         counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("finished", "failed", "begun", "new"))
-        console.print(f"{len(planned)} runs: {counts}", highlight=False)
+        console.print(f"{len(planned)} runs: {counts}")
         return
     check_points([job for job in planned if states[job.name].kind != "finished"], data)
 
@@ -115,18 +107,15 @@ def sweep(
                 write_sweep(read_sweep(root, planned, progress.states), root, how)
                 written = done
 
-        def tell(text: str) -> None:
-            bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-        queue = Queue(root, start, jobs, tell, watch, retry)
+        queue = Queue(root, start, jobs, bar.console.print, watch, retry)
         progress = queue.run(planned)
     result = read_sweep(root, planned, progress.states)
     write_sweep(result, root, how)
-    Console().print(sweep_table(result))
-    console.print(f"written to {root}: sweep.json, sweep.csv; the runs lie beside them", highlight=False)
+    show(sweep_table(result))
+    console.print(f"written to {root}: sweep.json, sweep.csv; the runs lie beside them")
     left = len(planned) - progress.count("finished") - progress.count("failed")
     if queue.signum is not None:
-        console.print(f"stopped; {left} runs are left. The same command goes on.", highlight=False)
+        console.print(f"stopped; {left} runs are left. The same command goes on.")
         raise typer.Exit(128 + queue.signum)
     if failed := [job.name for job in planned if progress.states[job.name].kind == "failed"]:
         raise UserError(f"{len(failed)} of {len(planned)} runs failed: {', '.join(failed)}. See {root / 'logs'}.")

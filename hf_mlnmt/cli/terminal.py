@@ -28,6 +28,13 @@ def tell(text: str) -> None:
     typer.echo(text, err=True)
 
 
+def show(*blocks: Any) -> None:
+    """Prints tables, one below the other."""
+    from rich.console import Console
+
+    Console().print(*blocks, sep="\n")
+
+
 def plain_console() -> Console:
     """Returns a console on standard error for lines that are printed as they are."""
     from rich.console import Console
@@ -60,8 +67,6 @@ def finish(study: Study, output: Path, settings: dict[str, Any]) -> None:
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     """Prints rows as a table; numbers with up to four digits behind the point."""
-    from rich.console import Console
-
     from hf_mlnmt.table import Number, Table
 
     def cell(value: Any) -> str:
@@ -70,7 +75,7 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     names = list(dict.fromkeys(key for row in rows for key in row))
     numbers = {name for name in names if all(isinstance(row.get(name, 0), (int, float)) for row in rows)}
     columns = [Number(name) if name in numbers else name for name in names]
-    Console().print(Table(columns, [[cell(row.get(name)) for name in names] for row in rows], title))
+    show(Table(columns, [[cell(row.get(name)) for name in names] for row in rows], title))
 
 
 @contextmanager
@@ -96,17 +101,12 @@ class LinesProgress(AbstractContextManager):
 
         self.console, self.goes_on, self.shown = console, goes_on, shown
         self.done: int | None = None
-        self.bar = progress.Progress(
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TextColumn("{task.fields[speed]}"),
-            progress.TimeElapsedColumn(),
-            progress.TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            redirect_stdout=False,  # which may be where translations go
-            disable=not (shown and console.is_terminal),
-        )
+        columns = (progress.MofNCompleteColumn(), progress.TextColumn("{task.fields[speed]}"))
+        times = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
+        # Standard output may be where translations go.
+        where: dict[str, Any] = {"console": console, "transient": True, "redirect_stdout": False}
+        hidden = not (shown and console.is_terminal)
+        self.bar = progress.Progress(progress.BarColumn(), *columns, *times, disable=hidden, **where)
         self._task: Any = None
         self._first: tuple[float, int] = (0.0, 0)  # when, and how many lines were done before
         self._told = 0.0

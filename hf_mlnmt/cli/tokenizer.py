@@ -1,53 +1,38 @@
 """`hf-mlnmt tokenizer`: train a BPE or unigram tokenizer on text files and say how well it fits them."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, option
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import check_folder_name
 
 PANEL = "Train"
 
 
 def tokenizer(
-    output: Path = options.output(..., "Folder to write; AutoTokenizer loads it."),
+    output: Path = options.output_folder(..., "Folder to write; AutoTokenizer loads it."),
     files: list[Path] | None = argument(None, "Text files (plain or packed), one sentence a line, of any languages."),
-    source: list[Path] | None = option(
-        None, "File of the source side, instead of FILES; give it again for more.", "--source", "-s"
-    ),
-    target: list[Path] | None = option(
-        None, "File of the target side, instead of FILES; give it again for more.", "--target", "-t"
-    ),
+    source: list[Path] | None = option(None, "Source side, instead of FILES; again for more.", "--source", "-s"),
+    target: list[Path] | None = option(None, "Target side, instead of FILES; again for more.", "--target", "-t"),
     separate: bool = option(False, "A vocabulary for each side, or one for both.", "--separate/--joint"),
     kind: Literal["bpe", "unigram"] = option("bpe", "How subwords are learnt.", "--kind", "-k"),
     vocab_size: int = option(8000, "Entries in all, special tokens and bytes included.", "--vocab-size", "-v", min=1),
     languages: str = option("", "Target languages of a multilingual model, as de,fr: gives the codes <2de> and <2fr>."),
-    tag: list[str] | None = option(
-        None, "A further token, as <bt>, that corpora may put before their sources; again for more."
-    ),
+    tag: list[str] | None = option(None, "A further token, as <bt>, before sources of corpora; again for more."),
     byte_fallback: bool = option(True, "Spell unknown characters in bytes; without it they become <unk>."),
     alphabet_limit: int | None = option(None, "Keep so many characters, the most frequent ones.", min=1),
-    keep: list[str] | None = option(
-        None, "A placeholder that is never cut, as {name}, or digits, each on its own; again for more."
-    ),
+    keep: list[str] | None = option(None, "What is never cut, as {name}, or digits, each on its own; again for more."),
     max_length: int = option(512, "Longest text in subwords that the tokenizer promises (model_max_length).", min=2),
-    moses: bool = option(
-        False, "First cut the text into Moses tokens; recorded with the tokenizer, and undone after decoding."
-    ),
-    normalize: bool = option(False, "First make punctuation uniform, as Moses does; recorded with the tokenizer."),
-    lowercase: bool = option(False, "First lower-case the text; recorded with the tokenizer."),
+    moses: bool = option(False, "First cut the text into Moses tokens, which is undone after decoding."),
+    normalize: bool = option(False, "First make punctuation uniform, as Moses does."),
+    lowercase: bool = option(False, "First lower-case the text."),
     source_language: options.From = None,
     target_language: options.To = None,
     check: list[Path] | None = option(
-        None, "Report on this file too, as of text not seen in training; give it again for more."
+        None, "Report on this file too, as of text not seen in training; again for more."
     ),
-    bad_lines: Literal["error", "drop"] = option(
-        "error", "Invalid UTF-8, control characters, overlong lines: stop, or leave them out."
-    ),
+    bad_lines: Literal["error", "drop"] = option("error", "Lines that cannot be read: stop, or leave them out."),
     overwrite: bool = option(False, "Replace a tokenizer that is there."),
 ) -> None:
     """Train a tokenizer on text files: BPE or unigram, one vocabulary or one for each side.
@@ -61,7 +46,7 @@ def tokenizer(
         hf-mlnmt tokenizer train.en.gz train.de.gz --vocab-size 8000 --output tokenizer
         hf-mlnmt tokenizer -s train.en.gz -t train.de.gz --separate --kind unigram -o tokenizer
     """
-    if (check_folder_name(output) / "tokenizer.json").exists() and not overwrite:
+    if (output / "tokenizer.json").exists() and not overwrite:
         raise UserError(f"{output}: there is a tokenizer already. Give another --output, or --overwrite to replace it.")
 
     from rich.console import Console
@@ -71,21 +56,10 @@ def tokenizer(
     sides = sides_of(files, source, target, separate, moses or normalize or lowercase)
     processing = processing_of(source_language, target_language, moses, normalize, lowercase)
     read = LineReader(drop=bad_lines == "drop")
-    trained = train_on_files(
-        sides,
-        read,
-        processing,
-        separate,
-        kind=kind,
-        vocab_size=vocab_size,
-        languages=[code.strip() for code in languages.split(",") if code.strip()],
-        tags=tag or [],
-        byte_fallback=byte_fallback,
-        max_length=max_length,
-        alphabet_limit=alphabet_limit,
-        keep=keep or [],
-        progress=True,
-    )
+    codes = [code.strip() for code in languages.split(",") if code.strip()]
+    how: dict[str, Any] = {"kind": kind, "vocab_size": vocab_size, "languages": codes, "tags": tag or []}
+    how |= {"byte_fallback": byte_fallback, "alphabet_limit": alphabet_limit, "keep": keep or []}
+    trained = train_on_files(sides, read, processing, separate, max_length=max_length, progress=True, **how)
     trained.save(output)
     console = Console(soft_wrap=True)
     console.print(report_table(trained, sides, check or [], read, f"tokenizer in {output}"))

@@ -1,7 +1,5 @@
 """`hf-mlnmt train`: a whole training from a recipe, or several that translate for one another."""
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import partial
@@ -19,87 +17,45 @@ _of_pair = partial(option, rich_help_panel="From two files, without a recipe")
 
 def train(
     recipe: list[str] | None = argument(
-        None,
-        "A setup of this project such as multi30k-ende, a folder like it, or a YAML file.",
-        metavar="RECIPE",
-        show_default=False,
+        None, "A setup such as multi30k-ende, a folder like it, or a YAML file.", metavar="RECIPE", show_default=False
     ),
     pair: tuple[str, str] | None = _of_pair(
-        None,
-        "Instead of a recipe: the sources' file and the targets', line by line; a recipe is chosen for them.",
-        metavar="SOURCE TARGET",
+        None, "Two files, line by line: a recipe is chosen for them.", metavar="SOURCE TARGET"
     ),
     from_: str | None = _of_pair(None, "Code of the source language; unless told, train.en says en.", "--from"),
     to: str | None = _of_pair(None, "Code of the target language; the same."),
-    dev: tuple[str, str] | None = _of_pair(
-        None, "The development set; unless told, up to 1,000 of the pairs.", metavar="SOURCE TARGET"
-    ),
+    dev: tuple[str, str] | None = _of_pair(None, "Development set; else some pairs.", metavar="SOURCE TARGET"),
     test: list[str] | None = _of_pair(None, "A test set. Give it again for more.", metavar="SOURCE TARGET"),
-    text: str | None = _of_pair(
-        None, "Text of the target language, one sentence a line: it is translated back and trained on too."
-    ),
-    system: str | None = option(
-        None, "What is trained: a system of the zoo, m-10, or a recipe of the setup. Default: the recipe's."
-    ),
+    text: str | None = _of_pair(None, "Text of the target language: it is translated back and trained on too."),
+    system: str | None = option(None, "A system of the zoo, m-10, or a recipe of the setup. Default: the recipe's."),
     data: options.DataFolder = Path(),
-    output: Path | None = options.output(
-        None, "Folder of this run, or of all rounds. Unless given: runs/<recipe>, with the seed if --seed is."
-    ),
+    output: Path | None = options.output(None, "Folder of this run, or of all rounds. Default: runs/<recipe>."),
     set_: options.Settings = None,
     seed: int | None = option(None, "Replace the recipe's seed.", min=0),
-    processes: int = option(
-        1, "Processes on this machine: GPUs, or cores. Each has batch.tokens a step.", "--processes", "-p", min=1
-    ),
-    dry_run: bool = option(
-        False,
-        "Check everything; print sizes, batches, steps and an estimate of time and memory; leave nothing.",
-        "--dry-run",
-    ),
+    processes: int = option(1, "GPUs or cores; each has batch.tokens a step.", "--processes", "-p", min=1),
+    dry_run: bool = option(False, "Check everything and estimate time and memory; leave nothing.", "--dry-run"),
 ) -> None:
     """Train a model: tokenizer, data, training, averaging, scores, a complete model folder.
 
-    Stopped at any moment (Ctrl-C, SIGTERM, SIGUSR1, kill) and started again with the same command, it goes on from the
-    last checkpoint and ends with the same weights. Several processes: `--processes 2`, or `accelerate launch` or
-    `torchrun` with `-m hf_mlnmt train ...`. The run's folder then holds average/ and best/ (models to translate with
-    or to publish), results.json, metrics.jsonl, curves.png and checkpoints/.
+    Stopped at any moment and started again with the same command, it goes on from the last checkpoint and ends with the
+    same weights; a run is amended by starting it again with other test sets, decoding or a longer budget. The run's
+    folder then holds average/ and best/, results.json, metrics.jsonl, curves.png and checkpoints/.
 
-    A run is amended by starting it again with other test sets, decoding, `checkpoints.average` or, where the schedule
-    allows it, a longer budget or another number of short cycles at the end: only what changed is done again.
-
-    A recipe with the key `rounds` is several trainings, each on what the model of an earlier round translated for it
-    (iterated back-translation). The folder then holds a training for each round, <round>/average and so on, and its
-    synthetic corpus, <round>.synthetic (docs/monolingual-back-translation.md).
-
-    `--set model.add_to=MODEL` trains a new language of a trained model of many languages. Its bridge and all other
-    languages stay as they are, bit for bit; the model and its tokenizer are those of MODEL. The recipe has tasks for
-    the pairs of the new language, and no model. The finished model has all languages (docs/multilingual.md).
-
-    `--pair` takes the place of a recipe: languages, development set and a recipe that suits the size of the corpus and
-    the machine are chosen, and said with their reasons. The recipe is written into the run's folder, to copy and change
-    (docs/training.md). All options hold for it as for any other.
+    Several processes, rounds of back-translation, recipes and what --pair chooses: docs/training.md. A new language for
+    a trained model, `--set model.add_to=MODEL`: docs/multilingual.md.
 
     Examples:
 
         hf-mlnmt train --pair train.en train.de --test test.en test.de
         hf-mlnmt train multi30k-ende --system m-10 --data DIR --dry-run
-        hf-mlnmt train my-recipe.yaml --data DIR
         hf-mlnmt train french.yaml --data DIR --set model.add_to=runs/bridge/average -o runs/bridge-fr
     """
-    from hf_mlnmt.cli.processes import (
-        LOST,
-        check_processes,
-        end_at_once,
-        end_with_parent,
-        lost_the_others,
-        run_in_processes,
-        without_processes,
-    )
+    from hf_mlnmt.cli import processes as group
 
     named = recipe or []
     if pair is None:
-        options = {"--from": from_, "--to": to, "--dev": dev, "--test": test, "--text": text}
-        if alone := next((name for name, value in options.items() if value), None):
-            raise UserError(f"{alone}: is of --pair; a recipe says it with its keys (languages, data, rounds).")
+        of_pair = {"--from": from_, "--to": to, "--dev": dev, "--test": test, "--text": text}
+        options.refuse(of_pair, "is of --pair; a recipe says it with its keys (languages, data, rounds).")
         if len(named) != 1:
             raise UserError(
                 f"train: expected one recipe (a setup such as multi30k-ende, or a YAML file), not {len(named)}; or two "
@@ -110,10 +66,10 @@ def train(
             f"train: with --pair the recipe is chosen, so give either --pair or {' '.join(named) or 'a recipe'}. "
             "--dev and each --test need two files, as in --test test.en test.de."
         )
-    started_by_us = end_with_parent()
-    if processes > 1:
-        check_processes(processes, "--processes")
-        raise typer.Exit(run_in_processes(processes, without_processes(sys.argv[1:])))
+    started_by_us = group.end_with_parent()
+    if processes > 1 and "RANK" not in os.environ:  # else this is one of them
+        group.check_processes(processes, "--processes")
+        raise typer.Exit(group.run_in_processes(processes, sys.argv[1:]))
 
     from accelerate import PartialState
     from rich.console import Console
@@ -136,14 +92,14 @@ def train(
         typer.echo(str(interrupted), err=True)
         code = 128 + interrupted.signum
     except (RuntimeError, OSError) as error:
-        if not lost_the_others(error):
+        if not group.lost_the_others(error):
             raise
         if not started_by_us:
             typer.echo("error: the connection to another process was lost: see what that one says.", err=True)
         sys.stderr.flush()
-        os._exit(LOST)  # closing the group would wait for the others, and ending without it may abort
+        os._exit(group.LOST)  # closing the group would wait for the others, and ending without it may abort
     if started_by_us:
-        end_at_once(code)
+        group.end_at_once(code)
     # A group of processes still open when Python ends aborts the process now and then: its threads outlive what they
     # use. After an error it stays open, as closing could wait for a process that never comes.
     PartialState().destroy_process_group()

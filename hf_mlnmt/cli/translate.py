@@ -1,7 +1,5 @@
 """`hf-mlnmt translate`: text files or standard input through a model."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from functools import partial
@@ -12,7 +10,7 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, argument, decoding_options, option
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_file
-from hf_mlnmt.generation.lines import WINDOW, Shard
+from hf_mlnmt.generation.lines import Shard
 from hf_mlnmt.generation.options import OUTPUT, SEARCH, DecodingOptions
 
 PANEL = "Translate"
@@ -40,28 +38,14 @@ def translate(
     *,
     decoding: DecodingOptions,
     output: Path | None = _of_output(
-        None,
-        "Write here, packed if the name ends in .gz, .bz2, .xz or .zst. Default: standard output.",
-        "--output",
-        "-o",
+        None, "Write here, packed as the name says; default: to stdout.", "--output", "-o"
     ),
-    jsonl: bool = _of_output(
-        False,
-        "A JSON object a line: source, translation, alignment if asked for, with --n-best also n_best.",
-        "--jsonl",
-    ),
+    jsonl: bool = _of_output(False, "A JSON object a line: source, translation, alignment, n_best.", "--jsonl"),
     scores: bool = _of_output(False, "With --jsonl: score, log probability and length.", "--scores"),
     prefix_file: Path | None = option(
-        None,
-        "A line for each text: what its translation begins with, as --target-prefix; an empty one: nothing.",
-        "--prefix-file",
-        rich_help_panel=SEARCH,
+        None, "A line for each text: what its translation begins with.", "--prefix-file", rich_help_panel=SEARCH
     ),
-    window: int = options.machine(
-        WINDOW,
-        "Lines of a file that are read and sorted by length together: more is faster and takes more memory.",
-        min=1,
-    ),
+    window: int = options.machine(2048, "Lines that are read and sorted by length together.", min=1),
     shard: options.Shard = None,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
@@ -73,27 +57,20 @@ def translate(
     """Translate text files or standard input, a line at a time; empty lines stay empty, order is kept.
 
     The sentences of a line are translated one by one; --split long gives the model whole lines. Stopped at any moment,
-    the same command with -o goes on, and ends with the same bytes; until then the beginning lies in OUTPUT.part.
-
-    With --n-best the lines are 'line number from 0 ||| translation ||| score'; --alignments writes ' ||| 0-0 1-2' (word
-    of the source, word of the translation) behind each.
+    the same command with -o goes on, and ends with the same bytes. With --n-best the lines are 'line number from 0 |||
+    translation ||| score'; --alignments writes ' ||| 0-0 1-2' behind each. The options: docs/decoding.md.
 
     Examples:
 
         hf-mlnmt translate runs/demo/average test.en.gz -o test.de
         echo "Hello." | hf-mlnmt translate facebook/nllb-200-distilled-600M --from eng_Latn --to deu_Latn
-        hf-mlnmt translate MODEL test.en --beams 6 --n-best 6 --jsonl
         hf-mlnmt translate MODEL news.en --shard $SLURM_ARRAY_TASK_ID/50 -o part.$SLURM_ARRAY_TASK_ID.gz
-
-    What the options do to the search, and other toolkits' names for them: docs/decoding.md.
     """
     if scores and not jsonl:
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
     part = Shard.parse(shard) if shard is not None else None
     if part and decoding.do_sample and not decoding.draws_by_text:
-        raise UserError(
-            "--shard with --sample needs --draws text, as does the whole: other draws follow from all before."
-        )
+        raise UserError("--shard with --sample needs --draws text: other draws follow from all before.")
     if prefix_file is not None and decoding.target_prefix is not None:
         raise UserError("--prefix-file and --target-prefix: both say what translations begin with; leave one out.")
     if output is not None:
@@ -103,26 +80,18 @@ def translate(
     inputs = list(files or ["-"])
 
     from rich.console import Console
-    from transformers.utils import logging
 
     from hf_mlnmt.cli.terminal import LinesProgress
     from hf_mlnmt.data.lines import format_of
     from hf_mlnmt.generation import TranslationPipeline, documents, lines
     from hf_mlnmt.generation.journal import identity_of_model
     from hf_mlnmt.generation.pipeline import TranslationCall
-    from hf_mlnmt.memory import keep_memory
 
     document, texts, total = None, None, None
     if named := next((name for name in inputs if format_of(Path(name)) in documents.FORMATS), None):
-        others: dict[str, Any] = {
-            "--jsonl": jsonl,
-            "--shard": shard,
-            "--prefix-file": prefix_file,
-            "a second file": inputs[1:],
-        }
-        others |= {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
-        if refused := next((name for name, given in others.items() if given), None):
-            raise UserError(f"{named}: is translated as one document, not line by line. Leave out {refused}.")
+        lists = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
+        lists |= {"--jsonl": jsonl, "--shard": shard, "--prefix-file": prefix_file, "a second file": inputs[1:]}
+        options.refuse(lists, f"{named} is translated as one document, not line by line. Leave it out.")
         document = documents.read_file(named)
         total = len(document.texts)
     else:
@@ -143,9 +112,7 @@ def translate(
     if part:
         numbers, groups = lines.shard_groups(texts, window, part)
         first, total = numbers.start, len(numbers)
-    keep_memory()
-    logging.disable_progress_bar()
-    options.use_threads(threads)
+    options.use_machine(threads)
     how: dict[str, Any] = {"revision": revision} if revision else {}
     more = {"trust_remote_code": True} if trust_remote_code else {}
     pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, engine=engine, **how, **more)

@@ -1,14 +1,7 @@
 """Checkpoints, read safely, and where each of their tensors goes: the part that the readers of all formats share.
 
-| name | what it is |
-| --- | --- |
-| load, load_safetensors, weights_of | checkpoints, read without running anything in them; their tensors alone |
-| yaml_of, section, texts | settings, and parts of them, of the kind that is expected |
-| refuse_others, FLAG, need_whole_numbers, need_search | settings that the baseline does not have are refused by name |
-| Checkpoint | what the reader of a format hands over: everything that an imported model is made of |
-| Placement, Move | which tensor became which parameter of ours: every one must be used, and none may be missing |
-| layer_parts, stacks, layers, modules | our parameters in the words of other toolkits, made into moves |
-| place_embeddings, leave_out_sines | embeddings and output, with copies; saved positions, compared with ours |
+`Settings` refuse by name what the baseline does not have. A reader hands over a `Checkpoint`, whose `Placement` says
+which tensor became which parameter of ours: every one must be used, and none may be missing.
 """
 
 from __future__ import annotations
@@ -20,7 +13,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import yaml
@@ -33,7 +26,7 @@ from transformers.activations import ACT2FN
 
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.model_folder import first_line, token_ids
+from hf_mlnmt.model_folder import TOKEN_IDS, first_line, token_ids
 from hf_mlnmt.modeling import TransformerConfig
 from hf_mlnmt.modeling.positions import SinusoidalPositions
 
@@ -56,8 +49,17 @@ class Checkpoint:
     notes: list[str] = field(default_factory=list)
 
 
-def baseline_config(where: str, kind: type[TransformerConfig] = TransformerConfig, **fields: Any) -> TransformerConfig:
-    """Returns the baseline's config, or that of a family `kind`; a pair as a field is the encoder's and the decoder's.
+def baseline_config(
+    where: str,
+    special: tuple[int | None, int | None, int, int],
+    kind: type[TransformerConfig] = TransformerConfig,
+    **fields: Any,
+) -> TransformerConfig:
+    """Returns the baseline's config, or that of a family `kind`.
+
+    Args:
+        special: padding, begin and end of sentence, and what the decoder begins with.
+        fields: of the config; a pair is the encoder's and the decoder's. Attention has biases unless they say other.
 
     Raises: UserError that names `where` it stands and the field that makes no model.
     """
@@ -66,7 +68,7 @@ def baseline_config(where: str, kind: type[TransformerConfig] = TransformerConfi
     for name in [name for name, value in fields.items() if isinstance(value, tuple)]:
         fields[f"encoder_{name}"], fields[f"decoder_{name}"] = fields.pop(name)
     try:
-        return kind(**fields)
+        return kind(**{"attention_bias": True, **fields, **dict(zip(TOKEN_IDS, special, strict=True))})
     except (StrictDataclassError, ValueError, TypeError) as error:
         raise UserError(f"{where}: its settings make no model: {reason_of(error)}") from error
 
@@ -80,56 +82,74 @@ def reason_of(error: Exception) -> str:
 FLAG, OFF = (False, True, None), (False,)
 
 
-def refuse_others(where: str, settings: Mapping[str, Any], plain: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raises UserError for a setting with another value than those in `plain`, the first of which is the default.
+class Settings(dict[str, Any]):
+    """A toolkit's settings, a mapping or a Namespace, and what stands before their names in messages.
 
-    `where`: what stands before the setting's name in the message.
+    What is not of the expected kind is refused by a UserError with its name and value.
     """
-    for name, values in plain.items():
-        if (value := settings.get(name, values[0])) not in values:
-            raise UserError(f"{where}{name}: {value!r} is nothing that the baseline can compute.")
 
+    def __init__(self, where: str, content: Any) -> None:
+        content = vars(content) if isinstance(content, argparse.Namespace) else content
+        if not isinstance(content, Mapping):
+            raise UserError(f"{where.rstrip('. ').rstrip(':')}: settings below it are expected, not {content!r:.60}.")
+        super().__init__(content)
+        self.where = where
 
-def need_whole_numbers(
-    where: str, settings: Mapping[str, Any], names: Iterable[str], tensors: Mapping[str, Tensor]
-) -> None:
-    """Raises UserError for a setting that is not there, is no whole number, or larger than a dimension of the weights
-    and than their number; `where`: what stands before it.
-    """
-    names, limit = list(names), max([len(tensors), *(size for tensor in tensors.values() for size in tensor.shape)])
-    if missing := [name for name in names if settings.get(name) is None]:
-        raise UserError(f"{where}: nothing is said of {', '.join(missing)}.")
-    for name in names:
-        if not isinstance(settings[name], int) or isinstance(settings[name], bool):
-            raise UserError(f"{where}: {name}: a whole number is expected, not {settings[name]!r:.60}.")
-        if settings[name] > limit:
-            raise UserError(f"{where}: {name} is {settings[name]:,}, which the weights cannot have.")
+    def below(self, *names: str) -> Settings:
+        """Returns the settings below others, none where they are not there."""
+        settings = self
+        for name in names:
+            settings = Settings(f"{settings.where}{name}.", settings.get(name) or {})
+        return settings
 
+    def text(self, name: str, default: str = "") -> str:
+        """Returns a text."""
+        value = self.get(name) or default
+        return value if isinstance(value, str) else self._refuse(name, "a text")
 
-def section(where: str, settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns the settings below another one, {} without it. Raises: UserError for anything else."""
-    value = settings.get(name) or {}
-    if not isinstance(value, Mapping):
-        raise UserError(f"{where}: {name}: settings below it are expected, not {value!r:.60}.")
-    return value
+    def texts(self, name: str) -> list[str]:
+        """Returns a list of texts, empty where it is not there."""
+        value = self.get(name) or []
+        fits = isinstance(value, list) and all(isinstance(text, str) for text in value)
+        return value if fits else self._refuse(name, "a list of texts")
 
+    def check(self, plain: Mapping[str, tuple[Any, ...]]) -> None:
+        """Refuses a setting with another value than those in `plain`, the first of which is the default."""
+        for name, values in plain.items():
+            if (value := self.get(name, values[0])) not in values:
+                raise UserError(f"{self.where}{name}: {value!r} is nothing that the baseline can compute.")
 
-def texts(where: str, settings: Mapping[str, Any], name: str) -> list[str]:
-    """Returns a list of texts, empty where it is not there. Raises: UserError for anything else."""
-    value = settings.get(name) or []
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise UserError(f"{where}: {name}: a list of texts is expected, not {value!r:.60}.")
-    return value
+    def check_alike(self, names: Iterable[str], encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> None:
+        """Refuses settings that differ between encoder and decoder."""
+        for name in names:
+            if (first := encoder.get(name)) != (second := decoder.get(name)):
+                raise UserError(
+                    f"{self.where}{name} is {first} in the encoder, {second} in the decoder, which the baseline cannot "
+                    "do."
+                )
 
+    def check_numbers(self, names: Iterable[str], tensors: Mapping[str, Tensor]) -> None:
+        """Refuses what is not there or no whole number, or is larger than all dimensions and the number of weights."""
+        names, limit = list(names), max([len(tensors), *(size for tensor in tensors.values() for size in tensor.shape)])
+        if missing := [name for name in names if self.get(name) is None]:
+            raise UserError(f"{self.where}nothing is said of {', '.join(missing)}.")
+        for name in names:
+            if not isinstance(self[name], int) or isinstance(self[name], bool):
+                self._refuse(name, "a whole number")
+            if self[name] > limit:
+                raise UserError(f"{self.where}{name} is {self[name]:,}, which the weights cannot have.")
 
-def need_search(where: str, settings: Mapping[str, Any], beams: str, penalty: str) -> None:
-    """Raises UserError for a number of beams or an exponent of lengths, if it is there, that no search can use."""
-    value = settings.get(beams)
-    if value is not None and not (isinstance(value, int) and not isinstance(value, bool) and value > 0):
-        raise UserError(f"{where}: {beams}: a whole number of at least 1 is expected, not {value!r:.60}.")
-    value = settings.get(penalty)
-    if value is not None and not (isinstance(value, int | float) and abs(value) <= 10):  # as generate() takes it
-        raise UserError(f"{where}: {penalty}: a number from -10 to 10 is expected, not {value!r:.60}.")
+    def check_search(self, beams: str, penalty: str) -> None:
+        """Refuses a number of beams or an exponent of lengths that no search can use."""
+        value = self.get(beams)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            self._refuse(beams, "a whole number of at least 1")
+        value = self.get(penalty)
+        if value is not None and not (isinstance(value, int | float) and abs(value) <= 10):  # as generate() takes it
+            self._refuse(penalty, "a number from -10 to 10")
+
+    def _refuse(self, name: str, expected: str) -> NoReturn:
+        raise UserError(f"{self.where}{name}: {expected} is expected, not {self[name]!r:.60}.")
 
 
 def yaml_of(where: str | Path, text: str | bytes) -> Any:
@@ -145,6 +165,14 @@ def generation_config(config: TransformerConfig, **search: Any) -> GenerationCon
     return GenerationConfig(**search, max_length=min(512, config.max_position_embeddings), **token_ids(config))
 
 
+def how_to_cut(by: str = "", parts: str = "subwords") -> str:
+    """Returns the note on text that is not cut into parts here; `by`: what has cut the training data."""
+    return (
+        f"text is not cut here: give text that is cut already as the training data was{by}, {parts} separated by "
+        "spaces; translations come out like that"
+    )
+
+
 Parts = Mapping[str, Sequence[str]]
 """A module of ours -> the modules of theirs whose rows it stacks."""
 
@@ -152,13 +180,10 @@ Parts = Mapping[str, Sequence[str]]
 def layer_parts(
     attention: str, products: str, norms: Sequence[str], feed_forward: Sequence[str], source_attention: str = ""
 ) -> Parts:
-    """Returns the names of the modules of a toolkit's layers.
+    """Returns the names of the modules of a toolkit's layers; an encoder's have no attention over the source.
 
-    Args:
-        attention, source_attention: of self-attention, and of attention over the source, which encoders lack.
-        products: in both of them, of queries, keys, values and output.
-        norms: of self-attention, of the feed-forward sublayer, and of attention over the source.
-        feed_forward: of its two products.
+    products: in attention, of queries, keys, values and output. norms: of self-attention, of the feed-forward sublayer,
+    and of attention over the source. feed_forward: of its two products.
     """
     query, key, value, output = products.split()
     parts = {
@@ -206,37 +231,6 @@ def stacks(config: TransformerConfig, encoder: Parts, decoder: Parts, theirs: st
     for side, parts in (("encoder", encoder), ("decoder", decoder)):
         yield from modules(outer, f"model.{side}.", f"{theirs}{side}.")
         yield from layers(parts, side, getattr(config, f"{side}_layers"), f"{theirs}{side}.layers.{{}}.")
-
-
-def place_embeddings(placement: Placement, config: TransformerConfig, source: str, target: str, output: str) -> None:
-    """Moves both embeddings and the output; copies of shared ones, if they were saved, are left out."""
-    tied = config.tie_word_embeddings
-    placement.move(
-        [
-            Move("model.encoder.embed_tokens.weight", (source,)),
-            Move("model.decoder.embed_tokens.weight", (target,)),
-            Move("lm_head.weight", (target if tied else output,)),
-        ]
-    )
-    if config.share_encoder_decoder_embeddings and source != target:
-        placement.leave_out_copy(target, source)
-    if tied:
-        placement.leave_out_copy(output, target)
-
-
-def leave_out_sines(placement: Placement, name: str, config: TransformerConfig) -> None:
-    """Leaves out a saved table of positions, which is computed anew. Raises: UserError if its numbers are others."""
-    table = placement.tensors.get(name)
-    if table is None:
-        return
-    length, width, offset = config.max_position_embeddings, config.d_model, config.position_offset
-    theirs = table.double().flatten(0, -2) if table.dim() > 1 else table
-    # They may have been kept in half precision.
-    if theirs.shape != (length, width) or not torch.allclose(
-        theirs, SinusoidalPositions.compute(length, width, config.position_embedding, offset), atol=1e-3
-    ):
-        raise UserError(f"{placement.where}: {name} holds other numbers than this architecture's sines and cosines.")
-    placement.leave_out(name, "sines and cosines, computed anew")
 
 
 class Move(NamedTuple):
@@ -289,6 +283,30 @@ class Placement:
             )
         self.left_out[name] = f"the same as {of}"
 
+    def move_embeddings(self, config: TransformerConfig, source: str, target: str, output: str) -> None:
+        """Moves both embeddings and the output; copies of shared ones, if they were saved, are left out."""
+        tied = config.tie_word_embeddings
+        names = {"model.encoder.embed_tokens": source, "model.decoder.embed_tokens": target}
+        names["lm_head"] = target if tied else output
+        self.move(Move(f"{ours}.weight", (theirs,)) for ours, theirs in names.items())
+        if config.share_encoder_decoder_embeddings and source != target:
+            self.leave_out_copy(target, source)
+        if tied:
+            self.leave_out_copy(output, target)
+
+    def leave_out_sines(self, name: str, config: TransformerConfig) -> None:
+        """Leaves out a saved table of positions, which is computed anew. Raises: UserError for other numbers."""
+        if (table := self.tensors.get(name)) is None:
+            return
+        length, width, offset = config.max_position_embeddings, config.d_model, config.position_offset
+        theirs = table.double().flatten(0, -2) if table.dim() > 1 else table
+        # They may have been kept in half precision.
+        if theirs.shape != (length, width) or not torch.allclose(
+            theirs, SinusoidalPositions.compute(length, width, config.position_embedding, offset), atol=1e-3
+        ):
+            raise UserError(f"{self.where}: {name} holds other numbers than this architecture's sines and cosines.")
+        self.leave_out(name, "sines and cosines, computed anew")
+
     def finish(self, model: Any) -> dict[str, Tensor]:
         """Returns all parameters of `model` by name.
 
@@ -296,10 +314,7 @@ class Placement:
         """
         used = {name for names in self.origin.values() for name in names} | set(self.left_out)
         if others := sorted(self.tensors.keys() - used):
-            raise UserError(
-                f"{self.where}: holds {len(others)} tensors that this architecture has no place for: "
-                f"{listed(others)}. It is another architecture than its settings say; nothing was imported."
-            )
+            raise UserError(f"{self.where}: holds tensors that this architecture has no place for: {listed(others)}.")
         expected = model.state_dict()
         if missing := sorted(expected.keys() - self.state.keys()):
             raise UserError(f"{self.where}: nothing there for {listed(missing)}; nothing was imported.")

@@ -1,17 +1,11 @@
 """MarianMT, M2M100 and NLLB, BART and mBART of Transformers: loaded by their own classes, then moved tensor by tensor.
 
-| model_type | positions | norms | embeddings | ends in |
-| --- | --- | --- | --- | --- |
-| marian | sines in halves | post | shared by both sides or not | a bias for each token (final_logits_bias) |
-| m2m_100 (also NLLB) | sines of tensor2tensor, from 2 | pre | shared | - |
-| bart | learned, the first two rows unused | post | shared, normalised | the same bias, always zero |
-| mbart (also mBART-50) | the same | pre | the same | the same |
+`KNOWN` says what they have of their own. Marian, BART and mBART end in a bias for each token, which is zero in the
+last two; learned positions have two unused rows in front.
 
 Departs: layers dropped at random in training (`encoder_layerdrop`) are not known here. M2M100 and NLLB count a source's
 positions without its padding: with padding on the right, as their tokenizers put it, that is the same.
 """
-
-from __future__ import annotations
 
 import re
 from contextlib import ExitStack
@@ -26,10 +20,9 @@ from hf_mlnmt.convert.checkpoint import (
     Checkpoint,
     Move,
     Placement,
+    Settings,
     baseline_config,
-    leave_out_sines,
     listed,
-    need_search,
     reason_of,
     stacks,
     weights_of,
@@ -38,14 +31,7 @@ from hf_mlnmt.convert.checkpoint import load as read_pickle
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json
-from hf_mlnmt.model_folder import (
-    CONFIG,
-    GENERATION_CONFIG,
-    check_tokens,
-    fetch_small_files,
-    open_weights,
-    read_config,
-)
+from hf_mlnmt.model_folder import CONFIG, GENERATION_CONFIG, check_tokens, fetch_small_files, open_weights, read_config
 from hf_mlnmt.modeling import TransformerConfig
 
 KNOWN: dict[str, dict[str, Any]] = {
@@ -57,8 +43,7 @@ KNOWN: dict[str, dict[str, Any]] = {
 _LACKS = {
     "nllb-moe": "mixtures of experts",
     "t5": "relative positions and norms without a mean",
-    "mt5": "relative positions, gates and norms without a mean",
-    "umt5": "relative positions, gates and norms without a mean",
+    **dict.fromkeys(("mt5", "umt5"), "relative positions, gates and norms without a mean"),
     "fsmt": "separate code for its two vocabularies; import fairseq's own checkpoint instead",
     "pegasus": "positions of its own",
     "seamless_m4t": "speech",
@@ -68,8 +53,7 @@ _LEFT_OVER = re.compile(r"(^|\.)(encoder|decoder)\.(version|embed_positions\.(we
 _SAME = (
     "vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads",
     "encoder_ffn_dim", "decoder_ffn_dim", "dropout", "attention_dropout", "activation_dropout", "activation_function",
-    "scale_embedding", "max_position_embeddings", "init_std", "pad_token_id", "bos_token_id", "eos_token_id",
-    "tie_word_embeddings",
+    "scale_embedding", "max_position_embeddings", "init_std", "tie_word_embeddings",
 )  # fmt: skip
 
 
@@ -93,9 +77,6 @@ def read(name: str, options: dict[str, Any]) -> Checkpoint:
 def load(name: str, **options: Any) -> tuple[Any, list[str]]:
     """Loads the model as Transformers does, every weight from the checkpoint; and the names of what nothing reads.
 
-    `options` are those of from_pretrained (revision, token, cache_dir). What nothing reads, earlier versions of
-    Transformers saved.
-
     Raises: UserError for what is not there, is of another architecture, a pickle that is more than weights, or a
         checkpoint that does not hold exactly the model's tensors.
     """
@@ -111,7 +92,7 @@ def load(name: str, **options: Any) -> tuple[Any, list[str]]:
             "(OPUS-MT, M2M100 and NLLB, BART, mBART and mBART-50). TranslationPipeline runs others as they are."
         )
     search = folder / (GENERATION_CONFIG if (folder / GENERATION_CONFIG).is_file() else CONFIG)
-    need_search(str(search), read_json(search), "num_beams", "length_penalty")
+    Settings(f"{search}: ", read_json(search)).check_search("num_beams", "length_penalty")
     stored = config.dtype
     try:
         model, info = AutoModelForSeq2SeqLM.from_pretrained(
@@ -127,10 +108,7 @@ def load(name: str, **options: Any) -> tuple[Any, list[str]]:
     info["unexpected_keys"] = unexpected - known
     for key, problem in (("missing_keys", "lacks"), ("unexpected_keys", "has"), ("mismatched_keys", "has misshapen")):
         if names := sorted(map(str, info.get(key) or ())):
-            raise UserError(
-                f"{name}: the checkpoint {problem} tensors: {listed(names)}. It is no whole {config.model_type} model; "
-                "nothing was imported."
-            )
+            raise UserError(f"{name}: the checkpoint {problem} tensors: {listed(names)}. Nothing was imported.")
     with ExitStack() as stack:
         for pickle in _pickles(folder):
             weights = read_pickle(pickle).items()
@@ -154,18 +132,17 @@ def config_of(name: str, model: Any) -> TransformerConfig:
             f"{name}: config.json: eos_token_id={theirs.eos_token_id}, pad_token_id={theirs.pad_token_id}: "
             "each must be one token."
         )
-    start = theirs.decoder_start_token_id
     check_tokens(f"{name}: {CONFIG}", theirs, theirs)
-    fields = {name: getattr(theirs, name) for name in _SAME} | KNOWN[theirs.model_type]
+    # Where there is none (mBART of 25 languages), generate() begins with <s> unless it is told a language.
+    start = theirs.bos_token_id if theirs.decoder_start_token_id is None else theirs.decoder_start_token_id
     bias = getattr(model, "final_logits_bias", None)
     return baseline_config(
         name,
-        **fields,
+        (theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id, start),
+        **{name: getattr(theirs, name) for name in _SAME},
+        **KNOWN[theirs.model_type],
         decoder_vocab_size=getattr(theirs, "decoder_vocab_size", None) or theirs.vocab_size,
         share_encoder_decoder_embeddings=getattr(theirs, "share_encoder_decoder_embeddings", True),
-        # Where there is none (mBART of 25 languages), generate() begins with this one unless it is told a language.
-        decoder_start_token_id=theirs.bos_token_id if start is None else start,
-        attention_bias=True,
         output_bias=bias is not None and bool(bias.any()),
     )
 
@@ -190,5 +167,5 @@ def placement_of(model: Any, config: TransformerConfig, where: str) -> Placement
                 f"model.{side}.positions.table", placement.tensors[positions][2:], [positions]
             )  # two unused rows
         else:
-            leave_out_sines(placement, positions, config)
+            placement.leave_out_sines(positions, config)
     return placement

@@ -1,21 +1,21 @@
 """Import of any checkpoint that the baseline can compute, as a model folder of this package, checked, or not at all."""
 
-from __future__ import annotations
-
 import importlib.metadata
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from hf_mlnmt.convert.checkpoint import Checkpoint
+from hf_mlnmt.convert.checkpoint import Checkpoint, load
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, check_made_before, write_json
+from hf_mlnmt.model_folder import CONFIG
 
 RECORD = "import.json"
-_FILES = (".npz", ".pt", ".ckpt")  # of Marian, of fairseq and OpenNMT-py, of JoeyNMT
+_FILES = (".npz", ".pt", ".ckpt")  # Marian's; fairseq's and OpenNMT-py's; JoeyNMT's
 _TOLERANCE = 1e-4  # of logits in float32, relative to the largest one; rounding makes some 1e-6
 
 
@@ -37,14 +37,11 @@ def import_model(
 ) -> Imported:
     """Imports a model of another format as this package's baseline, with tokenizer and generation settings.
 
-    >>> import_model("Helsinki-NLP/opus-mt-en-de", "opus-en-de")
-
     Formats: MarianMT, M2M100, NLLB, BART, mBART of Transformers (a folder or a Hub name), Marian's own .npz, the
     Transformers of fairseq, JoeyNMT, OpenNMT-py and Eole. docs/opus-mt.md says what of each.
 
     Args:
         output: the folder to make; an earlier import there is replaced, anything else is refused. None: write nothing.
-        tell: called with a line for the user at each stage.
         options: for the Hub: revision, token, cache_dir.
 
     Raises: UserError for an unknown architecture, a pickle that holds more than weights, a checkpoint that lacks
@@ -58,7 +55,17 @@ def import_model(
     model = _build(checkpoint)
     placement = checkpoint.placement
     tell(f"{len(placement.origin)} parameters from {len(placement.tensors)} tensors of {checkpoint.format}")
-    record = _record(name, checkpoint, _compare(name, model, checkpoint))
+    packages = ("hf-mlnmt", "torch", "transformers")
+    record = {
+        "schema": "hf_mlnmt.import/1",
+        "source": Path(name).name if Path(name).exists() else name,
+        "format": checkpoint.format,
+        "versions": {package: importlib.metadata.version(package) for package in packages},
+        "largest_difference_of_logits": _compare(name, model, checkpoint),
+        "notes": checkpoint.notes,
+        "parameters": placement.origin,
+        "left_out": placement.left_out,
+    }
     model.to(getattr(torch, checkpoint.dtype))
     if output is None:
         return Imported(model, checkpoint.tokenizers, record, None)
@@ -74,47 +81,35 @@ def import_model(
 
 def _read(name: str, options: dict[str, Any]) -> Checkpoint:
     """Reads what lies there: the formats are told apart by the names of their files, and what is in them."""
+    from hf_mlnmt.convert import eole, huggingface, marian
+
     path = Path(name)
-    try:
-        special = path.exists() and not (path.is_file() or path.is_dir())
-    except OSError as error:
-        raise UserError(f"{path}: cannot be looked at ({error.strerror}). Give a model folder or a file.") from error
-    if special or (path.is_symlink() and not path.exists()):
+    if os.path.lexists(path) and not (path.is_file() or path.is_dir()):
         raise UserError(f"{path}: is no file and no folder (a pipe, a device, or a link to nothing).")
-    here = path.is_dir() and not (path / "config.json").is_file()
     if not path.exists() and (path.suffix in _FILES or path.is_absolute() or name.startswith(".")):
         raise UserError(f"{path}: there is no such file or folder. Give a model folder or a Hub name.")
-    inside = [file for file in sorted(path.iterdir()) if file.is_file()] if here else []
-    if path.suffix == ".npz" or any(file.suffix == ".npz" for file in inside):
-        from hf_mlnmt.convert import marian
-
+    of_transformers = not path.exists() or (path / CONFIG).is_file()
+    inside = [path] if path.is_file() else [] if of_transformers else sorted(filter(Path.is_file, path.iterdir()))
+    if any(file.suffix == ".npz" for file in inside):
         return marian.read(path)
-    pickles = [file for file in inside if file.suffix in (".pt", ".ckpt")]
-    if path.is_file() and path.suffix in _FILES:
-        pickles = [path]
-    if pickles:
+    if pickles := [file for file in inside if file.suffix in _FILES]:
         pickles = [file for file in pickles if file.name == "best.ckpt"] or pickles  # JoeyNMT's link to the best one
         if len(pickles) > 1:
             raise UserError(f"{path}: holds {', '.join(file.name for file in pickles)}. Name the one to import.")
         return _read_pickle(pickles[0])
-    if path.is_dir() and any(path.glob("model.[0-9][0-9].safetensors")):
-        from hf_mlnmt.convert import eole
-
+    if any(path.glob(eole.WEIGHTS)):
         return eole.read(path)
-    if here or path.is_file():
+    if not of_transformers:
         raise UserError(
             f"{path}: no checkpoint that can be read. A folder with config.json (Transformers, Eole), or a file "
             f"{', '.join(_FILES)} with what its toolkit put beside it is expected (docs/opus-mt.md)."
         )
-    from hf_mlnmt.convert import huggingface
-
     return huggingface.read(name, options)
 
 
 def _read_pickle(path: Path) -> Checkpoint:
     """Reads a checkpoint of PyTorch's, told apart by its keys."""
     from hf_mlnmt.convert import fairseq, joeynmt, opennmt
-    from hf_mlnmt.convert.checkpoint import load
 
     content = load(path)
     if "model" in content and ("args" in content or "cfg" in content):
@@ -123,10 +118,7 @@ def _read_pickle(path: Path) -> Checkpoint:
         return joeynmt.read(path, content)
     if {"vocab", "opt"} <= content.keys():
         return opennmt.read(path, content)
-    raise UserError(
-        f"{path}: a checkpoint of unknown layout ({', '.join(map(str, list(content)[:6]))}); of .pt and .ckpt files "
-        "those of fairseq, JoeyNMT and OpenNMT-py can be imported."
-    )
+    raise UserError(f"{path}: a checkpoint of unknown layout ({', '.join(map(str, list(content)[:6]))}).")
 
 
 def _build(checkpoint: Checkpoint) -> Any:
@@ -134,17 +126,14 @@ def _build(checkpoint: Checkpoint) -> Any:
     from hf_mlnmt.data.tokenizer import check_vocabulary
     from hf_mlnmt.zoo.systems import architecture_of
 
-    architecture = architecture_of(checkpoint.config)
+    config, placement, tokenizers = checkpoint.config, checkpoint.placement, checkpoint.tokenizers
+    architecture = architecture_of(config)
     assert architecture is not None
+    kind = architecture.head_class
     with torch.device("meta"):
-        empty = architecture.head_class(checkpoint.config)
-    check_vocabulary(
-        checkpoint.placement.where, checkpoint.config, checkpoint.tokenizers.source, checkpoint.tokenizers.target
-    )
-    state = checkpoint.placement.finish(empty)
-    model = architecture.head_class.from_pretrained(
-        None, config=checkpoint.config, state_dict=state, dtype=torch.float32
-    )
+        empty = kind(config)
+    check_vocabulary(placement.where, config, tokenizers.source, tokenizers.target)
+    model = kind.from_pretrained(None, config=config, state_dict=placement.finish(empty), dtype=torch.float32)
     model.generation_config = checkpoint.generation_config
     return model.eval()
 
@@ -171,17 +160,3 @@ def _compare(name: str, model: Any, checkpoint: Checkpoint) -> float | None:
             "report this with the versions of torch and transformers."
         )
     return difference
-
-
-def _record(name: str, checkpoint: Checkpoint, difference: float | None) -> dict[str, Any]:
-    packages = ("hf-mlnmt", "torch", "transformers")
-    return {
-        "schema": "hf_mlnmt.import/1",
-        "source": Path(name).name if Path(name).exists() else name,
-        "format": checkpoint.format,
-        "versions": {package: importlib.metadata.version(package) for package in packages},
-        "largest_difference_of_logits": difference,
-        "notes": checkpoint.notes,
-        "parameters": checkpoint.placement.origin,
-        "left_out": checkpoint.placement.left_out,
-    }

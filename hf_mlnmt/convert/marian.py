@@ -11,8 +11,6 @@ Pre-norm models are imported as Marian trains and scores them. Its own decoder g
 token on, self-attention there reads the states before their norm, and in training behind it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,10 +25,9 @@ from hf_mlnmt.convert.checkpoint import (
     Checkpoint,
     Move,
     Placement,
+    Settings,
     baseline_config,
     generation_config,
-    need_whole_numbers,
-    refuse_others,
     weights_of,
     yaml_of,
 )
@@ -39,12 +36,12 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling import SSRUConfig, TransformerConfig
 
 SETTINGS = "special:model.yml"
-_ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu"}
 _NEVER = -100.0  # an output bias: e^-100 of the probability, and yet no infinity for a smoothed loss to meet
 # What the baseline cannot do, if it is set to anything else.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "type": ("transformer",),
     "transformer-decoder-autoreg": ("self-attention", "rnn"),
+    "transformer-ffn-activation": ("swish", "relu", "gelu"),
     "transformer-ffn-depth": (2,),
     "transformer-decoder-ffn-depth": (0, 2),
     "transformer-attention-mask": ("default",),
@@ -74,22 +71,23 @@ def read(path: Path) -> Checkpoint:
     """
     file = _npz(path)
     tensors, settings = _load(file)
-    _check(file, settings)
+    _check(settings)
     decoding = read_decoding(file)
-    sides = read_vocabularies(file, decoding)
-    sizes = [len(side.ids) for side in sides]
+    sides = read_vocabularies(file, decoding["vocabs"])
+    source, target = sizes = [len(side.ids) for side in sides]
+    rows = {"Wemb": max(sizes), "encoder_Wemb": source, "decoder_Wemb": target}
+    notes = [
+        f"{name} has {len(tensors[name])} rows, its vocabulary {count} tokens: those are kept"
+        for name, count in rows.items()
+        if name in tensors and len(tensors[name]) > count
+    ]
     config = _config(file, tensors, settings, max(sizes), sides[1].ids[EOS])
     placement = _placement(file, tensors, settings, config, sizes)
-    names = {"Wemb": max(sizes), "encoder_Wemb": sizes[0], "decoder_Wemb": sizes[1]}
-    more = [name for name, size in names.items() if name in tensors and len(tensors[name]) > size]
-    cut = [
-        f"{name} has {len(tensors[name])} rows, its vocabulary {names[name]} tokens: those are kept" for name in more
-    ]
     beams = decoding.get("beam-size") or 1
     # Marian and generate() divide by the same length, end of sentence counted, to the power of the penalty.
     search = {"num_beams": beams, "length_penalty": float(decoding.get("normalize") or 0.0)} if beams > 1 else {}
     tokenizers = tokenizers_of(sides, max(sizes))
-    return Checkpoint("Marian npz", config, placement, tokenizers, generation_config(config, **search), notes=cut)
+    return Checkpoint("Marian npz", config, placement, tokenizers, generation_config(config, **search), notes=notes)
 
 
 def _npz(path: Path) -> Path:
@@ -103,7 +101,7 @@ def _npz(path: Path) -> Path:
     return files[0]
 
 
-def _load(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _load(file: Path) -> tuple[dict[str, Tensor], Settings]:
     """Reads the tensors, and what Marian was told about its architecture."""
     try:
         with np.load(file, allow_pickle=False) as content:
@@ -115,66 +113,51 @@ def _load(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if SETTINGS not in arrays:
         raise UserError(f"{file}: holds no {SETTINGS}, which Marian writes into every model. Is it one of Marian's?")
     text = arrays.pop(SETTINGS).astype(np.uint8).tobytes().rstrip(b"\0").decode("utf-8", "replace")
-    settings = yaml_of(f"{file}: {SETTINGS}", text)
-    if not isinstance(settings, dict):
-        raise UserError(f"{file}: {SETTINGS} is no mapping of settings.")
+    settings = Settings(f"{file}: {SETTINGS}: ", yaml_of(f"{file}: {SETTINGS}", text))
     if odd := [name for name, array in arrays.items() if array.dtype.kind != "f"]:
         raise UserError(f"{file}: {odd[0]} is {arrays[odd[0]].dtype}: import the model in float32, not a rounded one.")
-    return weights_of(str(file), {name: torch.from_numpy(array) for name, array in arrays.items()}), settings
+    return weights_of(file, {name: torch.from_numpy(array) for name, array in arrays.items()}), settings
 
 
-def _check(file: Path, settings: Mapping[str, Any]) -> None:
-    refuse_others(f"{file}: ", settings, _PLAIN)
+def _check(settings: Settings) -> None:
+    settings.check(_PLAIN)
     if settings.get("transformer-decoder-autoreg") == "rnn":
-        refuse_others(f"{file}: transformer-decoder-autoreg rnn: ", {"dec-cell": "gru", **settings}, _SSRU)
-    if str(settings.get("transformer-ffn-activation", "swish")) not in _ACTIVATIONS:
-        raise UserError(f"{file}: transformer-ffn-activation: known are {', '.join(_ACTIVATIONS)}.")
-    for name in ("preprocess", "postprocess", "postprocess-top", "postprocess-emb"):
-        if not isinstance(style := settings.get(f"transformer-{name}") or "", str):
-            raise UserError(f"{file}: transformer-{name}: letters such as dan are expected, not {style!r:.60}.")
-    styles = [
-        set(settings.get(f"transformer-{name}") or "") - {"d"}
-        for name in ("preprocess", "postprocess", "postprocess-top")
-    ]
+        Settings(f"{settings.where}transformer-decoder-autoreg rnn: ", {"dec-cell": "gru", **settings}).check(_SSRU)
+    settings.text("transformer-postprocess-emb")
+    names = [f"transformer-{name}" for name in ("preprocess", "postprocess", "postprocess-top")]
+    styles = [set(settings.text(name)) - {"d"} for name in names]
     if styles not in ([set(), {"a", "n"}, set()], [{"n"}, {"a"}, {"n"}]):
         raise UserError(
-            f"{file}: transformer-preprocess, -postprocess, -postprocess-top must be '', 'dan' and '' (post-norm) or "
-            "'n', 'da' and 'n' (pre-norm)."
+            f"{settings.where}transformer-preprocess, -postprocess, -postprocess-top must be '', 'dan' and '' "
+            "(post-norm) or 'n', 'da' and 'n' (pre-norm)."
         )
 
 
-def _config(
-    file: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], pad: int, end: int
-) -> TransformerConfig:
-    needed = ("dim-emb", "enc-depth", "dec-depth", "transformer-heads", "transformer-dim-ffn")
-    need_whole_numbers(f"{file}: {SETTINGS}", settings, needed, tensors)
+def _config(file: Path, tensors: Mapping[str, Tensor], settings: Settings, pad: int, end: int) -> TransformerConfig:
+    settings.check_numbers(("dim-emb", "enc-depth", "dec-depth", "transformer-heads", "transformer-dim-ffn"), tensors)
     everywhere, decoder_width = settings.get("tied-embeddings-all", False), settings.get("transformer-decoder-dim-ffn")
     return baseline_config(
         str(file),
+        (pad, None, end, pad),
         SSRUConfig if settings.get("transformer-decoder-autoreg") == "rnn" else TransformerConfig,
         vocab_size=pad + 1,
         d_model=settings["dim-emb"],
         layers=(settings["enc-depth"], settings["dec-depth"]),
         attention_heads=(settings["transformer-heads"],) * 2,
         ffn_dim=(settings["transformer-dim-ffn"], decoder_width or settings["transformer-dim-ffn"]),
-        norm_position="pre" if "n" in (settings.get("transformer-preprocess") or "") else "post",
-        activation_function=_ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")],
-        attention_bias=True,
+        norm_position="pre" if "n" in settings.text("transformer-preprocess") else "post",
+        activation_function=settings.get("transformer-ffn-activation", "swish"),
         layer_norm_eps=1e-6,
-        normalize_embedding="n" in (settings.get("transformer-postprocess-emb") or ""),
+        normalize_embedding="n" in settings.text("transformer-postprocess-emb"),
         position_embedding="tensor2tensor",
         share_encoder_decoder_embeddings=everywhere,
         tie_word_embeddings=everywhere or settings.get("tied-embeddings", False),
         output_bias=True,
-        pad_token_id=pad,
-        bos_token_id=None,
-        eos_token_id=end,
-        decoder_start_token_id=pad,
     )
 
 
 def _placement(
-    file: Path, tensors: dict[str, Tensor], settings: Mapping[str, Any], config: TransformerConfig, sizes: Sequence[int]
+    file: Path, tensors: dict[str, Tensor], settings: Settings, config: TransformerConfig, sizes: Sequence[int]
 ) -> Placement:
     """Gives every tensor its place; embeddings and output bias get a row for <pad>, and for what lies before it."""
     placement = Placement(str(file), tensors)
@@ -222,28 +205,24 @@ def _moves(config: TransformerConfig) -> Iterator[Move]:
             yield from _norm(f"{ours}layer_norm", f"{side}_top_ln_{{}}")
         for index in range(count):
             layer, theirs = f"{ours}layers.{index}.", f"{side}_l{index + 1}_"
-            first = f"{layer}self_attn"
-            if side == "decoder" and isinstance(config, SSRUConfig):
-                yield Move(f"{first}.input_proj.weight", (f"{theirs}rnn_W",), transposed=True)
-                yield from _products(f"{first}.forget_proj", f"{theirs}rnn_", "f")
-                yield from _norm(f"{first}_sublayer.layer_norm", f"{theirs}rnn_ffn{norm}")
-            else:
-                yield from _products(f"{first}.qkv_proj", f"{theirs}self_", "qkv")
-                yield from _products(f"{first}.out_proj", f"{theirs}self_", "o")
-                yield from _norm(f"{first}_sublayer.layer_norm", f"{theirs}self_Wo{norm}")
+            products = {"feed_forward.fc1": "ffn_ 1", "feed_forward.fc2": "ffn_ 2"}
+            norms = {"feed_forward": "ffn_ffn"}
             if side == "decoder":
-                yield from _products(f"{layer}source_attn.q_proj", f"{theirs}context_", "q")
-                yield from _products(f"{layer}source_attn.kv_proj", f"{theirs}context_", "kv")
-                yield from _products(f"{layer}source_attn.out_proj", f"{theirs}context_", "o")
-                yield from _norm(f"{layer}source_attn_sublayer.layer_norm", f"{theirs}context_Wo{norm}")
-            yield from _products(f"{layer}feed_forward.fc1", f"{theirs}ffn_", "1")
-            yield from _products(f"{layer}feed_forward.fc2", f"{theirs}ffn_", "2")
-            yield from _norm(f"{layer}feed_forward_sublayer.layer_norm", f"{theirs}ffn_ffn{norm}")
-
-
-def _products(ours: str, theirs: str, which: str) -> Iterator[Move]:
-    yield Move(f"{ours}.weight", tuple(f"{theirs}W{name}" for name in which), transposed=True)
-    yield Move(f"{ours}.bias", tuple(f"{theirs}b{name}" for name in which), transposed=True)
+                products |= {"source_attn.q_proj": "context_ q", "source_attn.kv_proj": "context_ kv"}
+                products["source_attn.out_proj"], norms["source_attn"] = "context_ o", "context_Wo"
+            if side == "decoder" and isinstance(config, SSRUConfig):
+                yield Move(f"{layer}self_attn.input_proj.weight", (f"{theirs}rnn_W",), transposed=True)
+                products["self_attn.forget_proj"], norms["self_attn"] = "rnn_ f", "rnn_ffn"
+            else:
+                products |= {"self_attn.qkv_proj": "self_ qkv", "self_attn.out_proj": "self_ o"}
+                norms["self_attn"] = "self_Wo"
+            for module, names in products.items():
+                prefix, which = names.split()
+                for kind, letter in (("weight", "W"), ("bias", "b")):
+                    tensors = tuple(f"{theirs}{prefix}{letter}{name}" for name in which)
+                    yield Move(f"{layer}{module}.{kind}", tensors, transposed=True)
+            for module, name in norms.items():
+                yield from _norm(f"{layer}{module}_sublayer.layer_norm", f"{theirs}{name}{norm}")
 
 
 def _norm(ours: str, theirs: str) -> Iterator[Move]:

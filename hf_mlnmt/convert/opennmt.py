@@ -5,10 +5,7 @@ feed-forward unless add_qkvbias and add_ffnbias say so; a bias for each token of
 sentence. Verified against OpenNMT-py 3.5.1. `eole.py` reads the same options from its successor's folders.
 """
 
-from __future__ import annotations
-
-import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +19,17 @@ from hf_mlnmt.convert.checkpoint import (
     Move,
     Parts,
     Placement,
+    Settings,
     baseline_config,
     generation_config,
+    how_to_cut,
     layer_parts,
     layers,
-    leave_out_sines,
     load_safetensors,
     modules,
-    need_whole_numbers,
-    place_embeddings,
-    refuse_others,
-    section,
-    texts,
     weights_of,
 )
-from hf_mlnmt.convert.vocabularies import Special, word_tokenizers
+from hf_mlnmt.convert.vocabularies import Special, numbered, word_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling import TransformerConfig
 
@@ -70,23 +63,23 @@ _PARTS = [
 
 def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
     """Reads a file's content. Raises: UserError for what the baseline cannot compute, by its option and value."""
-    settings = content["opt"]
-    settings = vars(settings) if isinstance(settings, argparse.Namespace) else settings
-    if not isinstance(settings, Mapping):
-        raise UserError(f"{path}: opt says nothing of the model: a Namespace of options is expected.")
-    if settings.get("position_encoding") is False:
-        raise UserError(f"{path}: position_encoding: False: the baseline always has positions.")
+    settings = Settings(f"{path}: ", content["opt"])
+    settings.check({"position_encoding": (True, None)})
     tensors = _tensors(path, content)
     if any(name.startswith("generator.0.") for name in tensors):  # of a checkpoint that began in version 2
         tensors = {name.replace("generator.0.", "generator."): value for name, value in tensors.items()}
-    sides = vocabularies_of(path, content["vocab"])
-    checkpoint = build("opennmt-py", str(path), settings, tensors, sides, content["vocab"].get("decoder_start_token"))
+    checkpoint = build("opennmt-py", str(path), settings, tensors, Settings(f"{path}: vocab: ", content["vocab"]))
     for side in ("encoder", "decoder"):
-        leave_out_sines(checkpoint.placement, f"{side}.embeddings.make_embedding.pe.pe", checkpoint.config)
+        checkpoint.placement.leave_out_sines(f"{side}.embeddings.make_embedding.pe.pe", checkpoint.config)
     names = [f"{side}.embeddings.make_embedding.emb_luts.0.weight" for side in ("encoder", "decoder")]
     stacks, shared = ["encoder.transformer", "decoder.transformer_layers"], bool(settings.get("share_embeddings"))
     place(checkpoint, names, _PARTS, stacks, shared)
-    checkpoint.notes.append(_how_to_cut(path, settings))
+    corpora = settings.below("data")
+    used = [step for corpus in corpora for step in corpora.below(corpus).texts("transforms")]
+    cutting = [step for step in dict.fromkeys(used) if step in ("sentencepiece", "bpe", "onmt_tokenize")]
+    models = [Path(settings.text(f"{side}_subword_model")).name for side in ("src", "tgt")]
+    files = f" ({', '.join(dict.fromkeys(filter(None, models)))})" if any(models) else ""
+    checkpoint.notes.append(how_to_cut((f" by {', '.join(cutting)}" if cutting else "") + files))
     return checkpoint
 
 
@@ -102,33 +95,16 @@ def _tensors(path: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
     return load_safetensors(file)
 
 
-def vocabularies_of(path: Path, content: Any) -> list[dict[str, int]]:
-    """Returns token -> id for each side. Raises: UserError for what is no pair of lists with the special tokens."""
-    lists = [content.get(side) if isinstance(content, Mapping) else None for side in ("src", "tgt")]
-    if not all(isinstance(each, list) and all(isinstance(token, str) for token in each) for each in lists):
-        raise UserError(f"{path}: vocab: src and tgt must be lists of tokens, as version 3 of OpenNMT-py writes them.")
-    sides = [{token: index for index, token in enumerate(each)} for each in lists if each is not None]
-    for ids, each in zip(sides, lists, strict=True):
-        if missing := [token for token in SPECIAL if token not in ids]:
-            raise UserError(f"{path}: vocab: has no {', '.join(missing)}.")
-        if each is not None and len(ids) < len(each):
-            raise UserError(f"{path}: vocab: a token stands there twice.")
-    if content.get("src_feats"):
-        raise UserError(f"{path}: vocab.src_feats: features of words are nothing that the baseline can compute.")
-    return sides
-
-
-def build(
-    name: str,
-    path: str,
-    settings: Mapping[str, Any],
-    tensors: dict[str, Tensor],
-    sides: Sequence[dict[str, int]],
-    start: str | None,
-) -> Checkpoint:
+def build(name: str, path: str, settings: Settings, tensors: dict[str, Tensor], vocabulary: Settings) -> Checkpoint:
     """Makes config, tokenizers and generation settings; no tensor has its place yet."""
-    refuse_others(f"{path}: ", settings, _PLAIN)
-    config = _config(path, settings, sides, SPECIAL.start if start is None else start, tensors)
+    settings.check(_PLAIN)
+    if vocabulary.get("src_feats"):
+        raise UserError(f"{vocabulary.where}src_feats: features of words are nothing that the baseline can compute.")
+    sides = [numbered(f"{vocabulary.where}{side}", vocabulary.texts(side), SPECIAL) for side in ("src", "tgt")]
+    start = vocabulary.get("decoder_start_token") or SPECIAL.start
+    if not isinstance(start, str) or start not in sides[1]:
+        raise UserError(f"{path}: decoder_start_token: {start!r} is not in the target's vocabulary.")
+    config = _config(path, settings, sides, start, tensors)
     never = [[config.pad_token_id], [config.bos_token_id]]
     generation = generation_config(config, num_beams=5, bad_words_ids=never)  # 5: both toolkits' default
     tokenizers = word_tokenizers(sides, SPECIAL, ends=(False, True))
@@ -136,21 +112,15 @@ def build(
 
 
 def _config(
-    path: str,
-    settings: Mapping[str, Any],
-    sides: Sequence[dict[str, int]],
-    start: str,
-    tensors: Mapping[str, Tensor],
+    path: str, settings: Settings, sides: Sequence[dict[str, int]], start: str, tensors: Mapping[str, Tensor]
 ) -> TransformerConfig:
     needed = ("enc_layers", "dec_layers", "heads", "transformer_ff", "enc_hid_size", "dec_hid_size")
-    need_whole_numbers(f"{path}: its options", settings, needed, tensors)
-    if settings["enc_hid_size"] != settings["dec_hid_size"]:
-        raise UserError(f"{path}: enc_hid_size and dec_hid_size differ, which the baseline cannot do.")
-    if not isinstance(start, str) or start not in sides[1]:
-        raise UserError(f"{path}: decoder_start_token: {start!r} is not in the target's vocabulary.")
+    settings.check_numbers(needed, tensors)
+    settings.check_alike(["hid_size"], *({"hid_size": settings[f"{side}_hid_size"]} for side in ("enc", "dec")))
     tied = bool(settings.get("share_decoder_embeddings"))
     return baseline_config(
         path,
+        (sides[1][SPECIAL.pad], sides[1][SPECIAL.start], sides[1][SPECIAL.end], sides[1][start]),
         vocab_size=len(sides[0]),
         decoder_vocab_size=len(sides[1]),
         d_model=settings["enc_hid_size"],
@@ -169,10 +139,6 @@ def _config(
         share_encoder_decoder_embeddings=tied and bool(settings.get("share_embeddings")),
         tie_word_embeddings=tied,
         output_bias=True,
-        pad_token_id=sides[1][SPECIAL.pad],
-        bos_token_id=sides[1][SPECIAL.start],
-        eos_token_id=sides[1][SPECIAL.end],
-        decoder_start_token_id=sides[1][start],
     )
 
 
@@ -184,7 +150,7 @@ def _rate(value: Any, default: float) -> float:
 def place(
     checkpoint: Checkpoint, embeddings: Sequence[str], parts: Sequence[Parts], stacks: Sequence[str], shared: bool
 ) -> None:
-    """Gives every tensor its place.
+    """Gives every tensor its place; biases of the feed-forward sublayer that were not saved are zero.
 
     Args:
         embeddings, parts, stacks: of the source's side and the target's: the name of the embedding, what a layer's
@@ -195,37 +161,16 @@ def place(
     encoder, decoder = embeddings
     for side, table, stack in zip(("encoder", "decoder"), parts, stacks, strict=True):
         placement.move(modules({"layer_norm": ("layer_norm",)}, f"model.{side}.", f"{side}."))
-        placement.move(_layers(checkpoint, table, side, stack))
+        count, width = getattr(config, f"{side}_layers"), getattr(config, f"{side}_ffn_dim")
+        for move in layers(table, side, count, f"{stack}.{{}}.", config.attention_bias):
+            if move.ours.endswith(("fc1.bias", "fc2.bias")) and move.theirs[0] not in placement.tensors:
+                placement.set(move.ours, torch.zeros(width if "fc1" in move.ours else config.d_model), ())
+            else:
+                placement.move([move])
     if shared and not {encoder, decoder} <= placement.tensors.keys():  # some versions save it once
         encoder = decoder = encoder if encoder in placement.tensors else decoder
-    place_embeddings(placement, config, encoder, decoder, "generator.weight")
+    placement.move_embeddings(config, encoder, decoder, "generator.weight")
     if "generator.bias" in placement.tensors:
         placement.move([Move("lm_head.bias", ("generator.bias",))])
     else:
         placement.set("lm_head.bias", torch.zeros(len(placement.state["lm_head.weight"])), ())
-
-
-def _layers(checkpoint: Checkpoint, parts: Parts, side: str, stack: str) -> Iterator[Move]:
-    """Yields the moves of one side; biases of the feed-forward sublayer that were not saved are zero."""
-    config, placement = checkpoint.config, checkpoint.placement
-    count, width = getattr(config, f"{side}_layers"), getattr(config, f"{side}_ffn_dim")
-    for move in layers(parts, side, count, f"{stack}.{{}}.", config.attention_bias):
-        if move.ours.endswith(("fc1.bias", "fc2.bias")) and move.theirs[0] not in placement.tensors:
-            placement.set(move.ours, torch.zeros(width if "fc1" in move.ours else config.d_model), ())
-        else:
-            yield move
-
-
-def _how_to_cut(path: Path, settings: Mapping[str, Any]) -> str:
-    corpora = section(str(path), settings, "data")
-    where = f"{path}: data"
-    used = [name for corpus in corpora for name in texts(where, section(where, corpora, corpus), "transforms")]
-    cutting = [name for name in dict.fromkeys(used) if name in ("sentencepiece", "bpe", "onmt_tokenize")]
-    how = f" by {', '.join(cutting)}" if cutting else ""
-    models = [Path(str(settings[f"{side}_subword_model"])).name for side in ("src", "tgt")
-              if settings.get(f"{side}_subword_model")]  # fmt: skip
-    files = f" ({', '.join(dict.fromkeys(models))})" if models else ""
-    return (
-        f"text is not cut here: give text that is cut already as the training data was{how}{files}, subwords "
-        "separated by spaces; translations come out like that"
-    )

@@ -3,19 +3,17 @@ SentencePiece models) as one MarianTokenizer; and a tokenizer that splits at spa
 subwords by somebody else before.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
-from hf_mlnmt.convert.checkpoint import need_search, yaml_of
+from hf_mlnmt.convert.checkpoint import Settings, yaml_of
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 
@@ -29,10 +27,30 @@ class Special(NamedTuple):
     unknown: str
 
 
+PAD, BOS, EOS, UNK = "<pad>", "<s>", "</s>", "<unk>"
+
+
+class Side(NamedTuple):
+    """The ids of a side's tokens, and the SentencePiece model that cuts its text, if one does."""
+
+    ids: dict[str, int]
+    spm: Path | None
+
+
+def numbered(where: str, tokens: Sequence[str], needed: Iterable[str] = ()) -> dict[str, int]:
+    """Returns the place of each token. Raises: UserError for one that stands there twice, or `needed` and not there."""
+    ids = {token: index for index, token in enumerate(tokens)}
+    if len(ids) < len(tokens):
+        raise UserError(f"{where}: the token {Counter(tokens).most_common(1)[0][0]!r} stands there twice.")
+    if missing := [token for token in needed if token not in ids]:
+        raise UserError(f"{where}: has no {', '.join(missing)}.")
+    return ids
+
+
 def word_tokenizers(
     sides: Sequence[Mapping[str, int]], special: Special, ends: tuple[bool, bool] = (True, True)
-) -> Any:
-    """Returns Tokenizers of tokens that white space separates, by the ids of source and target; one where they agree.
+) -> Tokenizers:
+    """Returns tokenizers that split at white space, by the ids of source and target; one where they agree.
 
     ends: for each side, its text gets the end of sentence behind it. There is no decoder: what comes out are tokens
     with a space between them.
@@ -54,49 +72,35 @@ def word_tokenizers(
     return Tokenizers(made[0], made[0] if same else made[1])
 
 
-PAD, BOS, EOS, UNK = "<pad>", "<s>", "</s>", "<unk>"
-
-
-class Side(NamedTuple):
-    """The ids of a side's tokens, and the SentencePiece model that cuts its text."""
-
-    ids: dict[str, int]
-    spm: Path
-
-
-def read_decoding(file: Path) -> dict[str, Any]:
+def read_decoding(file: Path) -> Settings:
     """Reads decoder.yml: vocabularies, beams, length penalty."""
-    for path in (file.with_name(f"{file.name}.decoder.yml"), file.with_name("decoder.yml")):
-        if path.is_file():
-            content = yaml_of(path, path.read_bytes())
-            names = content.get("vocabs") if isinstance(content, dict) else None
-            if not isinstance(names, list) or [type(name) for name in names] != [str, str]:
-                raise UserError(f"{path}: vocabs must name two files, the source's and the target's.")
-            need_search(str(path), content, "beam-size", "normalize")
-            return content
-    raise UserError(
-        f"{file}: there is no {file.name}.decoder.yml or decoder.yml beside it, which names the vocabularies."
-    )
+    places = (file.with_name(f"{file.name}.decoder.yml"), file.with_name("decoder.yml"))
+    path = next((path for path in places if path.is_file()), None)
+    if path is None:
+        raise UserError(f"{file}: there is no {places[0].name} or decoder.yml beside it, which names the vocabularies.")
+    settings = Settings(f"{path}: ", yaml_of(path, path.read_bytes()))
+    names = settings.get("vocabs")
+    if not isinstance(names, list) or [type(name) for name in names] != [str, str]:
+        raise UserError(f"{path}: vocabs must name two files, the source's and the target's.")
+    settings.check_search("beam-size", "normalize")
+    return settings
 
 
-def read_vocabularies(file: Path, decoding: Mapping[str, Any]) -> list[Side]:
+def read_vocabularies(file: Path, names: Sequence[str]) -> list[Side]:
     """Reads for each side the ids of its tokens; its SentencePiece model is found."""
     sides = []
-    for name, side in zip(decoding["vocabs"], ("source", "target"), strict=True):
+    for name, side in zip(names, ("source", "target"), strict=True):
         path = next((x for x in (file.parent / name, file.parent / Path(name).name) if x.is_file()), None)
         if path is None:
             raise UserError(f"{file}: its vocabulary {Path(name).name} is not beside it.")
         spm = path if path.suffix == ".spm" else file.parent / f"{side}.spm"
         if not spm.is_file():
             raise UserError(f"{path}: a list of tokens, which says nothing of how text is cut: {spm.name} is missing.")
-        vocabulary = _pieces(path) if path is spm else _listed(path)
-        if EOS not in vocabulary or UNK not in vocabulary:
-            raise UserError(f"{path}: has no {EOS} or no {UNK}.")
-        sides.append(Side(vocabulary, spm))
+        sides.append(Side((_pieces if path is spm else read_list)(path, EOS, UNK), spm))
     return sides
 
 
-def _pieces(path: Path) -> dict[str, int]:
+def _pieces(path: Path, *needed: str) -> dict[str, int]:
     try:
         import sentencepiece
     except ImportError as error:
@@ -105,7 +109,7 @@ def _pieces(path: Path) -> dict[str, int]:
         model = sentencepiece.SentencePieceProcessor(model_file=str(path))
     except (OSError, RuntimeError) as error:
         raise UserError(f"{path}: not a SentencePiece model ({error}).") from error
-    return {model.id_to_piece(index): index for index in range(len(model))}
+    return numbered(str(path), [model.id_to_piece(index) for index in range(len(model))], needed)
 
 
 # A line of a vocabulary as Marian writes it, YAML whose scalars are text: on, 010 and ~ are tokens like others.
@@ -115,17 +119,15 @@ _SHORT = {"0": "\0", "a": "\a", "b": "\b", "t": "\t", "n": "\n", "v": "\v", "f":
 _SHORT |= {"N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029"}
 
 
-def _listed(path: Path) -> dict[str, int]:
+def read_list(path: Path, *needed: str) -> dict[str, int]:
     """Reads the tokens of a .yml or .json file, whose lines end at \\n and nowhere else."""
     try:
         entries = _entries(path.read_bytes().decode("utf-8-sig"))
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
-    if repeated := [token for token, count in Counter(token for token, _ in entries).items() if count > 1]:
-        raise UserError(f"{path}: the token {repeated[0]!r} stands there twice.")
     if not entries or sorted((number for _, number in entries), key=str) != sorted(range(len(entries)), key=str):
         raise UserError(f"{path}: a mapping of tokens to the numbers 0, 1, 2 ... is expected.")
-    return dict(entries)
+    return numbered(str(path), [token for token, _ in sorted(entries, key=lambda entry: entry[1])], needed)
 
 
 def _entries(text: str) -> list[tuple[str, Any]]:
@@ -161,9 +163,7 @@ def read_sentencepiece(path: Path) -> Tokenizers:
 
     Raises: UserError for a file that is none, or has no <s>, </s> or <unk>.
     """
-    ids = _pieces(path)
-    if missing := [token for token in (BOS, EOS, UNK) if token not in ids]:
-        raise UserError(f"{path}: has no {' and no '.join(missing)}. Train it again with these.")
+    ids = _pieces(path, BOS, EOS, UNK)
     made = tokenizers_of([Side(ids, path)] * 2, ids.get(PAD, len(ids)))
     made.source.bos_token = BOS
     return made

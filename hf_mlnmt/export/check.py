@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -47,14 +48,6 @@ class Sentences(NamedTuple):
         drawn = [[*draw(len(tokenizers.source), 3 + 7 * n), ends[0]] for n in range(count)]
         targets = [draw(rows, 2 + 3 * n) for n in range(len(texts) + count)]
         return cls(texts + drawn, [[start, *target, ends[0]] for target in targets], len(texts))
-
-
-class Search(NamedTuple):
-    """A search of the exported model: for each sentence the ids with the end of sentence, without the start."""
-
-    name: str
-    beams: int
-    outputs: list[list[int]]
 
 
 def ends_of(model: Any) -> list[int]:
@@ -113,7 +106,31 @@ def until_end(ids: list[int], ends: list[int]) -> list[int]:
     return ids[: 1 + next((place for place, index in enumerate(ids) if index in ends), len(ids))]
 
 
-def compare_searches(model: Any, sentences: Sentences, searches: list[Search], strict: bool) -> dict[str, Any]:
+def compare(
+    model: Any,
+    tokenizers: Tokenizers,
+    scores: Callable[[list[list[int]], list[list[int]]], list[Tensor]],
+    search: Callable[[list[list[int]], int], list[list[int]]],
+    widths: Sequence[int] = (1, 4),
+    strict: bool = True,
+) -> dict[str, Any]:
+    """Compares an exported model with `model` on some sentences; returns the differences, for the record.
+
+    Args:
+        scores: (sources, targets) -> log probabilities of the targets' tokens but the first.
+        search: (sources, beams) -> ids with the end of sentence, without the start; for each of `widths` beams.
+        strict: more than rounding is a UserError; else it is reported only.
+    """
+    sentences = Sentences.of(model, tokenizers)
+    difference = check_scores(scores(sentences.sources, sentences.targets), model, sentences, strict)
+    searches = {beams: search(sentences.sources, beams) for beams in widths}
+    agreement = compare_searches(model, sentences, searches, strict)
+    return {"largest_difference_of_log_probabilities": difference, **agreement}
+
+
+def compare_searches(
+    model: Any, sentences: Sentences, searches: Mapping[int, list[list[int]]], strict: bool
+) -> dict[str, Any]:
     """Returns, by search, the share of texts with the same tokens as from generate(), and of tokens at the same place.
 
     Random tokens have many translations of nearly one score, among which rounding chooses: they are checked if
@@ -122,7 +139,8 @@ def compare_searches(model: Any, sentences: Sentences, searches: list[Search], s
     Raises: UserError if `strict` and a sentence differs, unless both have one score (a tie).
     """
     report: dict[str, Any] = {}
-    for name, beams, outputs in searches:
+    for beams, outputs in searches.items():
+        name = "greedy" if beams == 1 else f"beam {beams}"
         pairs = list(zip(outputs, generate(model, sentences.sources, beams), strict=True))
         counted = pairs[: sentences.texts]
         same = sum(sum(a == b for a, b in zip(*pair)) for pair in counted)
@@ -130,22 +148,14 @@ def compare_searches(model: Any, sentences: Sentences, searches: list[Search], s
             "same_sentences": round(sum(a == b for a, b in counted) / len(counted), 4),
             "same_tokens": round(same / max(1, sum(max(map(len, pair)) for pair in counted)), 4),
         }
-        different = [
-            (source, *pair) for source, pair in zip(sentences.sources, pairs, strict=True) if pair[0] != pair[1]
-        ]
-        if strict and different and not _tied(model, different):
-            source, theirs, ours = different[0]
-            raise UserError(
-                f"{name} search of the exported model gives {theirs} for {source}, generate() gives {ours}. {_REPORT}"
-            )
+        for source, (theirs, ours) in zip(sentences.sources, pairs, strict=True):
+            if strict and theirs != ours and not _tied(model, source, theirs, ours):
+                raise UserError(f"{name} search gives {theirs} for {source}, generate() gives {ours}. {_REPORT}")
     return report
 
 
-def _tied(model: Any, different: list[tuple[list[int], list[int], list[int]]]) -> bool:
-    """Returns whether both of every pair of translations have the same mean log probability."""
+def _tied(model: Any, source: list[int], *translations: list[int]) -> bool:
+    """Returns whether both translations have the same mean log probability."""
     start = model.config.decoder_start_token_id
-    for source, *pair in different:
-        theirs, ours = (log_probabilities(model, [source], [[start, *ids]])[0].mean().item() for ids in pair)
-        if not abs(theirs - ours) <= _TOLERANCE:
-            return False
-    return True
+    theirs, ours = (log_probabilities(model, [source], [[start, *ids]])[0].mean().item() for ids in translations)
+    return abs(theirs - ours) <= _TOLERANCE

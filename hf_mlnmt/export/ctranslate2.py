@@ -1,7 +1,5 @@
 """CTranslate2 as a format to export to: which systems it takes, and the check that it computes what generate() does."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ import torch
 
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.export.check import LENGTH, Search, Sentences, check_scores, compare_searches
+from hf_mlnmt.export.check import LENGTH, compare
 from hf_mlnmt.generation.ctranslate2 import Request, Translator, lacks, single_decoder
 from hf_mlnmt.generation.ctranslate2 import write as write_model
 
@@ -45,12 +43,11 @@ def check(folder: Path, model: Any, tokenizers: Tokenizers, dtype: str) -> dict[
     """
     # A CPU has no float16 arithmetic: the rounded weights, computed in float32.
     translator = Translator(folder, model, tokenizers, "int8" if dtype == "int8" else "float32")
-    sentences, strict = Sentences.of(model, tokenizers), dtype == "float32"
-    scores = translator.log_probabilities(sentences.sources, [ids[1:] for ids in sentences.targets])
-    difference = check_scores(list(map(torch.tensor, scores)), model, sentences, strict)
-    searches = []
-    for name, beams in (("greedy", 1), ("beam 4", 4)):
-        rows = translator.search(sentences.sources, Request(beams, 1, 1.0, LENGTH, (), None))
-        searches.append(Search(name, beams, [best for (best,) in rows]))
-    agreement = compare_searches(model, sentences, searches, strict)
-    return {"largest_difference_of_log_probabilities": difference, **agreement}
+
+    def scores(sources: list[list[int]], targets: list[list[int]]) -> list[torch.Tensor]:
+        return list(map(torch.tensor, translator.log_probabilities(sources, [ids[1:] for ids in targets])))
+
+    def search(sources: list[list[int]], beams: int) -> list[list[int]]:
+        return [best for (best,) in translator.search(sources, Request(beams, 1, 1.0, LENGTH, (), None))]
+
+    return compare(model, tokenizers, scores, search, strict=dtype == "float32")

@@ -3,8 +3,6 @@
 A model with multi-level supervision also becomes a model with one decoder: the main one, or an auxiliary by itself.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 from collections.abc import Callable
 from pathlib import Path
@@ -29,11 +27,8 @@ from hf_mlnmt.model_folder import (
 def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int | None = None) -> Path:
     """Writes a plain model folder with one decoder of a model with auxiliary decoders.
 
-    Args:
-        model: folder of the model.
-        output: folder to write; one that is there is replaced.
-        auxiliary: the encoder layer whose auxiliary decoder to take, with the encoder up to there (thesis on joint
-            attention, table 4.7); None: the main decoder, whose outputs stay the same.
+    auxiliary: the encoder layer whose auxiliary decoder to take, with the encoder up to there (thesis on joint
+    attention, table 4.7); None: the main decoder, whose outputs stay the same.
 
     Raises: UserError for other models, an auxiliary that there is not, and the main decoder of a model with AIF.
     """
@@ -83,16 +78,13 @@ def export(
 ) -> Exported:
     """Writes the model for another engine into `output`, checked against generate(), or leaves nothing behind.
 
-    The folder also holds the tokenizers, the text processing, the generation config, and export.json: what was made, by
-    which versions, and how it compared.
+    The folder also holds the tokenizers and export.json: what was made, by which versions, and how it compared.
 
     Args:
-        model: a model folder or Hub name.
         output: the folder to make; an earlier export there is replaced, anything else is refused.
         to: "ctranslate2" (the baseline; multi-level supervision without fusion, as its main decoder), "onnx", or
             "marian" (MarianMTModel of Transformers: the baseline, post-norm).
         dtype: "float32", "float16" or "int8": how the weights are kept; ONNX and Marian are float32.
-        tell: called with a line for the user at each stage.
 
     Raises: UserError when the engine cannot run the model, a package is missing, or the outputs are not the model's.
     """
@@ -136,25 +128,19 @@ def _check_translates(name: str) -> None:
         return
     check_config(folder / CONFIG)
     if (kind := auto_class_of(folder)) != "AutoModelForSeq2SeqLM":
-        what = "an encoder that predicts hidden tokens" if kind == "AutoModelForMaskedLM" else "a language model"
         raise UserError(
-            f"{name}: is {what} ({kind}); export writes translation models. It runs wherever Transformers does; fused "
-            "into a translation model (hf-mlnmt model fuse) it is searched by this package."
+            f"{name}: is a model of one language ({kind}); export writes translation models. It runs wherever "
+            "Transformers does; fused into a translation model (hf-mlnmt model fuse) it is searched by this package."
         )
 
 
 def _check_request(to: str, dtype: str) -> None:
-    if to not in FORMATS:
-        raise UserError(f"--format {to}: unknown{suggest(to, FORMATS)}; known: {', '.join(FORMATS)}.")
-    if dtype not in DTYPES:
-        raise UserError(f"--dtype {dtype}: unknown{suggest(dtype, DTYPES)}; known: {', '.join(DTYPES)}.")
-    if to == "onnx" and dtype != "float32":
-        raise UserError(
-            f"--dtype {dtype}: ONNX is exported in float32. Round it afterwards with ONNX Runtime's own tool, "
-            "onnxruntime.quantization.quantize_dynamic."
-        )
-    if to == "marian" and dtype != "float32":
-        raise UserError(f"--dtype {dtype}: Marian is exported in float32; from_pretrained(..., dtype=...) rounds it.")
+    for option, value, known in (("--format", to, FORMATS), ("--dtype", dtype, DTYPES)):
+        if value not in known:
+            raise UserError(f"{option} {value}: unknown{suggest(value, known)}; known: {', '.join(known)}.")
+    if to != "ctranslate2" and dtype != "float32":
+        after = {"onnx": "onnxruntime.quantization.quantize_dynamic", "marian": "from_pretrained(..., dtype=...)"}
+        raise UserError(f"--dtype {dtype}: {to} is exported in float32; {after[to]} rounds it afterwards.")
     if missing := [package for package in FORMATS[to] if not _version(package)]:
         raise UserError(f"--format {to} needs {', '.join(missing)}: pip install 'hf-mlnmt[export]'.")
 

@@ -4,8 +4,7 @@ Marian's layers are the baseline's, post-norm. Its positions have the sines in t
 whose sines and cosines alternate computes the same with its dimensions in another order, so every tensor is permuted.
 """
 
-from __future__ import annotations
-
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from transformers import MarianConfig, MarianMTModel
 from hf_mlnmt.convert.checkpoint import FAIRSEQ_DECODER, FAIRSEQ_ENCODER, stacks
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.export.check import Search, Sentences, check_scores, compare_searches, generate, log_probabilities
+from hf_mlnmt.export.check import compare, generate, log_probabilities
 
 _SAME = (
     "vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads",
@@ -40,10 +39,7 @@ def exportable(model: Any) -> Any:
     }
     for name, values in wanted.items():
         if (value := getattr(config, name)) not in values:
-            raise UserError(
-                f"{name}={value!r}: Marian in Transformers has {name}={values[0]!r} alone, so this model cannot be "
-                "exported to it."
-            )
+            raise UserError(f"{name}={value!r}: cannot be exported to Marian, which has {name}={values[0]!r} alone.")
     return model
 
 
@@ -98,10 +94,4 @@ def check(folder: Path, model: Any, tokenizers: Tokenizers) -> dict[str, Any]:
     Returns: the differences, for the record. Raises: UserError if anything differs by more than rounding.
     """
     marian = MarianMTModel.from_pretrained(folder, dtype=model.dtype).eval()
-    sentences = Sentences.of(model, tokenizers)
-    scores = log_probabilities(marian, sentences.sources, sentences.targets)
-    searches = [Search(n, k, generate(marian, sentences.sources, k)) for n, k in (("greedy", 1), ("beam 4", 4))]
-    return {
-        "largest_difference_of_log_probabilities": check_scores(scores, model, sentences, strict=True),
-        **compare_searches(model, sentences, searches, strict=True),
-    }
+    return compare(model, tokenizers, partial(log_probabilities, marian), partial(generate, marian))

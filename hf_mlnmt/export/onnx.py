@@ -5,12 +5,9 @@ the source, and what else the decoder reads. decoder.onnx: decoder_input_ids (ba
 past_* -> logits (batch, 1, vocabulary), present_*: what the next step takes as past_*. Before the first step past_* are
 zeros of the shape that the graph names, its axis `past` of length 0. Where beams move, past_* move with them.
 
-Both are traced by torch.onnx.export from `Encode` and `Decode`, which know nothing of the architectures: whatever
-tensors the layers of a cache hold is state. optimum's exporters are for Transformers 4; those of Transformers itself
-are not in every release that this package takes.
+Both are traced from `Encode` and `Decode`, which know nothing of the architectures: whatever tensors the layers of a
+cache hold is state. optimum's exporters are for Transformers 4; Transformers' own are not in every release.
 """
-
-from __future__ import annotations
 
 import copy
 import logging
@@ -24,16 +21,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.export.check import (
-    LENGTH,
-    Search,
-    Sentences,
-    check_scores,
-    compare_searches,
-    ends_of,
-    of_tokens,
-    until_end,
-)
+from hf_mlnmt.export.check import LENGTH, compare, ends_of, of_tokens, until_end
 from hf_mlnmt.generation.batches import pad
 from hf_mlnmt.model_folder import first_line
 
@@ -46,18 +34,6 @@ class Sizes(NamedTuple):
     past: int
 
 
-class Slot(NamedTuple):
-    """A tensor of a cache: `cache` 0 is the decoder's own (past), 1 the source's."""
-
-    cache: int
-    layer: int
-    name: str
-
-
-def caches_of(cache: Any) -> list[Any]:
-    return [cache.self_attention_cache, cache.cross_attention_cache]
-
-
 class Sample:
     """Some real steps of the model: what its encoder returns, what its cache holds, and inputs to trace with.
 
@@ -65,8 +41,8 @@ class Sample:
     """
 
     def __init__(self, model: Any, sizes: Sizes):
-        rows = min(model.config.vocab_size, model.config.decoder_vocab_size)
-        generator = torch.Generator().manual_seed(1)
+        config, generator = model.config, torch.Generator().manual_seed(1)
+        rows = min(config.vocab_size, config.decoder_vocab_size)
         self.input_ids = torch.randint(rows, (sizes.batch, sizes.source), generator=generator)
         self.attention_mask = torch.ones_like(self.input_ids)
         self.attention_mask[0, -2:] = 0
@@ -75,46 +51,45 @@ class Sample:
         encoded = model.get_encoder()(self.input_ids, self.attention_mask)
         self.encoder_class: Any = type(encoded)
         self.encoder_names = [name for name, value in encoded.items() if torch.is_tensor(value)]
-        config = model.config
         self.cache = EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config))
-        model.model(
-            attention_mask=self.attention_mask,
-            decoder_input_ids=prefix,
-            encoder_outputs=encoded,
-            cache=self.cache,
-            use_cache=True,
-        )
-        slots = [
-            Slot(number, index, name)
-            for number, cache in enumerate(caches_of(self.cache))
-            for index, layer in enumerate(cache.layers)
-            for name, value in sorted(vars(layer).items())
-            if isinstance(value, Tensor)
-        ]
-        self.past_slots = [slot for slot in slots if slot.cache == 0]
-        self.source_slots = [slot for slot in slots if slot.cache == 1]
-        self.past = read(self.cache, self.past_slots)
-        self.source = [*(encoded[name] for name in self.encoder_names), *read(self.cache, self.source_slots)]
+        step(model, self.attention_mask, prefix, encoded, self.cache)
+        self.past = states_of(self.cache.self_attention_cache)
+        self.source = [encoded[name] for name in self.encoder_names] + states_of(self.cache.cross_attention_cache)
 
     def cache_with(self, past: list[Tensor], source: list[Tensor] | None = None) -> EncoderDecoderCache:
         """Makes a cache like the sample's of these states; without `source` the source has not been read yet."""
-        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        for holder, old in zip(caches_of(cache), caches_of(self.cache), strict=True):
-            holder.layers = [copy.copy(layer) for layer in old.layers]
-        cache.is_updated = dict.fromkeys(self.cache.is_updated, source is not None)
-        layers: list[Any] = cache.cross_attention_cache.layers
-        for layer in layers:
+        own, cross = DynamicCache(), DynamicCache()
+        own.layers = _layers(self.cache.self_attention_cache, past)
+        cross.layers = _layers(self.cache.cross_attention_cache, source)
+        for layer in cross.layers:
             layer.is_initialized = source is not None
-        for slot, state in zip(self.past_slots, past, strict=True):
-            setattr(caches_of(cache)[0].layers[slot.layer], slot.name, state)
-        for slot, state in zip(self.source_slots, source or [], strict=source is not None):
-            setattr(caches_of(cache)[1].layers[slot.layer], slot.name, state)
+        cache = EncoderDecoderCache(own, cross)
+        cache.is_updated = dict.fromkeys(self.cache.is_updated, source is not None)
         return cache
 
 
-def read(cache: EncoderDecoderCache, slots: list[Slot]) -> list[Tensor]:
-    """Returns the tensors that a cache holds in `slots`."""
-    return [getattr(caches_of(cache)[slot.cache].layers[slot.layer], slot.name) for slot in slots]
+def step(model: Any, mask: Tensor, target_ids: Tensor, encoded: Any, cache: EncoderDecoderCache) -> Any:
+    """Lets the model without its projection read target tokens, which its cache then holds."""
+    inputs = {"attention_mask": mask, "decoder_input_ids": target_ids, "encoder_outputs": encoded}
+    return model.model(**inputs, cache=cache, use_cache=True)
+
+
+def states_of(cache: Any) -> list[Tensor]:
+    """Returns the tensors that the layers of a cache hold."""
+    return [getattr(layer, name) for layer in cache.layers for name in _names(layer)]
+
+
+def _names(layer: Any) -> list[str]:
+    return sorted(name for name, value in vars(layer).items() if isinstance(value, Tensor))
+
+
+def _layers(cache: Any, states: list[Tensor] | None) -> list[Any]:
+    """Returns copies of a cache's layers, of other states if there are any."""
+    copies = [copy.copy(layer) for layer in cache.layers]
+    places = [(layer, name) for layer in copies for name in _names(layer)]
+    for (layer, name), state in zip(places, states or [], strict=states is not None):
+        setattr(layer, name, state)
+    return copies
 
 
 class Encode(nn.Module):
@@ -137,15 +112,10 @@ class Encode(nn.Module):
             past.append(torch.zeros(shape, dtype=state.dtype))
         cache = self.sample.cache_with(past)
         encoded = self.model.get_encoder()(input_ids, attention_mask)
-        self.model.model(
-            attention_mask=attention_mask,
-            decoder_input_ids=torch.full_like(input_ids[:, :1], self.model.config.decoder_start_token_id),
-            encoder_outputs=encoded,
-            cache=cache,
-            use_cache=True,
-        )
+        start = torch.full_like(input_ids[:, :1], self.model.config.decoder_start_token_id)
+        step(self.model, attention_mask, start, encoded, cache)
         outputs = [encoded[name] for name in self.sample.encoder_names]
-        states = [*outputs, *read(cache, self.sample.source_slots)]
+        states = [*outputs, *states_of(cache.cross_attention_cache)]
         return [states[index] for index in self.wanted]
 
 
@@ -161,14 +131,10 @@ class Decode(nn.Module):
     ) -> tuple[Tensor, list[Tensor]]:
         names = self.sample.encoder_names
         cache = self.sample.cache_with(past, source[len(names) :])
-        result = self.model(
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            encoder_outputs=self.sample.encoder_class(**dict(zip(names, source, strict=False))),
-            cache=cache,
-            use_cache=True,
-        )
-        return result.logits, read(cache, self.sample.past_slots)
+        encoded = self.sample.encoder_class(**dict(zip(names, source, strict=False)))
+        inputs = {"attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids, "encoder_outputs": encoded}
+        logits = self.model(**inputs, cache=cache, use_cache=True).logits
+        return logits, states_of(cache.self_attention_cache)
 
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
@@ -256,13 +222,16 @@ def check(folder: Path, model: Any, tokenizers: Tokenizers) -> dict[str, Any]:
     """
     from hf_mlnmt.export.onnx_graphs import OnnxGraphs
 
-    graphs, sentences, padding = OnnxGraphs(folder), Sentences.of(model, tokenizers), model.config.pad_token_id or 0
-    input_ids, mask = (tensor.numpy() for tensor in pad(sentences.sources, padding))
-    given = pad(sentences.targets, padding)[0][:, :-1]
-    state = graphs.start(input_ids, mask)
-    logits = torch.stack([torch.from_numpy(graphs.step(tokens.numpy(), state)) for tokens in given.unbind(1)], dim=1)
-    difference = check_scores(of_tokens(logits, sentences.targets), model, sentences, strict=True)
-    rows = graphs.greedy(input_ids, mask, model.config.decoder_start_token_id, ends_of(model), LENGTH).tolist()
-    greedy = Search("greedy", 1, [until_end(row, ends_of(model)) for row in rows])
-    agreement = compare_searches(model, sentences, [greedy], strict=True)
-    return {"largest_difference_of_log_probabilities": difference, **agreement}
+    graphs, padding = OnnxGraphs(folder), model.config.pad_token_id or 0
+
+    def scores(sources: list[list[int]], targets: list[list[int]]) -> list[Tensor]:
+        state = graphs.start(*(tensor.numpy() for tensor in pad(sources, padding)))
+        steps = pad(targets, padding)[0][:, :-1].unbind(1)
+        return of_tokens(torch.stack([torch.from_numpy(graphs.step(ids.numpy(), state)) for ids in steps], 1), targets)
+
+    def search(sources: list[list[int]], beams: int) -> list[list[int]]:
+        inputs, ends = (tensor.numpy() for tensor in pad(sources, padding)), ends_of(model)
+        rows = graphs.greedy(*inputs, model.config.decoder_start_token_id, ends, LENGTH).tolist()
+        return [until_end(row, ends) for row in rows]
+
+    return compare(model, tokenizers, scores, search, widths=[1])

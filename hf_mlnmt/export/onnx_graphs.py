@@ -3,8 +3,6 @@
 An example to start from in other languages; `hf-mlnmt export` checks every export with it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checks that a folder loads again in fresh processes, with the package and without, and computes the same."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -28,14 +26,9 @@ _LENGTH = 12
 
 
 def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: tuple[str, ...]) -> None:
-    """Refuses a folder that does not load again, or computes something else than `model` with its tokenizer does.
+    """Refuses a folder that does not load again, or computes something else than what it was made from.
 
-    Args:
-        folder: the finished folder.
-        model, tokenizers: what it was made from, with the generation config that it was saved with.
-        ways: "package" and/or "remote-code" (see reload.py); the processes run side by side.
-
-    Raises: UserError.
+    ways: "package" and/or "remote-code" (see reload.py); the processes run side by side.
     """
     names, auto_class = _languages(model), auto_class_of(folder)
     if auto_class == "AutoModelForSeq2SeqLM":
@@ -116,10 +109,8 @@ def _start(folder: Path, work: Path, way: str, probe: dict[str, Any]) -> subproc
 
 def _compare(folder: str | Path, way: str, expected: dict[str, Tensor], reloaded: dict[str, Tensor]) -> None:
     for name, tensor in expected.items():
-        other = reloaded[name]
-        if tensor.shape != other.shape:
-            raise UserError(f"{folder}: loaded again ({way}), {name} is of another shape: {tuple(other.shape)}.")
-        difference = (tensor.double() - other.double()).abs().max().item()
+        same = tensor.shape == reloaded[name].shape
+        difference = (tensor.double() - reloaded[name].double()).abs().max().item() if same else float("inf")
         if not difference <= (_TOLERANCE if name == "logits" else 0):
             raise UserError(
                 f"{folder}: loaded again ({way}), its {name} differ by {difference:g} from the model it was made from. "

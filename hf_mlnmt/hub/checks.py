@@ -5,9 +5,7 @@ Seq2SeqTrainer.evaluate() writes every default of generate() into a model's gene
 published, it would cut every translation short.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import GenerationConfig
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import check_folder_name
 from hf_mlnmt.model_folder import CARD, CONFIG, GENERATION_CONFIG, TOKEN_IDS, auto_class_of, read_part
 from hf_mlnmt.reports.facts import front_matter
 from hf_mlnmt.reports.paths import SECRET, find_paths, machine_roots
@@ -27,13 +26,9 @@ KEPT = (
 )
 """Every other key of a generation config is left out; so are kept keys that only say generate()'s default."""
 _DEFAULTS: dict[str, Any] = {
-    "num_beams": 1,
-    "length_penalty": 1.0,
-    "early_stopping": False,
-    "no_repeat_ngram_size": 0,
-    "repetition_penalty": 1.0,
-    "renormalize_logits": False,
-    "length_normalization": "generate",
+    **dict.fromkeys(("length_penalty", "repetition_penalty"), 1.0),
+    **dict.fromkeys(("early_stopping", "renormalize_logits"), False),
+    **{"num_beams": 1, "no_repeat_ngram_size": 0, "length_normalization": "generate"},
 }
 STOCK_LENGTHS = (20, 21)
 """max_length that nobody chose: Transformers' default, without and with the start token."""
@@ -76,13 +71,22 @@ _TEXT_SUFFIXES = {".json", ".md", ".py", ".txt", ".yaml", ".yml", ".jsonl", ".to
 _NEEDED = (CONFIG, GENERATION_CONFIG, CARD)
 
 
+def check_replaceable(folder: Path, what: str, names: Collection[str], suffixes: Collection[str] = ()) -> None:
+    """Raises UserError for a folder that holds anything but what an earlier `what` holds, which would be deleted."""
+    check_folder_name(folder)
+    inside = sorted(folder.iterdir()) if folder.is_dir() else []
+    for path in inside:
+        if path.name not in names and not (path.is_file() and path.suffix in suffixes):
+            raise UserError(
+                f"{folder}: holds '{path.name}', which no {what} has and which would be deleted. Choose a new or empty "
+                "folder."
+            )
+
+
 def check_folder(folder: str | Path, *origins: str | Path) -> None:
     """Refuses a folder that is not fit to publish, naming everything that is wrong with it.
 
-    Args:
-        origins: folders of this machine whose paths must not appear (home, working and temporary folder never may).
-
-    Raises: UserError.
+    origins: folders of this machine whose paths must not appear (home, working and temporary folder never may).
     """
     folder = Path(folder)
     problems, roots = [*_missing(folder), *_configs(folder)], machine_roots(folder, *origins)
@@ -128,7 +132,9 @@ def _file(path: Path, folder: Path, roots: Sequence[str]) -> Iterator[str]:
         return
     with path.open("rb") as stream:
         start = stream.read(4)
-    if path.suffix in _PICKLE_SUFFIXES or _is_pickle(start):
+    # As pickles of protocol 2 to 5 begin, and a zip, which torch.save writes.
+    pickled = start[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05") or start == b"PK\x03\x04"
+    if path.suffix in _PICKLE_SUFFIXES or pickled:
         yield f"{name}: may hold a pickle, which can run code when it is loaded"
     if path.suffix in _TEXT_SUFFIXES:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -136,8 +142,3 @@ def _file(path: Path, folder: Path, roots: Sequence[str]) -> Iterator[str]:
             yield f"{name}: holds paths of this machine: {', '.join(paths[:3])}"
         if SECRET.search(text):
             yield f"{name}: holds a Hugging Face token. Revoke it: it may have been seen already"
-
-
-def _is_pickle(start: bytes) -> bool:
-    """Returns whether a file begins as a pickle of protocol 2 to 5, or a zip (what torch.save writes)."""
-    return start[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05") or start == b"PK\x03\x04"

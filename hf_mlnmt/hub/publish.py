@@ -1,19 +1,16 @@
 """Publication: a complete Hub-style folder from a trained model folder, checked before it takes its place."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of, load_tokenizers
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import atomic_folder, check_folder_name, read_json, write_json, write_text
+from hf_mlnmt.files import atomic_folder, read_json, write_json, write_text
 from hf_mlnmt.hub.check_reload import check_loading
-from hf_mlnmt.hub.checks import check_folder, clean_generation_config
+from hf_mlnmt.hub.checks import check_folder, check_replaceable, clean_generation_config
 from hf_mlnmt.model_folder import (
     CARD,
     CONFIG,
@@ -63,22 +60,17 @@ def build_folder(
 ) -> Published:
     """Writes everything that a Hub repository of the model needs into `target`, checked, or leaves nothing behind.
 
-    Weights as safetensors, config (use_cache on, auto_map), clean generation config, tokenizers, text processing, the
-    model's code, results.json, its run's curves.png, README.md. The same input gives the same bytes, so that an upload
-    can go on.
+    The same input gives the same bytes, so that an upload can go on.
 
     Args:
         model: a model folder: a run's average/ or best/, or any folder of a Transformers encoder-decoder.
         target: the folder to make; an earlier publication there is replaced, anything else is refused.
         name: what the card calls it and its examples load; default: the name of `target`.
         licence: of the weights, as the Hub spells it (apache-2.0 ...), or other:NAME; default: not recorded.
-        languages: (source, target) codes; default: those of the results.
-        results: a results file; default: results.json in the model folder.
+        languages, results: default: those of the results; results.json in the model folder.
         space: the Space that shows it, as owner/name; the card links to it.
-        dtype: "bfloat16" or "float16", which weights are rounded to and stored in; they are computed with in the type
-            of the config, as before. Default: as they are.
+        dtype: "bfloat16" or "float16", which weights are rounded to and stored in. Default: as they are.
         confirm_licence: take a licence that gives more than that of the data or of the model that was begun with.
-        tell: called with a line for the user at each stage.
 
     Raises: UserError when the model is not complete, its licence gives what the data's does not, it does not load
         again, or something in it must not go out.
@@ -91,12 +83,28 @@ def build_folder(
     _check_target(source, target)
     tell(f"loading {source}")
     network, tokenizers = _load(source)
-    if dtype:
-        _round(network, dtype)
-    facts, warnings = _facts(source, network, tokenizers, name or target.resolve().name, licence, languages, results)
-    facts = replace(facts, space=space, rounded=dtype)
+    weights = _round(network, dtype) if dtype else None
+    path = Path(results) if results else source / RESULTS
+    recorded = load_results(path) if results or path.is_file() else {}
+    folders = [source, *([source.resolve().parent] if source.resolve().name in MODELS_OF_A_RUN else [])]
+    facts = Facts(
+        name=name or target.resolve().name,
+        config=network.config,
+        model_class=type(network),
+        results=[recorded] if recorded else [],
+        generation=network.generation_config.to_diff_dict() if network.can_generate() else {},
+        languages=languages or languages_of_results(recorded),
+        codes=tuple(languages_of(tokenizers.source)),
+        licence=licence,
+        separate_tokenizers=not tokenizers.joint,
+        language_tokenizers=bool(tokenizers.each),
+        processing=hide_paths(read_part(source, TEXT_PROCESSING)),
+        curves=next((folder / CURVES for folder in folders if (folder / CURVES).is_file()), None),
+        space=space,
+        rounded=dtype,
+    )
     with atomic_folder(target) as new:
-        _write_model(network, new, dtype)
+        _write_model(network, new, weights)
         tokenizers.save(new)
         if facts.results:
             write_json(new / RESULTS, facts.results[0])
@@ -107,7 +115,7 @@ def build_folder(
         ways = ("package", "remote-code") if facts.carries_code else ("package",)
         tell(f"loading the new folder again in a fresh process ({' and '.join(ways)})")
         check_loading(new, network, tokenizers, ways)
-    return Published(target, warnings, facts)
+    return Published(target, list(_warnings(facts, path, parameters_by_part(network)["total"])), facts)
 
 
 def _check_licence(licence: str | None) -> None:
@@ -172,18 +180,9 @@ def _check_target(source: Path, target: Path) -> None:
     here, there = source.resolve(), target.resolve()
     if here == there or there in here.parents or here in there.parents:
         raise UserError(f"{target}: lies in or around the model folder {source}. Choose another folder for --output.")
-    check_folder_name(target)
-    if target.is_dir() and (foreign := sorted(path.name for path in target.iterdir() if not _is_ours(path))):
-        raise UserError(
-            f"{target}: holds '{foreign[0]}', which no publication has and which would be deleted. Choose a new or "
-            "empty folder for --output."
-        )
+    check_replaceable(target, "publication", _OURS, _OUR_SUFFIXES)
     if target.is_dir() and any(target.iterdir()) and not (target / CONFIG).is_file():
         raise UserError(f"{target}: is not empty and holds no model. Choose a new or empty folder for --output.")
-
-
-def _is_ours(path: Path) -> bool:
-    return path.name in _OURS or (path.is_file() and path.suffix in _OUR_SUFFIXES)
 
 
 def _load(source: Path) -> tuple[Any, Tokenizers]:
@@ -202,50 +201,16 @@ def _load(source: Path) -> tuple[Any, Tokenizers]:
     return model, load_tokenizers(source)
 
 
-def _round(model: Any, dtype: str) -> None:
-    """Rounds the weights to a type that is stored in fewer bits."""
+def _round(model: Any, dtype: str) -> dict[str, Any]:
+    """Rounds the weights to a type of fewer bits, and returns them in it; one of several names stays one tensor."""
     import torch
 
-    for name, weight in model.state_dict().items():
-        weight.copy_(weight.to(getattr(torch, dtype)))
+    named, stored = model.state_dict(), {}
+    for name, weight in named.items():
+        weight.copy_(stored.setdefault(weight.data_ptr(), weight.to(getattr(torch, dtype))))
         if not weight.isfinite().all():
             raise UserError(f"{name} has values that {dtype} does not hold: say bfloat16, or store it as it is.")
-
-
-def _facts(
-    source: Path,
-    model: Any,
-    tokenizers: Tokenizers,
-    name: str,
-    licence: str | None,
-    languages: tuple[str, str] | None,
-    results: str | Path | None,
-) -> tuple[Facts, list[str]]:
-    path = Path(results) if results else source / RESULTS
-    recorded = load_results(path) if results or path.is_file() else {}
-    parameters = parameters_by_part(model)
-    facts = Facts(
-        name=name,
-        config=model.config,
-        model_class=type(model),
-        results=[recorded] if recorded else [],
-        generation=model.generation_config.to_diff_dict() if model.can_generate() else {},
-        languages=languages or languages_of_results(recorded),
-        codes=tuple(languages_of(tokenizers.source)),
-        licence=licence,
-        separate_tokenizers=not tokenizers.joint,
-        language_tokenizers=bool(tokenizers.each),
-        processing=hide_paths(read_part(source, TEXT_PROCESSING)),
-        parameters=parameters,
-        curves=_curves(source),
-    )
-    return facts, list(_warnings(facts, path, parameters["total"]))
-
-
-def _curves(source: Path) -> Path | None:
-    """Finds the picture of the training, in the folder of the run whose model this is, or of a publication."""
-    folders = [source, *([source.resolve().parent] if source.resolve().name in MODELS_OF_A_RUN else [])]
-    return next((folder / CURVES for folder in folders if (folder / CURVES).is_file()), None)
+    return {name: stored[weight.data_ptr()] for name, weight in named.items()}
 
 
 def _warnings(facts: Facts, path: Path, parameters: int) -> Iterator[str]:
@@ -272,19 +237,12 @@ def _point_to_code(config: Any, model_class: Any = None) -> None:
         }
 
 
-def _write_model(model: Any, folder: Path, dtype: str | None = None) -> None:
+def _write_model(model: Any, folder: Path, weights: dict[str, Any] | None = None) -> None:
     """Writes weights, config and generation config; where Transformers lacks the model, its code."""
-    import torch
     from transformers.utils import logging
 
     _point_to_code(model.config, type(model))
     for config in model.config.members() if hasattr(model.config, "members") else ():
         _point_to_code(config)
     logging.disable_progress_bar()
-    weights = None
-    if dtype:
-        # A weight that has several names stays one tensor, or it would be stored under each of them.
-        named = model.state_dict()
-        stored = {weight.data_ptr(): weight.to(getattr(torch, dtype)) for weight in named.values()}
-        weights = {name: stored[weight.data_ptr()] for name, weight in named.items()}
     model.save_pretrained(folder, state_dict=weights)

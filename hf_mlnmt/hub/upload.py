@@ -4,10 +4,9 @@ huggingface_hub's upload_folder skips files that are committed and data that is 
 repository, branch or pull request for all attempts, trying again, and saying clearly what is wrong.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +41,12 @@ def push(
     """Uploads a folder that `build_folder` made; returns the address where it now is.
 
     Args:
-        repo_id: "owner/name"; made when it does not exist (not with `create_pr`).
+        repo_id, revision: "owner/name" and a branch; made when they do not exist (not with `create_pr`).
         private: of a new repository; None leaves it to the owner's default.
         create_pr: into a pull request instead; an open one of an interrupted upload is continued.
-        revision: a branch; made when it does not exist.
-        space: whether the folder is a gradio Space, and no model.
+        space: the folder is a gradio Space, and no model.
         token: default: HF_TOKEN or the one stored by `hf auth login`.
         attempts: how often to try when the network fails on the way, waiting longer each time.
-        api: an HfApi, for tests.
 
     Raises: UserError: no token, no network, no permission, a wrong name, an upload that did not end.
     """
@@ -60,18 +57,30 @@ def push(
 
         api = HfApi(token=token, library_name="hf_mlnmt")
     message = message or f"Publish {repo_id.split('/')[-1]} with hf_mlnmt"
-    user = _ask(lambda: api.whoami(), repo_id)["name"]
     kind = {"repo_type": "space"} if space else {}
-    if not create_pr:
-        sdk = {"space_sdk": "gradio"} if space else {}
-        _ask(lambda: api.create_repo(repo_id, private=private, exist_ok=True, **kind, **sdk), repo_id)
+
+    def ask(method: Callable[..., Any], **how: Any) -> Any:
+        try:
+            return method(repo_id, **how, **kind)
+        except (HTTPError, OSError) as error:
+            raise _explain(error, repo_id) from error
+
     if create_pr:
-        revision = _ask(lambda: _pull_request(api, repo_id, user, message, kind), repo_id)
-    elif revision:
-        _ask(lambda: api.create_branch(repo_id, branch=revision, exist_ok=True, **kind), repo_id)
-    _upload(api, Path(folder), repo_id, revision, message, attempts, tell, kind)
-    _check_arrival(api, Path(folder), repo_id, revision, kind)
-    return _address(api, f"spaces/{repo_id}" if space else repo_id, revision)
+        revision = f"refs/pr/{ask(_pull_request, api=api, title=message)}"
+    else:
+        ask(api.create_repo, private=private, exist_ok=True, **({"space_sdk": "gradio"} if space else {}))
+        if revision:
+            ask(api.create_branch, branch=revision, exist_ok=True)
+    upload = partial(api.upload_folder, repo_id=repo_id, folder_path=Path(folder), revision=revision, **kind)
+    _persist(partial(upload, commit_message=message), repo_id, attempts, tell)
+    # A large folder arrives in several commits.
+    here = {path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file()}
+    if lacking := sorted(here - set(ask(api.list_repo_files, revision=revision))):
+        raise UserError(f"{repo_id}: {', '.join(lacking)} did not arrive. Run the same command again to go on.")
+    address = f"{getattr(api, 'endpoint', 'https://huggingface.co')}/{'spaces/' if space else ''}{repo_id}"
+    if create_pr:
+        return f"{address}/discussions/{str(revision).rsplit('/', 1)[-1]}"
+    return address + (f"/tree/{revision}" if revision else "")
 
 
 def check_repository(repo_id: str, option: str = "--push") -> None:
@@ -93,41 +102,25 @@ def check_ready(repo_id: str, token: str | None = None) -> None:
 
     check_repository(repo_id)
     if HF_HUB_OFFLINE:
-        raise UserError(
-            "offline mode is on (HF_HUB_OFFLINE), so nothing can be pushed. Unset it, or give --output FOLDER."
-        )
+        raise UserError("offline mode is on (HF_HUB_OFFLINE): unset it to push, or give --output FOLDER.")
     if not (token or get_token()):
         raise UserError(f"no Hugging Face token found, so nothing can be pushed to {repo_id}. {_TOKEN_HELP}")
 
 
-def _ask(call: Callable[[], Any], repo_id: str) -> Any:
-    try:
-        return call()
-    except (HTTPError, OSError) as error:
-        raise _explain(error, repo_id) from error
-
-
-def _pull_request(api: Any, repo_id: str, user: str, message: str, kind: dict[str, str]) -> str:
-    """Returns the branch of our open pull request of this title, or of a new one: upload_folder would open more."""
+def _pull_request(repo_id: str, api: Any, title: str, **kind: str) -> int:
+    """Returns the number of our open pull request of this title, or of a new one: upload_folder would open more."""
+    user = api.whoami()["name"]
     for discussion in api.get_repo_discussions(repo_id, author=user, discussion_type="pull_request", **kind):
-        if discussion.title == message and discussion.status in ("open", "draft"):
-            return f"refs/pr/{discussion.num}"
-    return f"refs/pr/{api.create_pull_request(repo_id, title=message, **kind).num}"
+        if discussion.title == title and discussion.status in ("open", "draft"):
+            return discussion.num
+    return api.create_pull_request(repo_id, title=title, **kind).num
 
 
-def _upload(
-    api: Any,
-    folder: Path,
-    repo_id: str,
-    revision: str | None,
-    message: str,
-    attempts: int,
-    tell: Callable[[str], None],
-    kind: dict[str, str],
-) -> None:
+def _persist(upload: Callable[[], Any], repo_id: str, attempts: int, tell: Callable[[str], None]) -> None:
+    """Tries an upload again when the network fails."""
     for attempt in range(1, attempts + 1):
         try:
-            api.upload_folder(repo_id=repo_id, folder_path=folder, revision=revision, commit_message=message, **kind)
+            upload()
             return
         except (HTTPError, OSError, RuntimeError) as error:  # RuntimeError: the xet client's
             if attempt == attempts or _status(error) in _PERMANENT or isinstance(error, OfflineModeIsEnabled):
@@ -135,14 +128,6 @@ def _upload(
             wait = 2**attempt
             tell(f"upload interrupted ({first_line(error)}); going on in {wait} seconds ({attempt} of {attempts})")
             time.sleep(wait)
-
-
-def _check_arrival(api: Any, folder: Path, repo_id: str, revision: str | None, kind: dict[str, str]) -> None:
-    """Checks that no file is missing: a large folder arrives in several commits."""
-    there = set(_ask(lambda: api.list_repo_files(repo_id, revision=revision, **kind), repo_id))
-    here = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    if lacking := sorted(here - there):
-        raise UserError(f"{repo_id}: {', '.join(lacking)} did not arrive. Run the same command again to go on.")
 
 
 def _status(error: BaseException) -> int | None:
@@ -164,10 +149,3 @@ def _explain(error: BaseException, repo_id: str, unfinished: bool = False) -> Us
     if status is not None:
         return UserError(f"{repo_id}: the Hub answered {status}: {first_line(error)}.{resume}")
     return UserError(f"{repo_id}: the Hub cannot be reached ({first_line(error)}). Check the network.{resume}")
-
-
-def _address(api: Any, repo_id: str, revision: str | None) -> str:
-    endpoint = getattr(api, "endpoint", "https://huggingface.co")
-    if revision and revision.startswith("refs/pr/"):
-        return f"{endpoint}/{repo_id}/discussions/{revision.rsplit('/', 1)[-1]}"
-    return f"{endpoint}/{repo_id}" + (f"/tree/{revision}" if revision else "")

@@ -1,14 +1,7 @@
-"""The model card, README.md, a template filled with Facts. Its numbers stand in results.json or in a config.
+"""The model card, README.md: templates filled with Facts. Its numbers stand in results.json or in a config.
 
-| part of a card | made by |
-| --- | --- |
-| the YAML on top, which the Hub searches | `metadata`, `front_matter`; of each test set the first metric, a line each |
-| code that runs as it is, beside the model or online | card_code.jinja |
-| of a model of one language: task, perplexities | `what_it_is`, `perplexity_table` |
-| the system beside others, at a comparison's own budget | `side_by_side` |
+Of each test set the first metric stands in the YAML on top too, a line each, which the Hub searches.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
@@ -22,19 +15,10 @@ from hf_mlnmt.evaluation.comparison import Comparison
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.evaluation.significance import LEGEND
 from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER, auto_class_of_config
-from hf_mlnmt.reports.comparison_page import detail, same_for_all
+from hf_mlnmt.reports.comparison_page import detail, is_trained
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.language_names import example, language_name
-from hf_mlnmt.reports.tables import (
-    MISSING,
-    Score,
-    facts_table,
-    score_tables,
-    scores_of,
-    show,
-    significance_tables,
-    template,
-)
+from hf_mlnmt.reports.tables import MISSING, Score, facts_table, score_tables, scores_of, show, template
 from hf_mlnmt.table import Number, Table, markdown_text
 
 PIPELINE_TAGS = {"AutoModelForCausalLM": "text-generation", "AutoModelForMaskedLM": "fill-mask"}
@@ -44,16 +28,6 @@ _NUMBERS = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_t
 def auto_class_of_facts(facts: Facts) -> str:
     """Returns the name of the Auto class that loads the model."""
     return auto_class_of_config({**facts.config.to_dict(), "architectures": [facts.model_class.__name__]})
-
-
-def what_it_is(facts: Facts) -> tuple[str, str]:
-    """Returns a sentence, and the part of a translation model that begins with it."""
-    if auto_class_of_facts(facts) == "AutoModelForMaskedLM":
-        what = "Predicts hidden tokens of a text: the encoder of a translation model, pre-trained (encoder-cloze)."
-        return what, "encoder"
-    if hasattr(facts.config, "encoder_layers"):
-        return "Predicts the next token: the encoder of a translation model, pre-trained (encoder-lm).", "encoder"
-    return "Predicts the next token: a language model, the decoder of a translation model by itself.", "decoder"
 
 
 def perplexity_table(results: Mapping[str, Any]) -> Table | None:
@@ -67,24 +41,6 @@ def perplexity_table(results: Mapping[str, Any]) -> Table | None:
         for test, numbers in tests.items()
     ]
     return Table(["test set", *(Number(name.replace("_", " ")) for name in shown)], rows)
-
-
-def side_by_side(facts: Facts) -> list[dict[str, Any]]:
-    """Returns the comparisons that the system is part of, as card.md.jinja takes them."""
-    stem = facts.name
-    return [
-        {
-            "name": name,
-            "role": "the baseline" if comparison.baseline == stem else f"compared with `{comparison.baseline}`",
-            "what_is_the_same": same_for_all(comparison, facts.own_budget),
-            "table": _rows(comparison, stem),
-            "tested": stem in comparison.tests,
-            "systems": len(comparison.tests),
-            "note": comparison.note,
-            "seeds": len(comparison.runs[stem]),
-        }
-        for name, comparison in facts.comparisons.items()
-    ]
 
 
 def _rows(comparison: Comparison, stem: str) -> Table:
@@ -180,16 +136,9 @@ def _eval_result(facts: Facts, score: Score) -> EvalResult:
     )
 
 
-TEMPLATE, TEMPLATE_OF_TEXT = "card.md.jinja", "card_text.md.jinja"
-_RUN = {
-    "command": "command",
-    "seed": "seed",
-    "budget": "budget",
-    "parameters": "parameters",
-    "steps_per_second": "optimizer steps a second",
-    "checkpoints": "weights are of step(s)",
-    "versions": "versions",
-}
+_RUN = {name: name for name in ("command", "seed", "budget", "parameters")}
+_RUN |= {"steps_per_second": "optimizer steps a second", "checkpoints": "weights are of step(s)"}
+_RUN["versions"] = "versions"
 
 
 def build_card(facts: Facts) -> str:
@@ -203,24 +152,23 @@ def build_card(facts: Facts) -> str:
         "shape": _shape(facts.config),
         "auto_class": auto_class,
         "modules": _of_modules(facts.config),
+        "language_name": language_name,
         "sentence": example(facts.languages[0]),
         "tokenizers": LANGUAGE_TOKENIZERS,
         "target_tokenizer": TARGET_TOKENIZER,
         "data_table": _data(facts),
         "training_tables": [_training(result) for result in facts.results],
     }
-    if auto_class != "AutoModelForSeq2SeqLM":  # a language model, or an encoder with a projection
-        what, part = what_it_is(facts)
-        scored = perplexity_table(facts.results[0]) if facts.results else None
-        return template(TEMPLATE_OF_TEXT).render(content, what=what, part=part, perplexity_table=scored)
+    translates = auto_class == "AutoModelForSeq2SeqLM"  # else a language model, or an encoder with a projection
     settings = {key: value for key, value in facts.generation.items() if key != "transformers_version"}
-    return template(TEMPLATE).render(
+    return template("card.md.jinja" if translates else "card_text.md.jinja").render(
         content,
-        direction=markdown_text(_direction(facts)),
+        perplexity_table=perplexity_table(facts.results[0]) if facts.results else None,
+        markdown=markdown_text,
         domain=markdown_text(str(facts.data.get("name") or "")),
         score_tables=score_tables(facts.results),
-        significance_tables=significance_tables(facts.results),
-        comparisons=side_by_side(facts),
+        rows=_rows,
+        is_trained=is_trained,
         legend=LEGEND,
         show=lambda value: markdown_text(show(value)),
         generation=markdown_text(", ".join(f"`{key}={value!r}`" for key, value in settings.items())),
@@ -239,34 +187,11 @@ def _one_line(value: Any) -> Any:
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", value).replace("`", "'").replace("](", "] (")
 
 
-def _direction(facts: Facts) -> str:
-    source, target = facts.languages
-    if modules := _of_modules(facts.config):
-        into = "them" if modules[0] == modules[1] else _listed(modules[1])
-        return (
-            f"from each of {_listed(modules[0])} into any of {into}, named by `source_language` and `target_language`"
-        )
-    if facts.codes:
-        names = ", ".join(f"{language_name(code)} (`<2{code}>`)" for code in facts.codes)
-        return f"into {names}, named by a code before the source"
-    if source and source == target:
-        return (
-            f"distorted {language_name(source)} ({source}) back into what it was: it is what a translation begins with"
-        )
-    if source and target:
-        return f"{language_name(source)} ({source}) to {language_name(target)} ({target})"
-    return f"one language into another (languages: {MISSING})"
-
-
 def _of_modules(config: Any) -> tuple[list[str], list[str]] | None:
     """Returns source and target languages of a model with modules for several; None for any other."""
     if not hasattr(config, "source_languages") or config.is_pair:
         return None
     return config.source_languages, config.target_languages
-
-
-def _listed(codes: list[str]) -> str:
-    return ", ".join(f"{language_name(code)} ({code})" for code in codes)
 
 
 def _shape(config: Any) -> str:

@@ -1,7 +1,5 @@
 """Comparisons made of what a user gives and kept in a folder; evaluation/comparison.py says what one holds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -48,8 +46,7 @@ def add_runs(
     """Adds runs to a comparison and tests every system against the baseline; what is there already is kept.
 
     Args:
-        runs: of any seeds, or folders of runs of training. The first is one of the baseline's, unless `output` has a
-            baseline already. Unfinished ones are passed over, to be added by a later call.
+        runs: of any seeds, or folders of runs of training; the baseline's first. Unfinished ones are passed over.
         output: folder of the comparison; None: nothing is written.
         data: folder of the raw references of runs of training, as for training.
         methods: the runs may differ in recipe, data and budget too; of a comparison that is there, it is known.

@@ -52,11 +52,6 @@ for (const button of document.querySelectorAll(".legend button")) {
   });
 }
 
-// Attention maps.
-byId("map")?.addEventListener("change", (event) => {
-  for (const one of document.querySelectorAll("[data-map]")) one.hidden = one.dataset.map !== event.target.value;
-});
-
 // Sentences.
 const PAGE = 25;
 let shown = PAGE;

@@ -2,13 +2,9 @@
 
 Markdown: tables of what the comparison's files hold, and nothing else. HTML: one file that fetches nothing, with plots,
 and with what is known of the translations themselves: scores by source length, faulty outputs, every sentence with its
-chrF, curves of the training, maps of attention.
+chrF, curves of the training.
 """
 
-from __future__ import annotations
-
-import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +15,6 @@ from jinja2.utils import htmlsafe_json_dumps
 from hf_mlnmt.analysis.curves import FILE as METRICS
 from hf_mlnmt.analysis.curves import Metrics, dev_scores, label, read_metrics, series
 from hf_mlnmt.analysis.outputs import OutputAnalysis
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.comparison import Comparison, read_comparison, score_text, scores_are
 from hf_mlnmt.evaluation.results import versions
 from hf_mlnmt.evaluation.runs import changed_keys
@@ -28,7 +23,7 @@ from hf_mlnmt.evaluation.significance import LEGEND, TOO_FEW
 from hf_mlnmt.files import file_name
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.paths import hide_paths
-from hf_mlnmt.reports.svg import Point, attention_map, forest, lines
+from hf_mlnmt.reports.svg import Point, forest, lines
 from hf_mlnmt.reports.tables import MISSING, show, template
 from hf_mlnmt.table import Number, Table, markdown_text
 from hf_mlnmt.zoo.records import BASE, records_root
@@ -42,12 +37,15 @@ def comparison_page(
     """Returns the page as Markdown. own_budget: of the baseline's recipe. sections: Markdown behind the overview."""
     page = template("comparison_page.md.jinja").render(
         comparison=comparison,
-        heading=_heading(comparison),
-        same=same_for_all(comparison, own_budget),
-        blocks=[overview(comparison).markdown(), *_notes(comparison), *sections],
-        trained=_trained(comparison),
+        own_budget=own_budget,
+        overview=overview(comparison),
+        notes=_notes(comparison),
+        sections=sections,
+        trained=is_trained(comparison),
         changes=_changes(comparison),
         detail_table=detail_table,
+        language_name=language_name,
+        missing=MISSING,
         show=show,
         legend=LEGEND,
     )
@@ -70,45 +68,9 @@ def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] |
     return read_recipe(path).to_dict()["budget"] if path is not None else None
 
 
-def _trained(comparison: Comparison) -> bool:
+def is_trained(comparison: Comparison) -> bool:
     """Returns whether all runs say how they were trained; files of translations do not."""
     return all("recipe" in run for runs in comparison.runs.values() for run in runs.values())
-
-
-def _heading(comparison: Comparison) -> str:
-    results = comparison.first
-    if not _trained(comparison):
-        return f"Systems side by side: {', '.join(results['scores'])}"
-    languages = results["languages"]
-    direction = f"{language_name(languages['source'])} to {language_name(languages['target'])}"
-    what = "Methods" if comparison.methods else "Systems"
-    return f"{what} side by side: {(results.get('data') or {}).get('name') or MISSING}, {direction}"
-
-
-def same_for_all(comparison: Comparison, own_budget: Mapping[str, Any] | None) -> str:
-    """Says what the systems of a comparison share, and how their budget compares with the recipe's own."""
-    seeds = list(comparison.runs[comparison.baseline])
-    which = f"seed ({seeds[0]})" if len(seeds) == 1 else f"seeds ({', '.join(map(str, seeds))}; a run for each)"
-    if not _trained(comparison):
-        runs = "one run" if len(seeds) == 1 else f"{len(seeds)} runs"
-        return f"Every system has translated the same test sets; the baseline has {runs}."
-    budget = comparison.first.get("budget") or {}
-    counts = {"steps": ",", "epochs": ".1f", "target_tokens": ","}
-    known = [f"{budget[key]:{form}} {key}" for key, form in counts.items() if budget.get(key) is not None]
-    shown = ", ".join(known).replace("_", " ")
-    text = f"Every system was trained with the same recipe, data, {which} and budget: {shown}."
-    if comparison.methods:
-        text = f"The rows are ways to train one model, {which}; the baseline has {shown}. What else a row has is below."
-    fewer = [name for name, runs in comparison.runs.items() if len(runs) < len(seeds)]
-    if fewer:
-        text += f" Not all seeds are there yet of {', '.join(f'`{name}`' for name in fewer)}."
-    steps = (own_budget or {}).get("steps")
-    if steps and steps > (budget.get("steps") or steps) and not comparison.methods:
-        text += (
-            f" That is a small budget (the recipe's own is {steps:,} steps): it compares how far the systems come with "
-            "it, not what they reach."
-        )
-    return text
 
 
 def overview(comparison: Comparison) -> Table:
@@ -120,21 +82,17 @@ def overview(comparison: Comparison) -> Table:
     for system, runs in comparison.runs.items():
         cells = [with_difference(comparison, system, *test) for test in comparison.places]
         parameters = show(next(iter(runs.values())).get("parameters"))
-        known = [parameters, minutes_of(runs)] if _trained(comparison) else []
+        known = [parameters, minutes_of(runs)] if is_trained(comparison) else []
         rows.append([f"`{system}`", *known, str(len(runs)), *cells])
-    facts = ["parameters", "CPU minutes", "seeds"] if _trained(comparison) else ["runs"]
+    facts = ["parameters", "CPU minutes", "seeds"] if is_trained(comparison) else ["runs"]
     return Table(["system", *map(Number, facts), *columns], rows)
 
 
-def _notes(comparison: Comparison) -> list[str]:
-    """Returns what results files note of their budgets (`budget.note`, written by hand): a block, or none."""
-    lines = [
-        f"- `{system}`, seed {seed}: {run['budget']['note']}"
-        for system, runs in comparison.runs.items()
-        for seed, run in runs.items()
-        if (run.get("budget") or {}).get("note")
-    ]
-    return ["Notes on the budgets:\n\n" + "\n".join(lines)] if lines else []
+def _notes(comparison: Comparison) -> list[tuple[str, int, str]]:
+    """Returns (system, seed, note) of what results files note of their budgets (`budget.note`, written by hand)."""
+    runs = [(system, seed, run) for system, by_seed in comparison.runs.items() for seed, run in by_seed.items()]
+    budgets = [(system, seed, run.get("budget") or {}) for system, seed, run in runs]
+    return [(system, seed, budget["note"]) for system, seed, budget in budgets if budget.get("note")]
 
 
 def minutes_of(runs: Mapping[int, Mapping[str, Any]]) -> str:
@@ -188,45 +146,40 @@ def detail(comparison: Comparison, system: str, test_set: str, protocol: str, me
     return scores, f"{tested['difference']:+.2f}{comparison.mark(*place)}", p_values
 
 
-def _changes(comparison: Comparison) -> list[str]:
-    """Lists of each method the keys of the recipe that are not the baseline's, and its steps; [] for systems."""
+def _changes(comparison: Comparison) -> dict[str, tuple[str, list[str]]]:
+    """Returns of each method its steps and the keys of the recipe that are not the baseline's; {} for systems."""
     from hf_mlnmt.recipe.schema import default_keys
 
-    if not comparison.methods or not _trained(comparison):
-        return []
-    lines, defaults = ["What each row has that the baseline has not:"], default_keys()
-    for system, runs in comparison.runs.items():
-        if system != comparison.baseline:
-            run = next(iter(runs.values()))
-            changed = [*changed_keys(run, comparison.first, defaults), *run.get("made_by", [])]
-            steps = (run.get("budget") or {}).get("steps")
-            lines.append(f"- `{system}` ({show(steps)} steps): {'; '.join(changed) or 'nothing'}")
-    return lines
+    if not comparison.methods or not is_trained(comparison):
+        return {}
+    defaults, changes = default_keys(), {}
+    for system in [name for name in comparison.runs if name != comparison.baseline]:
+        run = next(iter(comparison.runs[system].values()))
+        changed = [*changed_keys(run, comparison.first, defaults), *run.get("made_by", [])]
+        changes[system] = show((run.get("budget") or {}).get("steps")), changed or ["nothing"]
+    return changes
 
 
 FIRST_RUN = "Lengths, outputs and sentences are of the first run of each system."
-NO_SOURCES = "no --source: no lengths, no statistics of outputs"
 Curves = Mapping[str, Metrics]
 """Of systems whose run is known."""
-Maps = Mapping[str, Mapping[str, Mapping[str, Any]]]
 Analyses = Mapping[str, OutputAnalysis]
 """Of test sets whose translations are there; of all the same systems."""
 
 
-def html_page(
-    comparison: Comparison, analyses: Analyses, *, title: str, curves: Curves | None = None, maps: Maps | None = None
-) -> str:
-    """Returns the page as HTML. curves: {system: metrics}, of `curves_of`; maps: of `read_maps`."""
+def html_page(comparison: Comparison, analyses: Analyses, *, title: str, curves: Curves | None = None) -> str:
+    """Returns the page as HTML. curves: {system: metrics}, of `curves_of`."""
     known = [analysis for analysis in analyses.values() if analysis.sources is not None]
-    notes = [] if known or not analyses else [NO_SOURCES]
+    notes = [] if known or not analyses else ["no --source: no lengths, no statistics of outputs"]
     return template("comparison_page.html.jinja", autoescape=True).render(
         title=hide_paths(title),
         data=htmlsafe_json_dumps(_data(analyses), ensure_ascii=False),
-        baseline=comparison.baseline,
-        others=len(comparison.tests),
+        comparison=comparison,
+        trained=is_trained(comparison),
         what=scores_are(comparison),
-        about=[same_for_all(comparison, None), *(block.replace("`", "") for block in _notes(comparison))],
-        overview=_html(overview(comparison)) if _trained(comparison) else None,
+        note_lines=_notes(comparison),
+        trained_systems=list(curves or {}),
+        overview=overview(comparison).html().replace("`", "") if is_trained(comparison) else None,
         changes=_changes(comparison),
         systems=list(next(iter(analyses.values())).outputs) if analyses else [],
         sections=[_section(comparison, *place) for place in comparison.places],
@@ -236,12 +189,7 @@ def html_page(
         statistics={
             _suffix(test, analyses): _statistics(analysis) for test, analysis in analyses.items() if analysis.statistics
         },
-        trained=list(curves or {}),
         curves=_curves(curves or {}),
-        maps={
-            what: {name: attention_map(label=f"attention of {name}", **map_) for name, map_ in systems.items()}
-            for what, systems in (maps or {}).items()
-        },
         notes=[*notes, *([FIRST_RUN] if comparison.several and analyses else []), *filter(None, [comparison.note])],
         legend=LEGEND,
         settings={
@@ -249,11 +197,6 @@ def html_page(
             "versions": ", ".join(f"{name} {number}" for name, number in versions().items()),
         },
     )
-
-
-def _html(table: Table) -> str:
-    plain = [[cell.replace("`", "") for cell in row] for row in table.rows]
-    return Table(table.columns, plain).html()
 
 
 def _suffix(test: str, analyses: Analyses) -> str:
@@ -386,42 +329,3 @@ def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]
         if logged := [folder for folder in folders if (folder / METRICS).is_file()]:
             curves[name] = read_metrics(logged[0])
     return curves
-
-
-def read_maps(folder: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """Reads {title of a map: {system: {rows, columns, values}}} as `hf-mlnmt analyse attention -w maps` wrote it.
-
-    Raises: UserError when there is none, or it is broken.
-    """
-    paths = sorted(Path(folder).glob("maps.*.json"))
-    if not paths:
-        raise UserError(
-            f"{folder}: no maps there. Make them: hf-mlnmt analyse attention MODELS -s FILE -w maps -o {folder}"
-        )
-    maps: dict[str, dict[str, dict[str, Any]]] = {}
-    for path in paths:
-        try:
-            cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
-            for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
-                cells.setdefault((row["map"], row["system"]), []).append(row)
-            for (name, system), of_map in cells.items():
-                maps.setdefault(f"{path.name.split('.')[1]}, {name}", {})[system] = _map(of_map)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"{path}: not what `hf-mlnmt analyse attention -w maps` writes ({error!r}).") from error
-    return maps
-
-
-def _map(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Makes a map of its cells: names of rows and columns, values (rows, columns)."""
-    rows = {cell["row"]: cell["from"] for cell in cells}
-    columns = {cell["column"]: cell["to"] for cell in cells}
-    weights = {(cell["row"], cell["column"]): cell["weight"] for cell in cells}
-    if not all(map(math.isfinite, weights.values())):
-        raise ValueError("weights that are no numbers")
-    if not all(isinstance(name, str) for name in [*rows.values(), *columns.values()]):
-        raise TypeError("names that are no text")
-    return {
-        "rows": [rows[y] for y in sorted(rows)],
-        "columns": [columns[x] for x in sorted(columns)],
-        "values": [[weights.get((y, x), 0.0) for x in sorted(columns)] for y in sorted(rows)],
-    }

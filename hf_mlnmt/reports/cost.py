@@ -1,11 +1,8 @@
 """Costs of systems beside a baseline: parameters, operations, memory, speed of training and of decoding.
 
-Weights and sentences are random: no cost depends on what a model has learnt. All systems do the same steps on the same
-sentences. Speed is measured by turns: contestants run A B A C A B A C ..., and each ratio is to the baseline's turn
-right before.
+Weights and sentences are random, and the same for all. Speed is measured by turns: contestants run A B A C A B A C ...,
+and each ratio is to the baseline's turn right before.
 """
-
-from __future__ import annotations
 
 import os
 import statistics
@@ -99,10 +96,9 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Work:
-    """The work that is measured.
+    """The work that is measured: `steps` of training of so many target `tokens`; decoding of a `batch` with `beams`.
 
-    tokens: of the targets in a training step; steps: a turn of training, their sentences `length` long on average.
-    batch, length, beams: of decoding. keep: models stay in memory between turns; without, each turn builds its own.
+    keep: models stay in memory between turns; without, each turn builds its own.
     """
 
     vocabulary: int = 8000

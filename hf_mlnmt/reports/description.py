@@ -4,8 +4,6 @@ Of a model folder, a Hub name, or a config as those in modeling/; the parameters
 and of weights names and shapes are compared with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,11 +37,7 @@ _HIDDEN = {"transformers_version", "auto_map", "architectures", "model_type", "d
 def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
     """Returns the description as JSON: name, architecture, parameters, config, tokenizers, generation, results.
 
-    Args:
-        target: a model folder, a Hub name, a record's name <setup>/<system>, or the path of a config.
-        revision: of a Hub name.
-
-    Raises: UserError when it is none of these, or is broken.
+    Raises: UserError for what is no model folder, Hub name (of a revision), record's name <setup>/<system>, or config.
     """
     path = Path(target)
     if not path.exists():
@@ -55,9 +49,7 @@ def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
         return {"name": str(target), **_architecture(read_config(path)), **_training([])}
     folder = fetch_small_files(target, revision=revision)
     if not (folder / CONFIG).is_file():
-        raise UserError(
-            f"{target}: no config.json there. Give a model folder, a Hub name, or a record, <setup>/<system>."
-        )
+        raise UserError(f"{target}: no config.json there. Give a model folder, a Hub name, or a record.")
     results = load_results(folder / RESULTS) if (folder / RESULTS).is_file() else {}
     config = read_config(folder)
     return {
@@ -159,8 +151,8 @@ def render_machine(machine: Mapping[str, Any]) -> list[Table]:
     return [_pairs("machine", facts), Table(columns, rows, "products of linear layers, GFLOP/s")]
 
 
-def render(description: Mapping[str, Any], whole: bool = False) -> list[Table]:
-    """Returns what to print, in order. whole: of many test sets also the signatures, of many training corpora each."""
+def render(description: Mapping[str, Any]) -> list[Table]:
+    """Returns what to print, in order; of many test sets and training corpora less than the JSON says."""
     needs = "needs the package or remote code" if description["needs_package_or_remote_code"] else "in Transformers"
     kind = f"{description['architecture']} ({description['model_type']}), {needs}"
     problem = {key: description[key] for key in ("problem",) if key in description}
@@ -176,20 +168,20 @@ def render(description: Mapping[str, Any], whole: bool = False) -> list[Table]:
     for name in ("processing", "generation"):
         if description.get(name):
             blocks.append(_pairs(name, description[name]))
-    blocks += _results(description["results"], whole)
+    blocks += _results(description["results"])
     return blocks
 
 
-def _results(results: list[Mapping[str, Any]], whole: bool) -> Iterator[Table]:
+def _results(results: list[Mapping[str, Any]]) -> Iterator[Table]:
     if not results:
         yield _pairs("results", {"": MISSING})
     for result in results:
         facts = {key: value for key, value in result.items() if key != "scores"}
         data = facts.get("data")
-        if not whole and isinstance(data, Mapping) and len(corpora := data.get("train") or ()) > FEW:
+        if isinstance(data, Mapping) and len(corpora := data.get("train") or ()) > FEW:
             facts["data"] = {**data, "train": f"{len(corpora)} corpora"}
         yield _pairs("training", facts)
-    if not whole and max((len(result.get("scores", {})) for result in results), default=0) > FEW:
+    if max((len(result.get("scores", {})) for result in results), default=0) > FEW:
         yield from _short_scores(list(scores_of(results)))
         return
     for table in score_tables(results):
@@ -207,7 +199,7 @@ def _short_scores(scores: Sequence[Score]) -> Iterator[Table]:
             rows.setdefault((score.test_set, score.seed), {})[score.metric] = f"{score.score:.2f}"
         cells = [[test, show(seed), *(row.get(metric, "") for metric in metrics)] for (test, seed), row in rows.items()]
         columns = ["test set", "seed", *(Number(with_arrow(metric)) for metric in metrics)]
-        yield Table(columns, cells, f"scores, {title(protocol, own)}", "with signatures: --all")
+        yield Table(columns, cells, f"scores, {title(protocol, own)}", "with signatures: --json")
 
 
 def _parameters(description: Mapping[str, Any]) -> Table:
@@ -224,8 +216,5 @@ def _parameters(description: Mapping[str, Any]) -> Table:
 
 
 def _pairs(heading: str, facts: Mapping[str, Any]) -> Table:
-    rows = []
-    for name, value in facts.items():
-        text = value if isinstance(value, str) else show(value)
-        rows.append([str(name), "none" if text == MISSING and not isinstance(value, str) else text])
-    return Table(["", ""], rows, heading)
+    shown = {name: value if isinstance(value, str) else show(value, "none") for name, value in facts.items()}
+    return Table(["", ""], [[str(name), text] for name, text in shown.items()], heading)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from huggingface_hub import metadata_load
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.results import languages_of_test, read_results
@@ -50,8 +51,6 @@ class Facts:
     """Whether every language has one of its own, in tokenizers/."""
     processing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """text_processing.json."""
-    parameters: Mapping[str, int] = field(default_factory=dict)
-    """By part, see parameters.py."""
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
     """Comparisons with other systems, by their names under results/."""
     curves: Path | None = None
@@ -114,15 +113,10 @@ def _absurd(value: Any, place: str = "") -> Iterator[str]:
 
 def front_matter(card: Path) -> dict[str, Any]:
     """Returns the YAML metadata at the top of a card, {} where there is none."""
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    parts = text.split("---\n", 2)
-    if len(parts) < 3 or parts[0].strip():
-        return {}
     try:
-        content = yaml.safe_load(parts[1])
-    except yaml.YAMLError:
+        return (metadata_load(card) if card.is_file() else None) or {}
+    except (ValueError, yaml.YAMLError):  # no UTF-8 is a ValueError too
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def languages_of_results(results: Mapping[str, Any]) -> tuple[str | None, str | None]:

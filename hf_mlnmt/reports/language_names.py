@@ -1,7 +1,5 @@
 """Names of languages in English, and sentences to try a model with."""
 
-from __future__ import annotations
-
 _NAMES = """ar Arabic|bg Bulgarian|cs Czech|da Danish|de German|el Greek|en English|es Spanish|et Estonian|fi Finnish|
 fr French|gl Galician|he Hebrew|hi Hindi|hr Croatian|hu Hungarian|id Indonesian|it Italian|ja Japanese|ko Korean|
 lt Lithuanian|lv Latvian|nl Dutch|no Norwegian|pl Polish|pt Portuguese|ro Romanian|ru Russian|sk Slovak|sl Slovenian|

@@ -1,7 +1,5 @@
 """Parameters of a model by part: embeddings, encoder, decoder, output projection, and whatever a family adds."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

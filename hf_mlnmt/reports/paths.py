@@ -1,7 +1,5 @@
 """Paths of this machine in texts that are published: hidden where we write them, searched for where others do."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tempfile

@@ -1,9 +1,7 @@
-"""Plots as SVG text for pages: points with intervals, lines, maps. Colours are the page's: classes s0 to s6, m0 to m3.
+"""Plots as SVG text for pages: points with intervals, and lines. Colours are the page's: classes s0 to s6, d0 to d3.
 
 The elements are in svg.jinja. Every mark has a <title>, which a browser shows under the pointer and a reader reads out.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
@@ -58,12 +56,6 @@ def lines(series: Mapping[str, Mapping[float, float]], label: str, x_label: str,
     ]
     marks = [(across(place), name) for place, name in enumerate(names)] or across.ticks(",")
     return str(_plots().lines(label, x_label, drawn, up.ticks(), marks, height, WIDTH))
-
-
-def attention_map(values: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str], label: str) -> str:
-    """Draws weights 0 to 1 (rows, columns) as squares, the darker the larger."""
-    left, top = (round(LETTER * max(map(len, names)) + 10, 1) for names in (rows, columns))
-    return str(_plots().attention_map(label, values, rows, columns, left, top, 16))
 
 
 class Scale:

@@ -1,8 +1,5 @@
 """The results of a sweep: every run's scores, means and standard deviations over seeds, as rows, table and figures."""
 
-from __future__ import annotations
-
-import json
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +11,9 @@ from hf_mlnmt.analysis.figures import COLOURS, COLUMN, PAGE, look, new_figure, s
 from hf_mlnmt.analysis.study import write_rows
 from hf_mlnmt.evaluation.results import read_results
 from hf_mlnmt.evaluation.scores import with_arrow
+from hf_mlnmt.files import read_json
 from hf_mlnmt.model_folder import RESULTS
+from hf_mlnmt.reports.comparison_page import mean_text
 from hf_mlnmt.reports.tables import scores_of
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training.sweep import Job, State, as_yaml
@@ -92,12 +91,13 @@ class Group:
     parameters: int | None = None
     scores: dict[Column, list[float]] = field(default_factory=dict)
 
-    def spread(self, column: Column) -> Spread | None:
-        """Returns mean, deviation and scores of a column; None where nothing is scored yet."""
-        scores = self.scores.get(column)
-        if not scores:
-            return None
-        return Spread(statistics.fmean(scores), statistics.stdev(scores) if len(scores) > 1 else None, scores)
+    @property
+    def spreads(self) -> dict[Column, Spread]:
+        """Returns mean, deviation and scores of what is scored."""
+        return {
+            column: Spread(statistics.fmean(scores), statistics.stdev(scores) if len(scores) > 1 else None, scores)
+            for column, scores in self.scores.items()
+        }
 
 
 @dataclass
@@ -152,22 +152,17 @@ def _point_name(stem: str, stems: Collection[str], point: Mapping[str, Any]) -> 
 
 def read_sweep(root: str | Path, jobs: Sequence[Job], states: Mapping[str, State]) -> Sweep:
     """Reads a sweep with the results of its finished runs. UserError for a results file that is none."""
-    results = {}
-    for job in jobs:
-        if states[job.name].kind == "finished":
-            path = Path(root) / job.name / RESULTS
-            read_results(path)
-            results[job.name] = json.loads(path.read_text(encoding="utf-8"))
-    return Sweep(jobs, states, results)
+    paths = {job.name: Path(root) / job.name / RESULTS for job in jobs if states[job.name].kind == "finished"}
+    for path in paths.values():
+        read_results(path)
+    return Sweep(jobs, states, {name: read_json(path) for name, path in paths.items()})
 
 
 def columns_of(groups: Sequence[Group], metric: str = "BLEU") -> list[Column]:
     """Returns test sets with their first protocol that has the metric."""
     columns: dict[str, Column] = {}
-    for group in groups:
-        for column in group.scores:
-            if column[2] == metric:
-                columns.setdefault(column[0], column)
+    for column in (column for group in groups for column in group.scores if column[2] == metric):
+        columns.setdefault(column[0], column)
     return list(columns.values())
 
 
@@ -175,38 +170,28 @@ def sweep_table(sweep: Sweep) -> Table:
     """Makes a row for each point: finished runs, parameters, mean and standard deviation of BLEU on each test set."""
     groups = sweep.groups()
     scored = columns_of(groups)
-    heads = [f"{test}\n{with_arrow(metric)} {protocol}" for test, protocol, metric in scored]
     rows = []
     for group in groups:
-        cells = [_cell(group.spread(column)) for column in scored]
+        cells = [mean_text(group.scores[column]) if column in group.scores else "" for column in scored]
         done = max(map(len, group.scores.values()), default=0)
         size = f"{group.parameters / 1e6:.2f} M" if group.parameters else ""
         rows.append([group.name, f"{done} of {group.runs}", size, *cells])
-    columns = ["", Number("runs"), Number("parameters"), *map(Number, heads)]
+    heads = [f"{test}\n{with_arrow(metric)} {protocol}" for test, protocol, metric in scored]
+    columns = ["", *map(Number, ["runs", "parameters", *heads])]
     return Table(columns, rows, "sweep", "Mean ± standard deviation over seeds, of the runs that are finished.")
-
-
-def _cell(spread: Spread | None) -> str:
-    if spread is None:
-        return ""
-    return f"{spread.mean:.2f}" + (f" ± {spread.deviation:.2f}" if spread.deviation is not None else "")
 
 
 def write_sweep(sweep: Sweep, root: str | Path, settings: Mapping[str, Any]) -> list[Path]:
     """Writes sweep.json (rows and means) and sweep.csv; with a run that is finished, sweep.png and sweep.svg."""
-    groups = sweep.groups()
-    means = [{"name": group.name, "recipe": group.stem, "point": group.point, **_means(group)} for group in groups]
+    groups, means, keys = sweep.groups(), [], ("test_set", "protocol", "metric")
+    for group in groups:
+        scores = [{**dict(zip(keys, column)), **spread._asdict()} for column, spread in group.spreads.items()]
+        about = {"name": group.name, "recipe": group.stem, "point": group.point, "runs": group.runs}
+        means.append({**about, "parameters": group.parameters, "scores": scores})
     paths = write_rows(root, STEM, STEM, sweep.rows(), dict(settings), means=means)
     if columns_of(groups):
         paths += figures.save(sweep_figure(groups), root, STEM)
     return paths
-
-
-def _means(group: Group) -> dict[str, Any]:
-    keys = ("test_set", "protocol", "metric")
-    spreads = [(column, group.spread(column)) for column in group.scores]
-    scores = [{**dict(zip(keys, column)), **spread._asdict()} for column, spread in spreads if spread is not None]
-    return {"runs": group.runs, "parameters": group.parameters, "scores": scores}
 
 
 def sweep_figure(groups: Sequence[Group]) -> Any:
@@ -217,14 +202,13 @@ def sweep_figure(groups: Sequence[Group]) -> Any:
     stems = {group.stem for group in groups}
     rows: dict[str, dict[str, Spread]] = {}
     lines: dict[str, dict[str, dict[float, Spread]]] = {}
-    for column in scored:
-        for group in groups:
-            if spread := group.spread(column):
-                rows.setdefault(column[0], {})[group.name] = spread
-                if key is not None:
-                    rest = {name: value for name, value in group.point.items() if name != key}
-                    series = lines.setdefault(column[0], {}).setdefault(_point_name(group.stem, stems, rest), {})
-                    series[float(group.point[key])] = spread
+    places = [(group, column, group.spreads[column]) for column in scored for group in groups if column in group.scores]
+    for group, (test, *_), spread in places:
+        rows.setdefault(test, {})[group.name] = spread
+        if key is not None:
+            rest = {name: value for name, value in group.point.items() if name != key}
+            series = lines.setdefault(test, {}).setdefault(_point_name(group.stem, stems, rest), {})
+            series[float(group.point[key])] = spread
     return spread_rows(rows, label) if key is None else value_curves(lines, key, label)
 
 

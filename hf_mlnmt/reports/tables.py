@@ -1,7 +1,5 @@
 """Tables of results: what is recorded and nothing else; "not recorded" where a fact is missing. Templates of pages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -10,8 +8,7 @@ from typing import Any, NamedTuple
 import jinja2
 
 from hf_mlnmt.evaluation.scores import title_of, with_arrow
-from hf_mlnmt.evaluation.significance import TOO_FEW
-from hf_mlnmt.table import Number, Table, markdown_text
+from hf_mlnmt.table import Number, Table
 
 MISSING = "not recorded"
 DEV = ("val", "dev")  # what development sets are called; other test sets are reported
@@ -57,40 +54,15 @@ def score_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
     return list(tables.values())
 
 
-def significance_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Makes a table of the paired tests in results for each test set and protocol, which its title names."""
-    names = ("difference", "p (sacreBLEU's bootstrap)", "p (sacreBLEU's randomisation)")
-    columns = ["system", "metric", *(Number(name) for name in names)]
-    tables = []
-    for result in results:
-        for test_set, protocols in _items(result.get("significance")):
-            for protocol, tests in _items(protocols):
-                if rows := list(_significance_rows(tests)):
-                    against = f"against `{tests.get('baseline', MISSING)}`:"
-                    tables.append(Table(columns, rows, markdown_text(f"{test_set}, protocol {protocol}, {against}")))
-    return tables
-
-
-def _significance_rows(tests: Any) -> Iterator[list[str]]:
-    for system, metrics in _items(dict(_items(tests)).get("systems")):
-        for metric, entry in _items(metrics):
-            entry = dict(_items(entry))
-            p_values = [entry.get(name, MISSING) for name in ("paired_bootstrap", "approximate_randomisation")]
-            difference = entry.get("difference")
-            number = f"{difference:+.2f}" if isinstance(difference, int | float) else MISSING
-            shown = [TOO_FEW if p is None else f"{p:.4f}" if isinstance(p, int | float) else MISSING for p in p_values]
-            yield [system, metric, number, *shown]
-
-
-def facts_table(facts: Mapping[str, Any], title: str = "") -> Table:
+def facts_table(facts: Mapping[str, Any]) -> Table:
     """Makes two columns without a head, a row for each fact; nested mappings become "key value" lists."""
-    return Table(["", ""], [[name, show(value)] for name, value in facts.items()], title)
+    return Table(["", ""], [[name, show(value)] for name, value in facts.items()])
 
 
-def show(value: Any) -> str:
-    """Returns a recorded value as text; `not recorded` for what is missing."""
+def show(value: Any, missing: str = MISSING) -> str:
+    """Returns a recorded value as text; `missing` for what is."""
     if value is None or value == "" or value == {} or value == []:
-        return MISSING
+        return missing
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -99,7 +71,7 @@ def show(value: Any) -> str:
         return f"{value:,.6f}".rstrip("0").rstrip(".") if abs(value) >= 1e-4 or value == 0 else f"{value:g}"
     if isinstance(value, Mapping):
         known = [(key, item) for key, item in value.items() if item is not None]
-        return ", ".join(f"{str(key).replace('_', ' ')} {_plain(item)}" for key, item in known) or MISSING
+        return ", ".join(f"{str(key).replace('_', ' ')} {_plain(item)}" for key, item in known) or missing
     if isinstance(value, list | tuple):
         return ", ".join(_plain(item) for item in value)
     return str(value)

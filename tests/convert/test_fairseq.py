@@ -11,7 +11,7 @@ from helpers.originals import SIZES, varied
 from transformers import BartConfig, BartForConditionalGeneration, M2M100Config, M2M100ForConditionalGeneration
 
 from hf_mlnmt import UserError, import_model
-from hf_mlnmt.convert.fairseq import _read
+from hf_mlnmt.convert.fairseq import read_dictionary
 from hf_mlnmt.generation import TranslationPipeline
 
 TOKENS = [f"w{n}" for n in range(40)]
@@ -162,7 +162,7 @@ def test_what_is_not_whole_is_refused(checkpoint, change, message, tmp_path, cap
         ({"arch": "fconv"}, "arch fconv"),
         ({"arch": "transformer_lm_big"}, "arch transformer_lm_big"),
         ({"adaptive_softmax_cutoff": "1,2"}, "adaptive_softmax_cutoff"),
-        ({"decoder_embed_dim": 32}, "encoder_embed_dim and decoder_embed_dim"),
+        ({"decoder_embed_dim": 32}, "embed_dim is 16 in the encoder, 32 in the decoder"),
         ({"encoder_layers": None}, "nothing is said of encoder_layers"),
         ({"activation_fn": "linear3"}, "activation linear3"),
         ({"activation_fn": ["relu"]}, "activation"),
@@ -180,12 +180,12 @@ def test_settings_that_the_baseline_lacks(checkpoint, changes, message):
 def test_a_dictionary_ends_lines_at_line_feeds(tmp_path):
     tokens = ["a\x85b", "\u2028", "\x0b", "\x1c", "a\rb", "\x0c", "\u2029"]
     (tmp_path / "dict.txt").write_bytes("".join(f"{token} {n}\n" for n, token in enumerate(tokens)).encode())
-    assert list(_read(tmp_path / "dict.txt"))[4:] == tokens
+    assert list(read_dictionary(tmp_path / "dict.txt"))[4:] == tokens
     (tmp_path / "dict.txt").write_bytes(b"a 3\r\nb 2 #fairseq:overwrite\r\n")
-    assert list(_read(tmp_path / "dict.txt"))[4:] == ["a", "b"]
+    assert list(read_dictionary(tmp_path / "dict.txt"))[4:] == ["a", "b"]
     (tmp_path / "dict.txt").write_bytes(b"lat\xe4 3\n")
     with pytest.raises(UserError, match=r"dict\.txt: not UTF-8"):
-        _read(tmp_path / "dict.txt")
+        read_dictionary(tmp_path / "dict.txt")
 
 
 def test_a_dictionary_that_is_shorter_than_the_embeddings_is_said(checkpoint):

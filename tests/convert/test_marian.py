@@ -14,7 +14,7 @@ from helpers.marian_files import SETTINGS, arrays_of, write
 from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import UserError, import_model
-from hf_mlnmt.convert.vocabularies import _listed
+from hf_mlnmt.convert.vocabularies import read_list
 from hf_mlnmt.generation import TranslationPipeline
 
 SSRU = {"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru", "dec-depth": 2}
@@ -221,7 +221,7 @@ def test_every_token_of_a_vocabulary_is_text(tmp_path, form):
     else:
         text = "{" + ", ".join(f"{json.dumps(token)}: {number}" for token, number in ids.items()) + ", }"
     file.write_bytes(text.encode())
-    assert _listed(file) == ids
+    assert read_list(file) == ids
 
 
 def test_vocabularies_that_are_none(tmp_path):
@@ -237,7 +237,7 @@ def test_vocabularies_that_are_none(tmp_path):
     ]:
         file.write_bytes(text)
         with pytest.raises(UserError, match=message):
-            _listed(file)
+            read_list(file)
 
 
 def resaved(folder, change):
@@ -317,8 +317,8 @@ def test_what_is_not_whole_is_refused(folder, damage, tmp_path):
         ({"right-left": True}, "right-left"),
         ({"tied-embeddings": "false"}, "tied-embeddings: 'false'"),
         ({"output-omit-bias": "no"}, "output-omit-bias: 'no'"),
-        ({"transformer-ffn-activation": ["relu"]}, "transformer-ffn-activation: known are"),
-        ({"transformer-postprocess-emb": 3}, "transformer-postprocess-emb: letters such as dan are expected, not 3"),
+        ({"transformer-ffn-activation": ["relu"]}, r"transformer-ffn-activation: \['relu'\] is nothing"),
+        ({"transformer-postprocess-emb": 3}, "transformer-postprocess-emb: a text is expected, not 3"),
         ({"dec-depth": 10**12}, "dec-depth is 1,000,000,000,000, which the weights cannot have"),
         ({"dim-emb": None}, "nothing is said of dim-emb"),
     ],

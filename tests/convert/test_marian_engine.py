@@ -14,7 +14,7 @@ import torch
 from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import import_model
-from hf_mlnmt.convert.vocabularies import _listed
+from hf_mlnmt.convert.vocabularies import read_list
 
 if importlib.util.find_spec("pymarian") is None:
     pytest.skip("Marian's engine is not installed: pip install pymarian", allow_module_level=True)
@@ -102,7 +102,7 @@ def test_every_token_of_the_engines_vocabulary_is_text(tmp_path):
     files = f"--vocabs {tmp_path / 'v.yml'} {tmp_path / 'v.yml'} --train-sets {tmp_path / 'text'} {tmp_path / 'text'}"
     model = f"--type transformer --model {tmp_path / 'model.npz'} --after 1u --cpu-threads 1 --workspace 200"
     engine("train", f"{model} {files} {SIZES}")
-    assert set(_listed(tmp_path / "v.yml")) == {"</s>", "<unk>", *words}
+    assert set(read_list(tmp_path / "v.yml")) == {"</s>", "<unk>", *words}
 
 
 @pytest.mark.parametrize("name", VARIANTS)

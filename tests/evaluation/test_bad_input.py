@@ -16,7 +16,6 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import compare, comparison_tables, read_comparison
 from hf_mlnmt.evaluation.matrix import read_matrix
 from hf_mlnmt.evaluation.significance import pack_counts, unpack_counts
-from hf_mlnmt.reports.comparison_page import read_maps
 
 
 def write(path: Path, *lines: str) -> str:
@@ -57,12 +56,6 @@ def test_some_blank_references_are_told() -> None:
     lines = ["Ein Haus.", "Ein Hund.", "Eine Frau."]
     table = comparison_tables(compare({"a": lines, "b": lines}, ["Ein Haus.", "", " "], bootstrap=2, trials=2))[0]
     assert "3 sentences, 1 reference, 2 empty." in table.caption
-
-
-def test_maps_need_a_page(tmp_path) -> None:
-    text = write(tmp_path / "a.de", "x")
-    with pytest.raises(UserError, match="--maps is drawn on the page: give --html"):
-        run("compare", text, f"b={text}", "-r", text, "--maps", tmp_path)
 
 
 GOOD = {"schema": "hf_mlnmt.comparison/3", "baseline": "a", "settings": {"trials": 1}, "systems": {}}
@@ -205,16 +198,6 @@ def test_a_matrix_prints_no_nan(tmp_path) -> None:
     (tmp_path / "recipe.yaml").write_text("tasks: {}\n")
     with pytest.raises(UserError, match=r"t\.en-de"):
         read_matrix(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "change", [{"weight": float("nan")}, {"weight": "0.5"}, {"from": None}, {"to": 3}, {"map": []}, {"row": [0]}]
-)
-def test_maps_that_cannot_be_drawn(tmp_path, change) -> None:
-    cell = {"map": "layer 1", "system": "a", "row": 0, "column": 0, "from": "x", "to": "y", "weight": 1.0}
-    (tmp_path / "maps.source.json").write_text(json.dumps({"rows": [{**cell, **change}]}))
-    with pytest.raises(UserError, match=r"maps\.source\.json: not what"):
-        read_maps(tmp_path)
 
 
 def test_a_model_without_numbers_has_no_perplexity() -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt.cli.export import export
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.export.check import Search, Sentences, check_scores, compare_searches, generate, log_probabilities
+from hf_mlnmt.export.check import Sentences, check_scores, compare_searches, generate, log_probabilities
 
 ROOT = Path(__file__).resolve().parents[2]
 app = typer.Typer()
@@ -89,11 +89,11 @@ def test_agreement_is_that_of_texts():
     sentences = Sentences.of(model, tokenizers)
     outputs = generate(model, sentences.sources, 1)
     others = [ids if row < sentences.texts else ids[::-1] for row, ids in enumerate(outputs)]
-    found = compare_searches(model, sentences, [Search("greedy", 1, others)], strict=False)
+    found = compare_searches(model, sentences, {1: others}, strict=False)
     assert others != outputs
     assert found == {"greedy": {"same_sentences": 1.0, "same_tokens": 1.0}}
-    with pytest.raises(UserError, match="greedy search of the exported model gives"):
-        compare_searches(model, sentences, [Search("greedy", 1, others)], strict=True)
+    with pytest.raises(UserError, match="greedy search gives"):
+        compare_searches(model, sentences, {1: others}, strict=True)
 
 
 def test_a_model_of_another_kind_is_sent_elsewhere(tmp_path):

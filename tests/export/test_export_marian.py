@@ -79,5 +79,5 @@ def test_what_marian_lacks(fields):
 def test_other_systems_and_types_are_refused(tmp_path):
     with pytest.raises(UserError, match="baseline's layers alone"):
         exportable(toy_model(joint_tokenizer(), "s-agg"))
-    with pytest.raises(UserError, match="--dtype int8: Marian"):
+    with pytest.raises(UserError, match="--dtype int8: marian is exported in float32"):
         export(tmp_path, tmp_path / "out", "marian", dtype="int8")

@@ -392,7 +392,7 @@ def test_subtitles_and_html_are_read_as_documents(ours, tmp_path):
     assert written == SUBTITLES.replace("A man.", first).replace("A dog.", second)
     assert re.fullmatch(r"<p>.*<b>.*</p><script>x</script>", run(ours, tmp_path / "in.htm.gz").stdout)
     for refused in (["--jsonl"], ["--shard", "1/1"], ["--n-best", 1], [tmp_path / "in.srt"]):
-        with pytest.raises(UserError, match=r"in\.srt: is translated as one document"):
+        with pytest.raises(UserError, match=r"in\.srt is translated as one document"):
             run("nowhere", tmp_path / "in.srt", *refused)
     (tmp_path / "in.srt").write_text("A man.\n")
     with pytest.raises(UserError, match=r"in\.srt: no line gives the times"):

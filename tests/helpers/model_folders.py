@@ -66,7 +66,6 @@ def some_results(**changes: Any) -> dict[str, Any]:
         }
 
     corpus = {"files": {"source": "train.en.gz", "target": "train.de.gz"}}
-    paired = {"difference": 1.3125, "paired_bootstrap": 0.0123, "approximate_randomisation": 0.0456}
     return {
         "schema": "hf_mlnmt.results/1",
         "system": "transformer.test",
@@ -84,6 +83,5 @@ def some_results(**changes: Any) -> dict[str, Any]:
         "decoding": {"beams": 2, "length_penalty": 1.1, "length_normalization": "generate"},
         "languages": {"source": "en", "target": "de"},
         "scores": {"test": {"cased": scores(31.2345, "13a"), "classic": scores(37.6789, "moses-de")}},
-        "significance": {"test": {"cased": {"baseline": "other", "systems": {"transformer.test": {"BLEU": paired}}}}},
         **changes,
     }

@@ -171,10 +171,10 @@ def test_what_cannot_be_mended_by_waiting_is_not_tried_again(folder, waits, erro
 def test_no_network_at_the_first_question(folder, monkeypatch):
     hub = FakeHub()
 
-    def fail() -> None:
+    def fail(*given: object, **how: object) -> None:
         raise HTTPError("name resolution failed")
 
-    monkeypatch.setattr(hub, "whoami", fail)
+    monkeypatch.setattr(hub, "create_repo", fail)
     with pytest.raises(UserError, match="cannot be reached"):
         push(folder, "anna/toy", api=hub)
 

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from hf_mlnmt.analysis.outputs import analyse_outputs
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import compare
 from hf_mlnmt.evaluation.significance import LEGEND
 from hf_mlnmt.reports import comparison_page
-from hf_mlnmt.reports.comparison_page import curves_of, html_page, read_maps
-from hf_mlnmt.reports.svg import Point, Scale, attention_map, forest, lines
+from hf_mlnmt.reports.comparison_page import curves_of, html_page
+from hf_mlnmt.reports.svg import Point, Scale, forest, lines
 
 WORDS = ["Hund", "Katze", "Haus", "Mann", "Frau", "Kind", "Ball", "rot", "blau", "alt"]
 REFERENCES = [" ".join(WORDS[(n * step) % 10] for step in range(1, 3 + n % 12)) + f" {n}." for n in range(120)]
@@ -34,15 +33,13 @@ SYSTEMS = {"base": worse(3), "new": worse(5), "m <10>": [NASTY, *worse(2)[1:]]}
 CURVES = {
     "base": [{"step": 100, "eval_loss": 3.0, "eval_bleu": 10.0}, {"step": 200, "eval_loss": 2.0, "eval_bleu": 20.0}]
 }
-MAP = {"rows": ["ein", "</s>"], "columns": ["a", "</s>"], "values": [[0.9, 0.1], [0.25, 0.75]]}
 
 
 @pytest.fixture(scope="module")
 def made() -> str:
     comparison = compare(SYSTEMS, REFERENCES, metrics=["BLEU", "chrF"], trials=50, bootstrap=50)
     analysis = analyse_outputs(SYSTEMS, [REFERENCES], REFERENCES, [5, 9], bootstrap=20)
-    maps = {"source, layer 1": {"base": MAP, "new": MAP}, "source, layer 2": {"base": MAP}}
-    return html_page(comparison, {"test": analysis}, title="base and others on toy", curves=CURVES, maps=maps)
+    return html_page(comparison, {"test": analysis}, title="base and others on toy", curves=CURVES)
 
 
 class Reader(HTMLParser):
@@ -79,11 +76,11 @@ def test_a_parser_finds_everything_whole(made):
     assert not found.open
     ids = [attributes["id"] for _, attributes in found.seen if "id" in attributes]
     assert len(ids) == len(set(ids))
-    assert {"scores", "lengths", "outputs", "curves", "attention", "sentences", "a", "b", "list"} <= set(ids)
+    assert {"scores", "lengths", "outputs", "curves", "sentences", "a", "b", "list"} <= set(ids)
     tags = [tag for tag, _ in found.seen]
     assert tags.count("table") == 1 + 2 + 1  # scores, two metrics by length, statistics
     plots = [attributes for tag, attributes in found.seen if tag == "svg" and attributes.get("role") == "img"]
-    assert len(plots) == 2 + 2 + 2 + 3  # scores, lengths, curves, maps
+    assert len(plots) == 2 + 2 + 2  # scores, lengths, curves
     assert any(tag == "meta" and attributes.get("name") == "viewport" for tag, attributes in found.seen)
 
 
@@ -136,19 +133,6 @@ def test_what_is_read_for_the_page(tmp_path):
     (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
     (tmp_path / "out.de").write_text("x\n")
     assert curves_of({"a": str(run / "average"), "b": str(tmp_path / "out.de")}) == {"a": [{"step": 1, "loss": 2.0}]}
-    with pytest.raises(UserError, match="no maps there"):
-        read_maps(tmp_path)
-    values = {(0, 0): 0.9, (0, 1): 0.1, (1, 0): 0.25, (1, 1): 0.75}
-    rows = [
-        {"system": "base", "map": "layer 1", "row": y, "from": MAP["rows"][y], "column": x, "to": MAP["columns"][x]}
-        | {"weight": weight}
-        for (y, x), weight in values.items()
-    ]
-    (tmp_path / "maps.source.json").write_text(json.dumps({"rows": rows}))
-    assert read_maps(tmp_path) == {"source, layer 1": {"base": MAP}}
-    (tmp_path / "maps.source.json").write_text("{}")
-    with pytest.raises(UserError, match="not what `hf-mlnmt analyse attention"):
-        read_maps(tmp_path)
 
 
 def test_plots():
@@ -165,8 +149,6 @@ def test_plots():
     assert both.count("<polyline") == 2
     assert "&lt;5" in both
     assert lines({}, "x", "y") == ""
-    cells = attention_map(MAP["values"], MAP["rows"], MAP["columns"], "x")
-    assert re.findall(r'fill-opacity="([\d.]+)"', cells) == ["0.900", "0.100", "0.250", "0.750"]
 
 
 def test_neither_system_is_marked_as_the_right_one() -> None:
@@ -213,9 +195,6 @@ choose("find", "hund 11.");
 seen.found = document.getElementById("count").textContent;
 document.querySelector(".legend button").click();
 seen.faint = document.querySelectorAll("g.faint").length;
-choose("map", "source, layer 2");
-document.getElementById("map").dispatchEvent(new Event("change"));
-seen.maps = [...document.querySelectorAll("[data-map]")].map((one) => one.hidden);
 const before = getComputedStyle(document.body).backgroundColor;
 document.getElementById("theme").click();
 seen.theme = before !== getComputedStyle(document.body).backgroundColor;
@@ -241,7 +220,7 @@ def test_a_browser_sorts_and_draws(made, tmp_path, width):
     assert seen["down"] == ["new", "base", "m <10>"]
     assert seen["sorted"] == "descending"
     assert seen["up"] == ["m <10>", "base", "new"]
-    assert seen["plots"] == 2 + 2 + 2 + 2  # one map is hidden
+    assert seen["plots"] == 2 + 2 + 2
     assert (seen["items"], seen["more"]) == (25, 50)
     assert "</script><b>" in seen["first"]
     assert seen["bold"] == 0
@@ -249,7 +228,6 @@ def test_a_browser_sorts_and_draws(made, tmp_path, width):
     assert re.fullmatch(r"\d+ of \d+ sentences", seen["found"])
     assert not seen["found"].endswith("of 120 sentences")
     assert seen["faint"] > 0
-    assert seen["maps"] == [True, False]
     assert seen["theme"]
     assert seen["wide"]  # only tables scroll sideways
 

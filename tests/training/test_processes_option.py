@@ -28,21 +28,7 @@ from hf_mlnmt.cli.processes import (
     check_processes,
     end_with_parent,
     lost_the_others,
-    without_processes,
 )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kept"),
-    [
-        (["train", "a.yaml", "--processes", "2", "--seed", "2"], ["train", "a.yaml", "--seed", "2"]),
-        (["train", "-p", "2", "a.yaml"], ["train", "a.yaml"]),
-        (["train", "--processes=4", "a.yaml"], ["train", "a.yaml"]),
-        (["train", "a.yaml", "--set", "batch.tokens=2"], ["train", "a.yaml", "--set", "batch.tokens=2"]),
-    ],
-)
-def test_the_children_do_not_start_children(arguments: list[str], kept: list[str]):
-    assert without_processes(arguments) == kept
 
 
 def test_far_more_processes_than_cores_are_a_slip_of_the_hand():

@@ -304,11 +304,11 @@ def test_means_and_deviations(scored):
     sweep, root = scored
     first, second = sweep.groups()
     (column,) = columns_of([first, second])
-    spread = first.spread(column)
+    spread = first.spreads[column]
     assert (first.name, second.name, column) == ("dropout 0.1", "dropout 0.2", ("val", "cased", "BLEU"))
     assert spread.mean == 11.5
     assert spread.deviation == pytest.approx(4.5**0.5)
-    assert second.spread(column).deviation is None
+    assert second.spreads[column].deviation is None
     assert sweep_table(sweep).rows == [
         ["dropout 0.1", "2 of 2", "2.50 M", "11.50 ± 2.12"],
         ["dropout 0.2", "1 of 2", "2.50 M", "20.00"],

@@ -1,7 +1,5 @@
 """`hf-mlnmt analyse attention`: what the attention of one or several models looks at, as numbers and figures."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +8,6 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import decoding_options, option
 from hf_mlnmt.cli.terminal import finish, load_systems, tell
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import check_folder_name
 from hf_mlnmt.generation.options import DecodingOptions
 
 What = StrEnum("What", ["distance", "entropy", "divergence", "dependency", "alignments", "maps", "coverage"])
@@ -22,17 +19,13 @@ def attention(
     source: options.Source,
     output: options.OutputFolder,
     what: list[What] = option(..., "The question; give it again for more.", "--what", "-w"),
-    target: Path | None = option(
-        None, "Translations to look at; unless given, the model's own greedy ones.", "--target", "-t"
-    ),
+    target: Path | None = option(None, "Translations to look at. Default: the model's greedy ones.", "--target", "-t"),
     side: Literal["encoder", "decoder", "source"] | None = option(
         None, "Self-attention of encoder or decoder; for maps also the attention over the source."
     ),
     sample: int = option(1000, "Sentences to draw from the file; 0: all.", min=0),
     seed: int = option(1, "Seed of the sample.", min=0),
-    renormalize: bool = option(
-        False, "distance, entropy: weights of a position sum to 1 over the range.", "--renormalize"
-    ),
+    renormalize: bool = option(False, "distance, entropy: weights sum to 1 over the range.", "--renormalize"),
     over_heads: bool = option(False, "divergence: mean of the heads' own, not of their maximum.", "--over-heads"),
     summed: bool = option(False, "dependency: sum over target positions, not their mean.", "--summed"),
     layer: int | None = option(None, "alignments, maps, coverage: one decoder layer, from 1.", min=1),
@@ -53,9 +46,8 @@ def attention(
     - dependency: of the main decoder on its auxiliaries (ms-<layers>-aif)
     - alignments: words linked by the attention over the source, and their error rate
     - maps: the weights of one sentence
-    - coverage: how much attention each source subword of one sentence has had, target subword by target subword, in
-      any model with attention over source positions, and the fertilities of the system fertility; of a search with
-      --beams unless --target is given
+    - coverage: how much attention each source subword of one sentence has had, and the fertilities of the system
+      fertility; of a search with --beams unless --target is given
 
     docs/analysis.md has the equations.
 
@@ -63,8 +55,6 @@ def attention(
 
         hf-mlnmt analyse attention runs/a/average runs/b/average -s test.en -o analysis --what distance --what entropy
     """
-    check_folder_name(output)
-
     from hf_mlnmt.analysis import self_attention, source_attention
     from hf_mlnmt.analysis.reading import between, draw_sample
     from hf_mlnmt.evaluation.outputs import read_texts

@@ -1,12 +1,10 @@
 """`hf-mlnmt analyse cost`: parameters, operations, memory and speed of systems as multiples of a baseline's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import NamedPath, OutputFolder, by_name, decoding_options, named_argument, option, use_threads
+from hf_mlnmt.cli.options import NamedPath, OutputFolder, by_name, decoding_options, named_argument, option, use_machine
 from hf_mlnmt.cli.terminal import finish, tell
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.options import DecodingOptions
@@ -33,27 +31,20 @@ def cost(
 ) -> None:
     """Measure what systems cost beside the first: JSON, csv, png and svg in the folder --output.
 
-    Parameters, operations in the matrix products of a training step per target token, peak memory of a training step,
-    training steps/s, decoding tokens/s; in brackets as a multiple of the baseline's. Weights and sentences are random.
-    Each system takes its turn right after the baseline, and speeds are compared turn by turn: a busy machine changes
-    within seconds, its ratios hardly.
+    Parameters, operations and peak memory of a training step, training steps/s, decoding tokens/s; in brackets as a
+    multiple of the baseline's, whose turn is right before each (docs/analysis.md). Weights and sentences are random.
 
-    Examples:
+    Example:
 
         hf-mlnmt analyse cost transformer m-10 enc-dc -o analysis
-        hf-mlnmt analyse cost runs/transformer/average runs/m-10/average --device cuda -o analysis
     """
     import torch
 
-    from hf_mlnmt.files import check_folder_name
-    from hf_mlnmt.memory import keep_memory
     from hf_mlnmt.reports.cost import Work, cost_study
     from hf_mlnmt.zoo.systems import positions_of
 
-    check_folder_name(output)
     if device != "cpu" and not torch.cuda.is_available():
         raise UserError(f"--device {device}: there is no such GPU here.")
-    use_threads(threads)
     configs = {name: _config(path, shape, vocabulary) for name, path in by_name(systems).items()}
     for name, config in configs.items():
         if not config.is_encoder_decoder:
@@ -64,9 +55,8 @@ def cost(
             raise UserError(f"--length {length}: {name} reads {positions} tokens (max_position_embeddings) at most.")
     drawn = min([vocabulary, *(config.vocab_size for config in configs.values())])
     keep = shape != "base" and len(configs) <= 8
-    work = Work(drawn, tokens, length, batch, decoding.num_beams, steps, rounds, device, keep)
-    if device == "cpu":
-        keep_memory()  # as our trainer does
+    work = Work(drawn, tokens, length, batch, decoding.num_beams or 1, steps, rounds, device, keep)
+    use_machine(threads)  # as our trainer does
     study = cost_study(configs, work, tell)
     finish(study, output, {"shape": shape, "threads": threads, "systems": list(map(str, systems))})
     tell(f"measured on: {study.rows[0]['machine']}")

@@ -1,20 +1,17 @@
 """`hf-mlnmt analyse curves`: how trainings went, one or several in one picture."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import NamedPath, by_name, named_argument, option
 from hf_mlnmt.cli.terminal import finish
-from hf_mlnmt.files import check_folder_name
 
 
 def curves(
-    runs: list[NamedPath] = named_argument(
-        ..., "Folders that `hf-mlnmt train` made; NAME=PATH gives a name for the figure."
+    runs: list[NamedPath] = named_argument(..., "Folders of runs; NAME=PATH gives a name for the figure."),
+    output: Path = options.output_folder(
+        Path("curves"), "Folder for curves.png, curves.svg, curves.csv and curves.json."
     ),
-    output: Path = options.output(Path("curves"), "Folder for curves.png, curves.svg, curves.csv and curves.json."),
     over: str = option("step", "step or epoch: what the curves are drawn over."),
 ) -> None:
     """Draw losses, dev scores, learning rate and speed of trainings, finished or still going: png, svg, csv, JSON.
@@ -22,10 +19,7 @@ def curves(
     Example:
 
         hf-mlnmt analyse curves runs/transformer runs/enc-dc -o comparison
-        hf-mlnmt analyse curves "seed 1=runs/a" "seed 2=runs/b"
     """
-    check_folder_name(output)
-
     from hf_mlnmt.analysis.curves import curves_study, read_metrics
 
     named = by_name(runs)

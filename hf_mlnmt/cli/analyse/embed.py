@@ -1,7 +1,5 @@
 """`hf-mlnmt analyse embed`: a sentence embedding for every line of a text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import typer

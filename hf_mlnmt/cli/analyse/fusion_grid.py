@@ -1,7 +1,5 @@
 """`hf-mlnmt analyse fusion-grid`: which alpha and beta suit a fused model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,7 +16,7 @@ def fusion_grid(
     model: Annotated[str, argument(..., "Fused model folder (hf-mlnmt model fuse), or a name on the Hub.")],
     source: options.Source,
     reference: options.Reference,
-    output: Annotated[Path, options.output(..., "Folder for grid.json, .csv, .png and .svg.")],
+    output: Annotated[Path, options.output_folder(..., "Folder for grid.json, .csv, .png and .svg.")],
     alpha: list[float] | None = option(None, "A scale to try; repeat it. Default: the thesis's."),
     beta: list[float] | None = option(None, "A scale to try; repeat it. Default: the thesis's."),
     normalization: Literal["symbol", "sequence"] | None = option(None, "In the place of the model's own."),
@@ -29,27 +27,20 @@ def fusion_grid(
 ) -> None:
     """Translate and score a development set with every alpha and beta of a grid; print, keep and draw the scores.
 
-    Without --alpha and --beta it is the thesis's grid: seven by eight with symbol-level normalization; with
-    sequence-level normalization, where the ratio alone matters, seven values of gamma = beta / alpha. beta 0, the
-    translation model alone, stands beside them. Every point is kept when it is done: stopped, the same command goes on.
+    Without --alpha and --beta it is the thesis's grid (docs/monolingual-fusion.md). Every point is kept:
+    stopped, the same command goes on.
 
-    Examples:
+    Example:
 
         hf-mlnmt analyse fusion-grid fused -s val.de -r val.en -o grids/sequence
-        hf-mlnmt analyse fusion-grid fused -s val.de -r val.en -o grids/symbol --normalization symbol --alpha 0.5 \\
-            --alpha 1 --beta 0 --beta 0.1
     """
-    from transformers.utils import logging
-
     from hf_mlnmt.analysis.fusion_grid import Grid, best, draw, summary
-    from hf_mlnmt.cli.terminal import print_rows, tell
+    from hf_mlnmt.cli.terminal import print_rows, silence, tell
     from hf_mlnmt.evaluation.outputs import read_references
-    from hf_mlnmt.files import check_folder_name
     from hf_mlnmt.generation import TranslationPipeline
     from hf_mlnmt.generation.lines import text_groups
 
-    check_folder_name(output)
-    logging.disable_progress_bar()
+    silence()
     references = [list(lines)[:sentences] for lines in read_references(reference)]
     sources = [line for group in text_groups([str(source)], 2048) for line in group][:sentences]
     if any(len(lines) != len(sources) for lines in references):

@@ -1,7 +1,5 @@
 """`hf-mlnmt analyse masking`: what models lose without a collected layer or an auxiliary; auxiliaries by themselves."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Any
 
@@ -9,7 +7,6 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.evaluate import Language, Resamples, Seed, Trials
 from hf_mlnmt.cli.options import TRANSLATION, decoding_options, option
 from hf_mlnmt.cli.terminal import finish, load_systems, tell
-from hf_mlnmt.files import check_folder_name
 from hf_mlnmt.generation.options import DecodingOptions
 
 Question = StrEnum("Question", ["layers", "auxiliaries", "decoders"])
@@ -43,8 +40,6 @@ def masking(
 
         hf-mlnmt analyse masking runs/m-10/average -s test.en -r test.de -o analysis
     """
-    check_folder_name(output)
-
     from hf_mlnmt.analysis.masking import masking_study
     from hf_mlnmt.evaluation.outputs import read_references, read_texts
     from hf_mlnmt.evaluation.scores import check_counts, scoring_options

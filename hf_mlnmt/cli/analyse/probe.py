@@ -1,7 +1,5 @@
 """`hf-mlnmt analyse probe`: what a classifier can read from frozen encoders about their sentences."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +8,6 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import NamedPath, named_option, option
 from hf_mlnmt.cli.terminal import finish, load_systems, tell
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import check_folder_name
 
 Task = StrEnum("Task", ["length", "word-content", "bigram-shift", "language"])
 Classifier = StrEnum("Classifier", ["mlp", "logistic"])
@@ -20,19 +17,15 @@ def probe(
     models: options.Models,
     output: options.OutputFolder,
     text: list[NamedPath] | None = named_option(
-        None, "Raw sentences to make tasks from; XX=FILE, twice or more, for 'language'.", "--text"
+        None, "Sentences to make tasks from; XX=FILE for 'language'.", "--text"
     ),
     senteval: list[Path] | None = option(None, "SentEval's probing files, or the folder they are in."),
     pairs: list[Path] | None = option(None, "Scored pairs, two sentences and a score with tabs between: correlations."),
     task: list[Task] | None = option(None, "Which to make of --text. Unless given: all that can be."),
     layer: list[int] | None = option(None, "Of the encoder, 0: embeddings. Unless given: the last.", min=0),
-    pooling: str | None = option(
-        None, "Read the model's embeddings, as `embed` writes them, not a layer: flat, mean, or a row."
-    ),
+    pooling: str | None = option(None, "Read the model's embeddings, not a layer: flat, mean, or a row."),
     classifier: list[Classifier] | None = option(None, "Unless given: both."),
-    preset: Literal["multi-level", "dual-context"] = option(
-        "multi-level", "Perceptron of thesis, ch. 4 (multi-level), or ch. 5 (dual-context)."
-    ),
+    preset: Literal["multi-level", "dual-context"] = option("multi-level", "Perceptron of thesis, ch. 4, or ch. 5."),
     words: int = option(100, "word-content: how many words; the paper has 1,000.", min=2),
     sizes: str = option("100000,10000,10000", "Sentences for train, dev and test, at most."),
     seed: int = option(1, "Seed of the tasks and the perceptron.", min=0),
@@ -43,26 +36,20 @@ def probe(
 ) -> None:
     """Train classifiers on frozen sentence vectors, or correlate their cosines: JSON, csv, png and svg in --output.
 
-    The vectors are the mean of an encoder layer's states; with --pooling the model's embeddings, which are those of
-    the attention bridge where there is one. --pairs: Pearson and Spearman between cosines of embeddings and scores.
-
-    Vectors, which take longest, are kept: the same command goes on where it was interrupted.
+    The vectors are the mean of an encoder layer's states; with --pooling the model's embeddings. They are kept: the
+    same command goes on where it was interrupted.
 
     Examples:
 
         hf-mlnmt analyse probe runs/a/average runs/b/average --text train.en -o analysis
         hf-mlnmt analyse probe runs/bridge/average --pairs sts.en.tsv --from en -o analysis
     """
-    check_folder_name(output)
-
     from hf_mlnmt.analysis.embeddings import read_pairs, similarity_study
     from hf_mlnmt.analysis.probing import make_tasks, probing_study, read_sizes, senteval_tasks
     from hf_mlnmt.data.lines import read_lines
 
     if not text and not senteval and not pairs:
-        raise UserError(
-            "probe needs sentences: --text FILE for tasks made from them, --senteval FILE or FOLDER, or --pairs FILE."
-        )
+        raise UserError("probe needs sentences: --text FILE, --senteval FILE or FOLDER, or --pairs FILE.")
     scored = {str(path): read_pairs(path) for path in pairs or []}
     texts = {file.name: file.path for file in text or []}
     systems = load_systems(models, device)

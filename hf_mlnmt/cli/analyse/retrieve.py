@@ -1,7 +1,5 @@
 """`hf-mlnmt analyse retrieve`: how well sentence embeddings find translations."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hf_mlnmt.cli import options
@@ -12,11 +10,9 @@ from hf_mlnmt.errors import UserError
 def retrieve(
     model: NamedPath = named_argument(..., "Model folder or Hub name, or NAME=PATH."),
     files: list[NamedPath] = named_argument(
-        ..., "language=FILE for two or more languages; line i says the same in all of them.", metavar="LANGUAGE=FILE"
+        ..., "Files of two or more languages; line i says the same in all of them.", metavar="LANGUAGE=FILE"
     ),
-    also: list[NamedPath] | None = named_option(
-        None, "Another model, PATH or NAME=PATH, to stand beside it; may be repeated.", "--also"
-    ),
+    also: list[NamedPath] | None = named_option(None, "Another model to stand beside it; again for more.", "--also"),
     pooling: options.Pooling = None,
     target_language: options.To = None,
     output: Path | None = options.output(None, "Also write the numbers here, as JSON."),
@@ -29,7 +25,6 @@ def retrieve(
     Example:
 
         hf-mlnmt analyse retrieve runs/bridge/average de=test.de.gz en=test.en.gz fr=test.fr.gz
-        hf-mlnmt analyse retrieve runs/k1/average de=test.de.gz en=test.en.gz --also k25=runs/k25 --also k50=runs/k50
     """
     from hf_mlnmt.analysis.embeddings import embed_file, retrieval, retrieval_rows
     from hf_mlnmt.cli.terminal import print_rows, silence

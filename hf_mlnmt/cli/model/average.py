@@ -1,7 +1,5 @@
 """`hf-mlnmt model average`: one model from the mean weights of several checkpoints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -21,10 +19,9 @@ def average(
 
     Config, tokenizers and generation settings are those of the last one named; the direction is kept in results.json.
 
-    Examples:
+    Example:
 
         hf-mlnmt model average runs/a --last 5 -o average-of-5
-        hf-mlnmt model average runs/a/checkpoints/checkpoint-900 runs/a/checkpoints/checkpoint-1000 -o average-of-2
     """
     from hf_mlnmt.files import check_new_folder
     from hf_mlnmt.training.checkpoints import checkpoints_to_average, write_model

@@ -1,7 +1,5 @@
 """`hf-mlnmt model drop-auxiliaries`: a model with multi-level supervision as a plain one, for translation alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -15,18 +13,14 @@ def drop_auxiliaries(
     model: Annotated[Path, argument(..., "Model folder of a system ms-...: a run's average/ or best/.")],
     output: options.ModelToWrite,
     auxiliary: int | None = option(
-        None,
-        "Instead of the main decoder: the auxiliary decoder on this encoder layer, as a model by itself.",
-        "--auxiliary",
-        metavar="LAYER",
-        min=1,
+        None, "Take the auxiliary decoder on this encoder layer, not the main one.", metavar="LAYER", min=1
     ),
     force: options.Force = False,
 ) -> None:
     """Drop the auxiliary decoders of a model with multi-level supervision: smaller, and it translates the same.
 
-    Tokenizers, text processing and generation settings stay. With auxiliary information fusion the main decoder reads
-    its auxiliaries, so they cannot be dropped; each can still be taken out by `--auxiliary`.
+    With auxiliary information fusion the main decoder reads its auxiliaries, so they cannot be dropped; each can still
+    be taken out by `--auxiliary`.
 
     Example:
 
