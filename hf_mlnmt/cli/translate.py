@@ -89,7 +89,7 @@ def translate(
 
     document, texts, total = None, None, None
     if named := next((name for name in inputs if format_of(Path(name)) in documents.FORMATS), None):
-        lists = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
+        lists: dict[str, Any] = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
         lists |= {"--jsonl": jsonl, "--shard": shard, "--prefix-file": prefix_file, "a second file": inputs[1:]}
         options.refuse(lists, f"{named} is translated as one document, not line by line. Leave it out.")
         document = documents.read_file(named)

@@ -293,7 +293,8 @@ def _pair(
         return {**tests, TESTED: _numbers(comparison, _test_of_scores, *scored)}
     counts = [unpack_counts(cast(bytes, of_run), "the counts of a run") for of_run in packed]
     base, own = counts[: len(seeds)], counts[len(seeds) :]
-    test = partial(compare_seeds, **comparison.settings)
+    settings: dict[str, Any] = comparison.settings
+    test = partial(compare_seeds, **settings)
     tests[TESTED] = _numbers(comparison, test, base, own)
     if len(seeds) > 1:
         tests["by_seed"] = {str(seed): _numbers(comparison, test, [a], [b]) for seed, a, b in zip(seeds, base, own)}

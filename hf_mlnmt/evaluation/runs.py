@@ -385,8 +385,8 @@ def check_one_model(run: SystemRun, first: SystemRun, defaults: Mapping[str, Any
 
 def changed_keys(run: Mapping[str, Any], baseline: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
     """Returns what is other in the recipe of a run's results than in the baseline's, but for seed and logging."""
-    recipes = [_filled(each["recipe"], defaults) for each in (baseline, run)]
-    return _said(differences(*recipes, ("logging", "seed")))
+    before, now = (_filled(each["recipe"], defaults) for each in (baseline, run))
+    return _said(differences(before, now, ("logging", "seed")))
 
 
 def notes_of(run: SystemRun, baseline: SystemRun) -> list[str]:
@@ -419,7 +419,8 @@ def _differing(
                 value = (value or {}).get(part)
             found[key] = value
         facts.append(found)
-    return _said(differences(*facts, may_differ), other)
+    before, now = facts
+    return _said(differences(before, now, may_differ), other)
 
 
 def _filled(recipe: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Sample:
         own.layers = _layers(self.cache.self_attention_cache, past)
         cross.layers = _layers(self.cache.cross_attention_cache, source)
         for layer in cross.layers:
-            layer.is_initialized = source is not None
+            layer.is_initialized = source is not None  # type: ignore[union-attr]
         cache = EncoderDecoderCache(own, cross)
         cache.is_updated = dict.fromkeys(self.cache.is_updated, source is not None)
         return cache
@@ -230,8 +230,9 @@ def check(folder: Path, model: Any, tokenizers: Tokenizers) -> dict[str, Any]:
         return of_tokens(torch.stack([torch.from_numpy(graphs.step(ids.numpy(), state)) for ids in steps], 1), targets)
 
     def search(sources: list[list[int]], beams: int) -> list[list[int]]:
-        inputs, ends = (tensor.numpy() for tensor in pad(sources, padding)), ends_of(model)
-        rows = graphs.greedy(*inputs, model.config.decoder_start_token_id, ends, LENGTH).tolist()
+        ids, mask = pad(sources, padding)
+        ends = ends_of(model)
+        rows = graphs.greedy(ids.numpy(), mask.numpy(), model.config.decoder_start_token_id, ends, LENGTH).tolist()
         return [until_end(row, ends) for row in rows]
 
     return compare(model, tokenizers, scores, search, widths=[1])

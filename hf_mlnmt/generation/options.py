@@ -56,7 +56,7 @@ def problem_of_number(name: str, value: Any) -> str | None:
     kind = Integral if name in WHOLE else Real
     if isinstance(value, bool) or not isinstance(value, kind) or not math.isfinite(value):
         return f"{name}: {value!r} is not a {'whole ' if kind is Integral else ''}number."
-    problem = NUMBERS[name].problem(value)
+    problem = NUMBERS[name].problem(value)  # type: ignore[arg-type]
     return problem and f"{name}:{problem}"
 
 

@@ -95,7 +95,7 @@ class TextDraws(LogitsProcessor):
         if top_p is not None and top_p < 1:
             self.warpers.append(TopPLogitsWarper(top_p))
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+    def __call__(self, input_ids: Any, scores: Any) -> Tensor:
         """Returns scores (rows, vocabulary), those of the drawn tokens infinite; input_ids: (rows, length)."""
         sums = self.warpers(input_ids, scores).softmax(dim=-1).to(torch.float64).cumsum(dim=-1)  # (rows, vocabulary)
         numbers = torch.from_numpy(unit_interval(self.keys, input_ids.shape[1])).to(sums.device)  # (rows,)

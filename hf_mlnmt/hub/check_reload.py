@@ -66,7 +66,7 @@ def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: 
                 process.wait()
 
 
-def _check_repetition(folder: str | Path, model: Any, tokenizers: Tokenizers, names: dict[str, str]) -> None:
+def _check_repetition(folder: str | Path, model: Any, tokenizers: Tokenizers, names: dict[str, Any]) -> None:
     """Refuses a model that translates otherwise once its tokenizers have been called as for a batch to train on."""
     translate = TranslationPipeline(Parts(model, tokenizers))
     codes = translate.languages

@@ -205,7 +205,8 @@ def _round(model: Any, dtype: str) -> dict[str, Any]:
     """Rounds the weights to a type of fewer bits, and returns them in it; one of several names stays one tensor."""
     import torch
 
-    named, stored = model.state_dict(), {}
+    named = model.state_dict()
+    stored: dict[int, Any] = {}  # by their place in memory
     for name, weight in named.items():
         weight.copy_(stored.setdefault(weight.data_ptr(), weight.to(getattr(torch, dtype))))
         if not weight.isfinite().all():

@@ -523,7 +523,7 @@ def _translations(run: Run, made: MadeFrom, model: Path, test: RawPairs) -> list
             return outputs
     run.tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
     translate = TranslationPipeline.from_pretrained(str(model))
-    options = {name: language for name, language in test.asked.items() if language}
+    options: dict[str, Any] = {name: language for name, language in test.asked.items() if language}
     if not options and translate.languages:  # the recipe names no codes, but its tokenizer.path has them
         options = {"target_language": test.language}
     outputs = [" ".join(line.splitlines()) for line in translate(test.sources, **options)]

@@ -189,8 +189,8 @@ def build(folder: Path, program: str) -> Path:
     for name in ("style.css", "drawings"):
         if (HERE / name).exists():
             (shutil.copytree if (HERE / name).is_dir() else shutil.copy)(HERE / name, pages.folder / name)
-    for path in (ROOT / "hf_mlnmt/modeling").glob("*.py"):
-        pages.copy(str(path.relative_to(ROOT)))
+    for file in (ROOT / "hf_mlnmt/modeling").glob("*.py"):
+        pages.copy(str(file.relative_to(ROOT)))
     (pages.folder / "systems.md").write_text(systems_page(), encoding="utf-8")
     settings = (HERE / "mkdocs.yml").read_text(encoding="utf-8")
     places = {

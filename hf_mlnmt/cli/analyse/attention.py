@@ -94,7 +94,7 @@ def attention(
             if question == "maps":
                 study = source_attention.map_study(systems, used, side or "source", layer, head)
             else:
-                study = source_attention.coverage_study(systems, used, layer, head, decoding.num_beams)
+                study = source_attention.coverage_study(systems, used, layer, head, decoding.num_beams or 1)
         settings = {"source": str(source), "seed": seed, "renormalize": renormalize, "over_heads": over_heads}
         settings |= {"beams": decoding.num_beams} if question == "coverage" else {}
         finish(study, output, {**settings, "summed": summed, **used.settings(), "systems": classes})
