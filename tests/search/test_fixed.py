@@ -112,7 +112,7 @@ def test_sizes_shrink_and_grow(monkeypatch, ahead):
 def test_every_system_in_changing_sizes(one, monkeypatch, ahead):
     monkeypatch.setattr(fixed, "FEWEST_STEPS", 2)
     monkeypatch.setattr(fixed, "LATE", 0)
-    options = {"max_new_tokens": 30, "eos_token_id": [1, *range(4, 20, 3)]}
+    options = {"max_new_tokens": 14, "eos_token_id": [1, *range(4, 20, 3)]}
     for beams in (1, 3):
         assert_fixed(one.model(), monkeypatch, ahead, sources(LENGTHS, 22), num_beams=beams, **options)
 

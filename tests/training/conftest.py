@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from helpers.once import made_once
@@ -11,13 +10,6 @@ from helpers.tiny_run import run, write_corpus, write_recipe
 from transformers import PreTrainedTokenizerFast
 
 from hf_mlnmt.data.tokenizer import train_tokenizer
-
-
-@pytest.fixture(scope="session", autouse=True)
-def garbage_stays():
-    """Accelerate collects the whole process's garbage behind each training, a quarter of the time of a small one."""
-    with mock.patch("accelerate.utils.memory.gc"):
-        yield
 
 
 @pytest.fixture(scope="module")
