@@ -77,9 +77,11 @@ EVERY_VARIANT = {
 }
 # A system of each family, and so of each kind of decoder state: the last, which has the most of what the family does.
 KINDS = tuple({find_system(name).architecture: name for name in hf_mlnmt.list_systems("translation")}.values())
-# Tests of code that all systems of a family share: in `make test` those of one system of each.
+# Tests of code that all systems of a family share, slots of a cache among it: in `make test` those of one of each.
 ONE_OF_EACH_FAMILY = {
+    "test_assisted_decoding",
     "test_loads_from_hub_code_without_the_package",
+    "test_prompt_lookup",
     "test_published_code_imports_only_torch_and_transformers",
     "test_published_code_is_the_paper_and_the_baseline",
     "test_published_folder_loads_with_the_package_and_no_remote_code",
