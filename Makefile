@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 export HF_HUB_OFFLINE ?= 1
 export HF_HUB_DISABLE_TELEMETRY ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# Tests, whose assertions pytest rewrites, and the package are compiled once, and not in every process.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-versions try-release newer-releases lint report records site install clean
 help:  ## what can be made
@@ -27,15 +29,16 @@ demo: install  ## train, score, publish and reload a small English-German model 
 test: install  ## the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-# What depends on the releases of Transformers and torch: models, their search, Transformers' own tests, the Hub, processes.
-VERSION_TESTS := tests/modeling tests/zoo tests/search tests/conformance tests/hub tests/generation \
+# What depends on the releases of Transformers and torch: models, their search, Transformers' own tests, the Hub, exports,
+# processes. -m '': with the systems that are marked `versions`, which `make test` leaves out.
+VERSION_TESTS := tests/modeling tests/zoo tests/search tests/conformance tests/hub tests/generation tests/export \
 	$(addprefix tests/training/test_,trainer.py stock_trainer.py processes.py processes_option.py)
 test-versions:  ## these tests with the oldest and with the newest releases that pyproject.toml allows
 	$(PYTHON) -m venv $(VENV)-oldest && $(PYTHON) -m venv $(VENV)-newest
 	$(VENV)-oldest/bin/python -m pip install --quiet --constraint constraints-oldest.txt --editable '.[dev]'
 	$(VENV)-newest/bin/python -m pip install --quiet --upgrade --editable '.[dev]'
 	for set in oldest newest; do $(VENV)-$$set/bin/python -c 'import torch, transformers as t; print(torch.__version__, t.__version__)' \
-		&& OMP_NUM_THREADS=1 $(VENV)-$$set/bin/python -m pytest -n 2 --dist worksteal $(VERSION_TESTS) || exit 1; done
+		&& OMP_NUM_THREADS=1 $(VENV)-$$set/bin/python -m pytest -n 2 --dist worksteal -m '' $(VERSION_TESTS) || exit 1; done
 
 # PYTHONS: those to try. Each environment is 3 to 6 GB on Linux, and is removed before the next.
 # PYTHONSAFEPATH: what is installed is tried, not what lies here.

@@ -22,6 +22,7 @@ def pytest_configure(config: pytest.Config):
     settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("suite")
     config.addinivalue_line("markers", "slow: more than about 20 seconds on one core; runs in CI like the others")
+    config.addinivalue_line("markers", "versions: run by `make test-versions` and by `pytest -m ''` alone")
 
 
 def pytest_collection_finish(session: pytest.Session):

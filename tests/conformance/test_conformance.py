@@ -2,7 +2,7 @@
 
 The baseline, and each family that has machinery of its own, runs all of it; of each other config class and of each
 further kind (other parameters, or attention weights of another shape) one runs what can tell them apart,
-`OF_EACH_CLASS` and `OF_EACH_KIND`.
+`OF_EACH_CLASS` and `OF_EACH_KIND`. `make test` has the families in `ALWAYS`, `make test-versions` all.
 An API check: what it cannot see (it passes a decoder that is not causal) is in tests/zoo/test_zoo.py.
 """
 
@@ -117,6 +117,8 @@ OF_EACH_CLASS = (
     "test_tied_weights_keys",
 )
 WHOLE = ("TransformerConfig", "RNNConfig", "BridgeConfig")
+# With `make test`: the baseline, whose methods the others have, LSTMs, and a decoder with a state of its own.
+ALWAYS = ("TransformerConfig", "RNNConfig", "DualContextConfig")
 
 # They count self-attentions, choose their implementation, and want a gradient of the weights over the source.
 NOT_OF_LSTMS = (
@@ -173,7 +175,8 @@ def cases() -> dict[str, type]:
                 name for name in dir(UPSTREAM.ModelTesterMixin) if name.startswith(NOT_OF_BRIDGE)
             )
         seen.add(kind), classes.add(config_class)
-        found[name] = type(name, (conformance_class(member),), {"__module__": __name__, **leave_out})
+        case = type(name, (conformance_class(member),), {"__module__": __name__, **leave_out})
+        found[name] = case if config_class.__name__ in ALWAYS else pytest.mark.versions(case)
     return found
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from torch import Tensor, nn
@@ -72,6 +74,17 @@ EVERY_VARIANT = {
     "test_source_padding_is_invisible",
     "test_transition_scores",
     "test_tying",
+}
+# A system of each family, and so of each kind of decoder state: the last, which has the most of what the family does.
+KINDS = tuple({find_system(name).architecture: name for name in hf_mlnmt.list_systems("translation")}.values())
+# Tests of code that all systems of a family share, slots of a cache among it: in `make test` those of one of each.
+ONE_OF_EACH_FAMILY = {
+    "test_assisted_decoding",
+    "test_loads_from_hub_code_without_the_package",
+    "test_prompt_lookup",
+    "test_published_code_imports_only_torch_and_transformers",
+    "test_published_code_is_the_paper_and_the_baseline",
+    "test_published_folder_loads_with_the_package_and_no_remote_code",
 }
 # System -> {end of a parameter's name: why it has no gradient}.
 IDLE: dict[str, dict[str, str]] = {
@@ -149,9 +162,20 @@ def members_once() -> list[Member]:
     ]
 
 
-def members_for(test: str) -> list[Member]:
+def members_for(test: str) -> list[Any]:
     """Those that a test of this name runs over."""
+    if test in ONE_OF_EACH_FAMILY:
+        return of_each_kind(members_once())
     return members() if test in EVERY_VARIANT else members_once()
+
+
+def of_each_kind(members: Iterable[Any], kinds: Collection[str] = KINDS) -> list[Any]:
+    """Parameters of a test: members, or names of systems; those of other systems are for `make test-versions`."""
+    return [
+        pytest.param(each, id=str(each), marks=[] if system in kinds else pytest.mark.versions)
+        for each in members
+        for system in [getattr(each, "system", each)]
+    ]
 
 
 def redraw(model: nn.Module, seed: int = 0, std: float | None = 0.4):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers import fresh
 from helpers.model_folders import some_results, write_model
+from helpers.once import made_once
 from helpers.tiny_run import write_corpus
 from helpers.training_helpers import Pairs
 
@@ -46,9 +47,12 @@ def data(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def trained_folder(tmp_path_factory) -> Path:
     """A run's average/ as training leaves it, polluted."""
-    folder = write_model(tmp_path_factory.mktemp("run") / "average")
-    (folder / "results.json").write_text(json.dumps(some_results()))
-    return folder
+
+    def write(run: Path) -> None:
+        folder = write_model(run / "average")
+        (folder / "results.json").write_text(json.dumps(some_results()))
+
+    return made_once(tmp_path_factory, "run", write) / "average"
 
 
 @pytest.fixture(scope="session")
@@ -56,9 +60,10 @@ def published(trained_folder, tmp_path_factory) -> Path:
     """The real thing once: built, and loaded again in two fresh processes."""
     from hf_mlnmt.hub.publish import build_folder
 
-    target = tmp_path_factory.mktemp("published") / "toy-en-de"
-    assert build_folder(trained_folder, target, licence="cc-by-4.0").warnings == []
-    return target
+    def build(folder: Path) -> None:
+        assert build_folder(trained_folder, folder / "toy-en-de", licence="cc-by-4.0").warnings == []
+
+    return made_once(tmp_path_factory, "published", build) / "toy-en-de"
 
 
 @pytest.fixture

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from helpers.tiny_run import run, write_recipe
+from helpers.once import made_once
+from helpers.tiny_run import run, write_corpus, write_recipe
 from transformers import PreTrainedTokenizerFast
 
 from hf_mlnmt.data.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="module")
-def whole(one_thread, data, tmp_path_factory):
-    """The folder of a run that nothing interrupted, its recipe, and what it printed."""
-    folder = tmp_path_factory.mktemp("whole")
-    recipe = write_recipe(folder / "recipe.yaml")
-    text = run(recipe, data, folder / "run", curves=True)
-    return folder / "run", recipe, text
+def whole(one_thread, tmp_path_factory):
+    """The folder of a run that nothing interrupted, its recipe, and what it printed: for reading, and for copies."""
+
+    def train(folder: Path) -> None:
+        recipe, data = write_recipe(folder / "recipe.yaml"), write_corpus(folder / "data")
+        (folder / "printed").write_text(run(recipe, data, folder / "run", curves=True))
+
+    folder = made_once(tmp_path_factory, "whole", train)
+    return folder / "run", folder / "recipe.yaml", (folder / "printed").read_text()
 
 
 @pytest.fixture(scope="module")

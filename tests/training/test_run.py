@@ -74,8 +74,9 @@ def test_the_same_command_again_does_nothing(whole, data):
     assert (folder / "results.json").stat().st_mtime_ns == before
 
 
-def test_another_recipe_in_the_same_folder_is_refused(whole, data):
+def test_another_recipe_in_the_same_folder_is_refused(whole, data, tmp_path):
     folder, recipe, _ = whole
+    folder = shutil.copytree(folder, tmp_path / "run")
     with pytest.raises(UserError, match=r"other settings .*\n  batch.tokens: 60 -> 70\n"):
         run(recipe, data, folder, settings=["batch.tokens=70"])
     assert "is finished" in run(recipe, data, folder, settings=["logging.every=1"])

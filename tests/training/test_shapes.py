@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -116,8 +118,9 @@ def test_senseless_numbers_of_shapes_are_refused():
     assert TokenBatchSampler([3, 9], [3, 2], 18, shapes=1).shape([0]) == (2, 9, 3)
 
 
+@functools.cache
 def every_objective():
-    """Each objective that a recipe can name, with a model for it; without dropout, in float64."""
+    """Name -> each objective that a recipe can name, with a model for it; without dropout, in float64."""
     translator_of = {"vocabulary": VOCABULARY, "dropout": 0.0}
     ending = language_model(VOCABULARY)
     ending.transformer.ln_f.bias.data = 3 * ending.lm_head.weight.data[1]  # the search finds translations that end
@@ -136,13 +139,13 @@ def every_objective():
         "fusion-trellis": (FusionTrellis(0, beams=3), product),
     }
     assert rows.keys() == CLASSES.keys()
-    yield from ((name, *pair) for name, pair in rows.items())
-    yield from ((task.name, task.objective, tiny_model(dropout=0.0)) for task in toy_tasks()[1:])
+    return rows | {task.name: (task.objective, tiny_model(dropout=0.0)) for task in toy_tasks()[1:]}
 
 
-@pytest.mark.parametrize(("name", "objective", "model"), [pytest.param(*row, id=row[0]) for row in every_objective()])
-def test_the_loss_is_that_of_the_batch_as_it_was(name, objective, model):
+@pytest.mark.parametrize("name", [*CLASSES, *(task.name for task in toy_tasks()[1:])])
+def test_the_loss_is_that_of_the_batch_as_it_was(name):
     """In float64, so that a filled row that counted could not hide in the rounding."""
+    objective, model = every_objective()[name]
     data = Text() if isinstance(objective, TextObjective | Tokens) else Pairs()
     sampler = TokenBatchSampler(data.source_lengths, data.target_lengths, 60, shapes=1)
     modules = [module.double().train() for module in (model, objective.head) if module is not None]

@@ -394,7 +394,7 @@ def test_a_sweep_that_is_killed_leaves_nobody_behind_and_goes_on(tmp_path):
         assert time.monotonic() < end
         time.sleep(0.05)
     assert "stopped at step" in (out / "logs" / "tiny.seed1.log").read_text()
-    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "1/1 tiny.seed1: started again, from step" in done.stderr
+    done = command(*arguments[4:])
+    assert done.exit_code == 0, done.output
+    assert "1/1 tiny.seed1: started again, from step" in done.output
     assert json.loads((out / "sweep.json").read_text())["rows"][0]["state"] == "finished"

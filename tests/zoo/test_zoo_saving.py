@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import fresh
-from helpers.contract import RECURRENT, Batch, assert_same, members_once
+from helpers.contract import RECURRENT, Batch, Member, assert_same
+from helpers.once import asked_for, made_once
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 from transformers.dynamic_module_utils import get_imports
@@ -160,11 +161,15 @@ for name in json.loads(sys.argv[3]):
 """
 
 
-@pytest.fixture(scope="module")
-def read_without_the_package(tmp_path_factory):
-    """Every member published with its code and read in a process that cannot import hf_mlnmt: folder of results."""
-    root = tmp_path_factory.mktemp("hub")
-    batch, published = Batch.draw(), members_once()
+@pytest.fixture(scope="session")
+def read_without_the_package(request, tmp_path_factory):
+    """Members published with their code and read in a process that cannot import hf_mlnmt: folder of results."""
+    members = asked_for(request, "member")
+    return made_once(tmp_path_factory, "hub", lambda root: publish_and_read(root, members))
+
+
+def publish_and_read(root: Path, published: list[Member]) -> None:
+    batch = Batch.draw()
     for member in published:
         model = member.model()
         model.config.register_for_auto_class()
@@ -180,7 +185,6 @@ def read_without_the_package(tmp_path_factory):
     arguments = _BLOCKER + READER, str(root), str(root / "inputs.pt"), names
     done = fresh.python("-I", "-c", *arguments, env=environment, cwd=root)
     assert done.returncode == 0, done.stderr[-3000:]
-    return root
 
 
 # An editable install puts the package on the path of every process: it is hidden by name.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.ahead import run_ahead, step_without_values
-from helpers.contract import IDLE, RECURRENT, Member, assert_same, gradients, members, redraw
+from helpers.contract import IDLE, RECURRENT, Member, assert_same, gradients, members, of_each_kind, redraw
 from torch._dynamo import reset as forget_compiled
 
 SYSTEMS = list({member.system: member for member in members()}.values())
@@ -205,7 +205,7 @@ def kinds() -> list[Member]:
     return list({type(member.config()): member for member in systems}.values())
 
 
-@pytest.mark.parametrize("system", kinds(), ids=lambda member: member.system)
+@pytest.mark.parametrize("system", of_each_kind(kinds(), ("transformer", "full-dc")))
 def test_compiled_equals_eager(system, batch):
     """One graph for forward and backward, as torch.compile traces it; what its back end makes of it is PyTorch's."""
     model = system.model(dtype=torch.float32, decoder_layers=1)  # which is traced as two are, in half of the time
