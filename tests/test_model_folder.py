@@ -318,7 +318,7 @@ def test_a_generation_config_of_another_form_is_refused_by_all_that_load(folder,
     [
         ("text_processing.json", {"source": None}, "source: expected a JSON object, not null"),
         ("text_processing.json", {"target": []}, r"target: expected a JSON object, not \[\]"),
-        ("special_tokens_map.json", [], "expected a JSON object, found list"),
+        ("special_tokens_map.json", [], r"expected a JSON object, not \[\]"),
         ("special_tokens_map.json", {"bos_token": -1}, "bos_token: expected a list, not -1"),
         ("special_tokens_map.json", b"\xef\xbb\xbf{}", "not valid JSON .*BOM"),
         ("added_tokens.json", {"<bt>": "x"}, '<bt>: expected a whole number, not "x"'),
