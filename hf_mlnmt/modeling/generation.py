@@ -1,7 +1,7 @@
 """generate() of these models: a slot for a faster search, and what Transformers' loops lack.
 
 `hf_mlnmt.search` computes what Transformers' loops compute, in less time. A model knows no more of it than the slot
-`find_loop`: code beside published weights works without that package, by Transformers' own loops.
+`faster_search`: code beside published weights works without that package, by Transformers' own loops.
 """
 
 import copy
@@ -75,15 +75,15 @@ class TranslationGenerationMixin(Generation):
         return inputs, name, model_kwargs
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
-        loop = fast_loop(self, stopping_criteria, generation_config, kwargs)
-        if loop is not None:
-            return loop(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
-        return super()._sample(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
+        given = input_ids, logits_processor, stopping_criteria, generation_config
+        found = None if faster_search is None else faster_search(self, *given, kwargs)
+        return super()._sample(*given, **kwargs) if found is None else found
 
     def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
-        loop = fast_loop(self, stopping_criteria, generation_config, kwargs)
-        if loop is not None:
-            return loop(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+        given = input_ids, logits_processor, stopping_criteria, generation_config
+        found = None if faster_search is None else faster_search(self, *given, kwargs)
+        if found is not None:
+            return found
         if getattr(generation_config, "recombine", None) is not None:
             raise ValueError(
                 f"recombine={generation_config.recombine}: Transformers' loop knows no recombination. Have hf_mlnmt "
@@ -112,18 +112,14 @@ class TranslationGenerationMixin(Generation):
         return super()._expand_inputs_for_generation(expand_size, is_encoder_decoder, input_ids, **model_kwargs)
 
 
-# Finds a faster loop: (model, stopping criteria, generation config, arguments) -> a loop or None. `import hf_mlnmt`
-# fills this slot with hf_mlnmt.search.loop_for; in code beside published weights it stays empty.
-find_loop: Callable[..., Callable | None] | None = None
+# Searches in the place of Transformers' loop: (model, what that is called with, its arguments by keyword) -> what that
+# returns, or None: Transformers' loop shall. `import hf_mlnmt` fills this slot with hf_mlnmt.search.run; in code beside
+# published weights it stays empty.
+faster_search: Callable[..., Any] | None = None
 
 # Calls generate() of Transformers, or, for options that it has prepared before, the search alone: (model, generate(),
 # its arguments by keyword) -> what that returns. Filled with hf_mlnmt.search.prepare.generate in the same way.
 generate_again: Callable[..., Any] | None = None
-
-
-def fast_loop(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -> Callable | None:
-    """Returns the faster loop for what generate() was asked, or None: then Transformers' own is called."""
-    return None if find_loop is None else find_loop(model, criteria, config, arguments)
 
 
 def normalization_undone(model: Any, processors: Any) -> Any:

@@ -77,25 +77,53 @@ class Prepared:
 
     def search(self, model: Any, ids: Tensor, mask: Tensor, abandon: Abandon | None) -> Any:
         """Searches from the encoder on; None if that is not for a fast loop. `abandon` is asked before one sentence."""
-        _, processors, criteria, config, arguments, _ = self.handed
+        start, processors, criteria, config, arguments, _ = self.handed
         if abandon is not None:
             criteria = StoppingCriteriaList([*criteria, abandon])
             abandon.check()
-        if self.wanted is not None and len(ids) == 1:
-            translation = translate_one(model, ids, mask, self.wanted)
-            if translation is not None:
-                return translation
-        outputs = model.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True)
-        if not isinstance(outputs, BaseModelOutput):
+        text = Text(ids, mask, start, self.wanted)
+        return generation.faster_search(model, None, processors, criteria, config, arguments, text)
+
+
+class Text(NamedTuple):
+    """Sentences of which nothing is computed yet: token ids and mask (sentences, source)."""
+
+    ids: Tensor
+    mask: Tensor
+    start: int  # the prompt
+    wanted: Wanted | None  # what search.c is to do, if it knows it
+
+    def translate_one(self, model: Any) -> Any:
+        """Translates one sentence without padding as generate() does; None where it is not for compiled code."""
+        if self.wanted is None or len(self.ids) != 1:
             return None
+        ready = _READY.get(model)
+        if ready is None or not ready.holds(model):
+            _READY.pop(model, None)
+            if _is_altered(model):
+                return None
+            ready = _READY[model] = Ready(model)
+        if not ready.possible or not bool(self.mask.all()):
+            return None
+        try:
+            single = ready.idle.pop()
+        except IndexError:
+            single = _single_of(model)
+        assert single is not None
+        translation = single(model, self.ids, self.wanted)
+        ready.idle.append(single)
+        return translation
+
+    def encode(self, model: Any, config: Any, arguments: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        """Encodes them: the prompt and arguments as generate() hands them to its loops."""
+        outputs = model.get_encoder()(input_ids=self.ids, attention_mask=self.mask, return_dict=True)
+        prompt = torch.full((len(self.ids), 1), self.start, dtype=torch.long)
+        if not isinstance(outputs, BaseModelOutput):
+            return prompt, arguments
         width = max(config.num_beams, config.num_return_sequences)
-        prompt = torch.full((len(ids), 1), self.handed.start, dtype=torch.long)
-        prompt, expanded = model._expand_inputs_for_generation(
-            width, True, prompt, encoder_outputs=outputs, attention_mask=mask
-        )
-        arguments = expanded | arguments
-        loop = generation.fast_loop(model, criteria, config, arguments)
-        return None if loop is None else loop(model, prompt, processors, criteria, config, arguments)
+        given = {"encoder_outputs": outputs, "attention_mask": self.mask}
+        prompt, expanded = model._expand_inputs_for_generation(width, True, prompt, **given)
+        return prompt, expanded | arguments
 
 
 @torch.no_grad()
@@ -225,26 +253,6 @@ def _is_altered(model: Any) -> bool:
 
 def _single_of(model: Any) -> Single | None:
     return Single.of(model, write_out(find_step(model), model, PACKED))
-
-
-def translate_one(model: Any, ids: Tensor, mask: Tensor, wanted: Wanted) -> Any:
-    """Translates one sentence without padding as generate() does; None where it is not for compiled code."""
-    ready = _READY.get(model)
-    if ready is None or not ready.holds(model):
-        _READY.pop(model, None)
-        if _is_altered(model):
-            return None
-        ready = _READY[model] = Ready(model)
-    if not ready.possible or not bool(mask.all()):
-        return None
-    try:
-        single = ready.idle.pop()
-    except IndexError:
-        single = _single_of(model)
-    assert single is not None
-    translation = single(model, ids, wanted)
-    ready.idle.append(single)
-    return translation
 
 
 def _are_plain(ids: Any, mask: Any) -> bool:

@@ -25,7 +25,7 @@ from hf_mlnmt.modeling.transformer import Encoder
 from hf_mlnmt.search.cache import BeamCache, whole_blocks
 from hf_mlnmt.search.decoder import SourceBatch, read_source
 from hf_mlnmt.search.int8 import Int8Linear, compiled
-from hf_mlnmt.search.loops import IMPOSSIBLE, blank_of, sampled, searched
+from hf_mlnmt.search.hypotheses import IMPOSSIBLE, blank_of, sampled, searched
 from hf_mlnmt.search.native import (
     AS_IT_LIES,
     PACKED,

@@ -47,7 +47,7 @@ def register_models(_: Any = None) -> None:
     from hf_mlnmt.modeling.configuration import TransformerConfig
     from hf_mlnmt.modeling.tokenization import TranslationTokenizer
 
-    generation.find_loop, generation.generate_again = _find_loop, _generate_again
+    generation.faster_search, generation.generate_again = _search, _generate_again
     linear.products = products
     # Found by its name, which a tokenizer's folder says.
     transformers.AutoTokenizer.register(TransformerConfig, fast_tokenizer_class=TranslationTokenizer, exist_ok=True)
@@ -60,10 +60,10 @@ def register_models(_: Any = None) -> None:
 
 
 # Both are imported when generate() first asks.
-def _find_loop(*asked: Any) -> Any:
-    from hf_mlnmt.search import loop_for
+def _search(*asked: Any) -> Any:
+    from hf_mlnmt.search import run
 
-    return loop_for(*asked)
+    return run(*asked)
 
 
 def _generate_again(*asked: Any) -> Any:

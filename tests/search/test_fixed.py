@@ -165,7 +165,7 @@ def test_a_step_that_could_not_be_captured_goes_on_call_by_call(one, monkeypatch
         run(stage)
 
     def tensors_of(stage):
-        parts = stage, stage.state, stage.clock
+        parts = stage, stage.state, stage.clock, stage.found
         values = *(value for part in parts for value in vars(part).values()), *stage.state.tensors()
         return [value for value in values if isinstance(value, torch.Tensor)]
 

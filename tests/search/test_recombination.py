@@ -11,7 +11,8 @@ from helpers.fused import fused, translator
 from helpers.searching import decode, sources
 from helpers.toy_context import bigram_language_model, bigram_translator
 
-from hf_mlnmt.search.loops import IMPOSSIBLE, Recombination
+from hf_mlnmt.search.hypotheses import IMPOSSIBLE
+from hf_mlnmt.search.recombination import Recombination
 
 VOCABULARY, LONGEST = 6, 4
 

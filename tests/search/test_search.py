@@ -24,7 +24,8 @@ from transformers.generation.logits_process import LogitsProcessor
 
 from hf_mlnmt import TransformerForConditionalGeneration, config_for, search
 from hf_mlnmt.modeling.releases import CACHE
-from hf_mlnmt.search.loops import SearchBatch, best_continuations, best_tokens, draw_tokens
+from hf_mlnmt.search.choices import best_continuations, best_tokens, draw_tokens
+from hf_mlnmt.search.loop import SearchBatch
 
 OPTIONS = {
     "gnmt": {"num_beams": 4, "length_penalty": 0.6},
