@@ -167,7 +167,8 @@ def test_without_the_search(beams, monkeypatch):
     options = {**ENDING, "num_beams": beams}
     expected = decode(model, **inputs, **options)
     monkeypatch.delattr(search, "run")
-    monkeypatch.setattr("hf_mlnmt.modeling.generation.faster_search", None)
+    for slot in ("faster_search", "generate_again"):
+        monkeypatch.setattr(f"hf_mlnmt.modeling.generation.{slot}", None)
     assert decode(model, **inputs, **options).sequences.tolist() == expected.sequences.tolist()
     found = decode(model, **inputs, **options, output_scores=True)
     assert found.sequences.tolist() == expected.sequences.tolist()
