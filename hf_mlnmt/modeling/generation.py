@@ -22,6 +22,21 @@ def asked_for(name: str, arguments: dict[str, Any], *configs: Any) -> Any:
     return next((value for value in given if value is not None), None)
 
 
+def refuse_groups(config: Any) -> None:
+    """Raises ValueError for groups of beams that a diverse beam search cannot have."""
+    groups, penalty = config.groups, config.diversity_penalty
+    if groups is None:
+        if penalty:
+            raise ValueError(f"diversity_penalty={penalty}: acts between groups of beams; give num_beam_groups too")
+        return
+    if not isinstance(groups, int) or groups < 1 or config.num_beams % groups:
+        raise ValueError(f"num_beam_groups={groups!r}: must be a whole number that divides num_beams={config.num_beams}")
+    if config.do_sample or config.recombine is not None:
+        raise ValueError(f"num_beam_groups={groups}: groups of a beam search; leave do_sample and recombine out")
+    if not penalty or penalty < 0:
+        raise ValueError(f"diversity_penalty={penalty}: must be more than 0, or all groups find the same")
+
+
 class TranslationGenerationMixin(Generation):
     """`generate()` by a faster loop if there is one, for two vocabularies, and leaving the caller's objects alone.
 
@@ -54,9 +69,13 @@ class TranslationGenerationMixin(Generation):
         return generate(*args, **kwargs) if args or generate_again is None else generate_again(self, generate, kwargs)
 
     def _prepare_generation_config(self, generation_config, *args, **kwargs):
-        k = asked_for("recombine", kwargs, generation_config, self.generation_config)
+        configs = generation_config, self.generation_config
+        k = asked_for("recombine", kwargs, *configs)
+        groups = asked_for("num_beam_groups", kwargs, *configs) or 1
         prepared, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
-        prepared.recombine = k
+        # Under Transformers' name for it generate() would look for a loop on the Hub.
+        prepared.recombine, prepared.groups, prepared.num_beam_groups = k, None if groups == 1 else groups, 1
+        refuse_groups(prepared)
         if k is not None and (not isinstance(k, int) or isinstance(k, bool) or k < 0):
             raise ValueError(f"recombine={k!r}: must be a whole number of at least 0, or None")
         if k is not None and (prepared.num_beams == 1 or prepared.do_sample):
@@ -84,11 +103,12 @@ class TranslationGenerationMixin(Generation):
         found = None if faster_search is None else faster_search(self, *given, kwargs)
         if found is not None:
             return found
-        if getattr(generation_config, "recombine", None) is not None:
-            raise ValueError(
-                f"recombine={generation_config.recombine}: Transformers' loop knows no recombination. Have hf_mlnmt "
-                "installed, and ask for nothing that needs that loop (output_scores, a streamer, use_cache=False ...)"
-            )
+        for name, value in (("recombine", "recombine"), ("num_beam_groups", "groups")):
+            if (asked := getattr(generation_config, value, None)) is not None:
+                raise ValueError(
+                    f"{name}={asked}: Transformers' loop does not know it. Have hf_mlnmt installed, and ask for "
+                    "nothing that needs that loop (output_scores, a streamer, use_cache=False ...)"
+                )
         model = for_outputs(self)
         processors = normalization_undone(model, logits_processor)
         search = super(TranslationGenerationMixin, model)._beam_search

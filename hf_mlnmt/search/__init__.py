@@ -41,6 +41,7 @@ from hf_mlnmt.search.choices import Beams, Choice, Draws, Greedy
 from hf_mlnmt.search.constraints import Constrained
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch
 from hf_mlnmt.search.decoders import decoder_of
+from hf_mlnmt.search.groups import Grouped
 from hf_mlnmt.search.prepare import Text, record, what_is_around
 from hf_mlnmt.search.recombination import Recombined
 from hf_mlnmt.search.rules import Abandon, Rules
@@ -68,7 +69,7 @@ def run(
     width, rules = max(config.num_beams, config.num_return_sequences), Rules(processors, criteria)
     prompt, choice, decoder = input_ids[::width], choice_of(rules, config), decoder_of(model)(model, arguments)
     source = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), width)
-    record(decoder, input_ids, processors, criteria, config, arguments)
+    record(decoder, choice, input_ids, processors, criteria, config, arguments)
     if runs_ahead(prompt) and fixed.why_not(decoder, choice, rules) is None:
         return fixed.search(decoder, source, prompt, rules, config)
     batch = loop.SearchBatch(decoder, source, width)
@@ -82,6 +83,8 @@ def choice_of(rules: Rules, config: Any) -> type[Choice]:
         return Constrained
     if config.num_beams == 1:
         return Draws if config.do_sample else Greedy
+    if getattr(config, "groups", None) is not None:
+        return Grouped
     return Beams if getattr(config, "recombine", None) is None else Recombined
 
 

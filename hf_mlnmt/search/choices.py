@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.search import hypotheses
+from hf_mlnmt.search.decoder import rows_of_sentences
 from hf_mlnmt.search.hypotheses import Chains, Record, divisors, is_possible, pad_token_of
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.native import best_continuations_natively
@@ -129,14 +130,15 @@ class Beams:
         last = self.rules.is_last(tokens, length)
         self.finish(sums, beams, tokens, last if self.counts_impossible else last & is_possible(sums))
         places = self.go_on(sums, last)
-        beams, tokens = beams.gather(1, places), tokens.gather(1, places)  # (sentences, width)
+        beams, tokens = (part.gather(1, places).view(-1, self.batch.width) for part in (beams, tokens))
         self.record.steps.append((self.batch.ids, tokens, beams))
         self.follow(places, beams, tokens)
         return tokens, beams, self.close()
 
     def finish(self, sums: Tensor, beams: Tensor, tokens: Tensor, over: Tensor) -> None:
         """Takes those of the best candidates that are over."""
-        sums, beams, tokens, over = (part[:, : self.batch.width] for part in (sums, beams, tokens, over))
+        best = self.beams.best.shape[1]
+        sums, beams, tokens, over = (part[:, :best] for part in (sums, beams, tokens, over))
         if over.any():
             step = len(self.record.steps) * self.batch.width
             self.beams.finish(sums, (step + beams) * self.columns + tokens, over, self.divisors()[0])
@@ -153,7 +155,8 @@ class Beams:
     def keep(self, sentences: Tensor) -> None:
         self.write()
         before, self.beams = self.beams, self.begin(len(sentences), sentences.device)
-        before.move_to(self.beams, sentences, len(sentences))
+        rows = rows_of_sentences(sentences, len(self.beams.open) // len(sentences))  # several in groups.py
+        before.move_to(self.beams, rows, len(rows))
 
     def write(self) -> None:
         """Writes down the finished hypotheses of the sentences that are here."""

@@ -152,8 +152,8 @@ class Constrained(Beams):
     counts_impossible = False
 
     def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any):
-        if config.num_beams == 1 or getattr(config, "recombine", None) is not None:
-            raise UserError("terms, or constraints: need several beams (num_beams, --beams), and know no recombine.")
+        if config.num_beams == 1 or any(getattr(config, name, None) is not None for name in ("recombine", "groups")):
+            raise UserError("terms, or constraints: need several beams (num_beams, --beams), without recombine or groups.")
         sentences = rules.constraints or []
         if len(sentences) != len(prompt):
             raise UserError(f"constraints of {len(sentences)} sentences for {len(prompt)}.")

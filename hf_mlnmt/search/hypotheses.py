@@ -36,6 +36,11 @@ def divisors(config: Any, length: int, longest: int) -> tuple[float, float]:
     return length**config.length_penalty, (longest if hopeful else length) ** config.length_penalty
 
 
+def onward(sums: Tensor, last: Tensor, count: int, out: Any = None) -> Any:
+    """Returns the best `count` candidates that are not the last of theirs: values and indices, as topk does."""
+    return torch.topk(torch.add(sums, last, alpha=IMPOSSIBLE), count, out=out)
+
+
 class Beams:
     """The hypotheses of each sentence: (sentences, beams) each.
 
@@ -60,18 +65,17 @@ class Beams:
         self.open.fill_(True)[real:] = False
 
     def move_to(self, other: Any, rows: Tensor, real: int) -> None:
-        """Hands these sentences over; the first `real` of them are open, the others only fill the batch."""
-        for name in ("running", "best", "last"):
+        """Hands these sentences over; those behind the first `real` only fill the batch."""
+        for name in ("running", "best", "last", "open"):
             torch.index_select(getattr(self, name), 0, rows, out=getattr(other, name))
-        other.open.fill_(True)[real:] = False
+        other.open[real:] = False
 
     def go_on(self, sums: Tensor, last: Tensor) -> Tensor:
         """Lets the best candidates go on that are not the last of theirs; returns their places (sentences, beams).
 
         sums, last: (sentences, candidates), the best first.
         """
-        best = self.running, self.order
-        return torch.topk(torch.add(sums, last, alpha=IMPOSSIBLE), self.order.shape[1], out=best).indices
+        return onward(sums, last, self.order.shape[1], (self.running, self.order)).indices
 
     def finish(self, sums: Tensor, numbers: Tensor, over: Tensor, divisor: Any) -> None:
         """Takes those of the best candidates (sentences, beams) that are over."""

@@ -30,6 +30,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from hf_mlnmt.kept_weights import changes_of, kept_diagonals, times_forgotten
 from hf_mlnmt.modeling import generation
+from hf_mlnmt.search.choices import Choice
 from hf_mlnmt.search.decoder import HANDLED
 from hf_mlnmt.search.native import PACKED, library
 from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Rules
@@ -45,6 +46,7 @@ class Handed(NamedTuple):
     """The things that Transformers' preparation hands to a loop, as far as they serve later calls too."""
 
     start: int  # the prompt, of every sentence
+    choice: type[Choice]
     processors: Any
     criteria: Any
     config: Any
@@ -61,7 +63,7 @@ class Prepared:
         criteria = StoppingCriteriaList(part for part in handed.criteria if not isinstance(part, Abandon))
         self.handed = handed._replace(criteria=criteria)
         rules = Rules(handed.processors, criteria)
-        self.wanted = Wanted.of(rules, handed.config, handed.start, handed.vocabulary)
+        self.wanted = Wanted.of(handed.choice, rules, handed.config, handed.start, handed.vocabulary)
 
     @staticmethod
     def _configs(model: Any, given: Any) -> list[Any]:
@@ -77,7 +79,7 @@ class Prepared:
 
     def search(self, model: Any, ids: Tensor, mask: Tensor, abandon: Abandon | None) -> Any:
         """Searches from the encoder on; None if that is not for a fast loop. `abandon` is asked before one sentence."""
-        start, processors, criteria, config, arguments, _ = self.handed
+        start, _, processors, criteria, config, arguments, _ = self.handed
         if abandon is not None:
             criteria = StoppingCriteriaList([*criteria, abandon])
             abandon.check()
@@ -165,7 +167,9 @@ def _abandon_of(options: dict[str, Any]) -> Abandon | None:
     return None
 
 
-def record(decoder: Any, input_ids: Tensor, processors: Any, criteria: Any, config: Any, arguments: dict) -> None:
+def record(
+    decoder: Any, choice: type[Choice], input_ids: Tensor, processors: Any, criteria: Any, config: Any, arguments: dict
+) -> None:
     """Notes for the call under way what a search was handed: as `Handed`, or as None if it serves no other call."""
     recorded = getattr(_OF_THREAD, "recorded", None)
     if recorded is None:
@@ -175,7 +179,7 @@ def record(decoder: Any, input_ids: Tensor, processors: Any, criteria: Any, conf
     plain = others.keys() <= HANDLED and all(type(processor) in ROW_BY_ROW for processor in processors)
     if same and plain and getattr(decoder, "written_out", None) is not None and not decoder.normalized:
         start, vocabulary = int(input_ids[0, 0]), decoder.model.lm_head.out_features
-        recorded.append(Handed(start, processors, criteria, config, others, vocabulary))
+        recorded.append(Handed(start, choice, processors, criteria, config, others, vocabulary))
     else:
         recorded.append(None)
 

@@ -159,6 +159,10 @@ class Rules:
             criterion.check()
         if self.is_longest(length):
             return torch.ones_like(tokens, dtype=torch.bool)
+        return self.is_end(tokens)
+
+    def is_end(self, tokens: Tensor) -> Tensor:
+        """Tells which tokens are end tokens."""
         if self.end_tokens is None:
             return torch.zeros_like(tokens, dtype=torch.bool)
         ends = self.end_tokens.to(tokens.device)
