@@ -37,6 +37,16 @@ def refuse_groups(config: Any) -> None:
         raise ValueError(f"diversity_penalty={penalty}: must be more than 0, or all groups find the same")
 
 
+def refuse_for_transformers(config: Any) -> None:
+    """Raises ValueError for what a generation config asks for and Transformers' loops do not know."""
+    for name, value in (("recombine", "recombine"), ("num_beam_groups", "groups"), ("draws", "draws")):
+        if (asked := getattr(config, value, None)) not in (None, "batch"):
+            raise ValueError(
+                f"{name}={asked}: Transformers' loop does not know it. Have hf_mlnmt installed, and ask for nothing "
+                "that needs that loop (output_scores, a streamer, use_cache=False ...)"
+            )
+
+
 class TranslationGenerationMixin(Generation):
     """`generate()` by a faster loop if there is one, for two vocabularies, and leaving the caller's objects alone.
 
@@ -72,10 +82,14 @@ class TranslationGenerationMixin(Generation):
         configs = generation_config, self.generation_config
         k = asked_for("recombine", kwargs, *configs)
         groups = asked_for("num_beam_groups", kwargs, *configs) or 1
+        draws = asked_for("draws", kwargs, *configs)
         prepared, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
+        prepared.draws = draws
         # Under Transformers' name for it generate() would look for a loop on the Hub.
         prepared.recombine, prepared.groups, prepared.num_beam_groups = k, None if groups == 1 else groups, 1
         refuse_groups(prepared)
+        if draws not in (None, "batch", "row") or (draws == "row" and (not prepared.do_sample or prepared.num_beams > 1)):
+            raise ValueError(f"draws={draws!r}: 'batch' or 'row', with do_sample and without beams")
         if k is not None and (not isinstance(k, int) or isinstance(k, bool) or k < 0):
             raise ValueError(f"recombine={k!r}: must be a whole number of at least 0, or None")
         if k is not None and (prepared.num_beams == 1 or prepared.do_sample):
@@ -96,19 +110,17 @@ class TranslationGenerationMixin(Generation):
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
         given = input_ids, logits_processor, stopping_criteria, generation_config
         found = None if faster_search is None else faster_search(self, *given, kwargs)
-        return super()._sample(*given, **kwargs) if found is None else found
+        if found is None:
+            refuse_for_transformers(generation_config)
+            return super()._sample(*given, **kwargs)
+        return found
 
     def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
         given = input_ids, logits_processor, stopping_criteria, generation_config
         found = None if faster_search is None else faster_search(self, *given, kwargs)
         if found is not None:
             return found
-        for name, value in (("recombine", "recombine"), ("num_beam_groups", "groups")):
-            if (asked := getattr(generation_config, value, None)) is not None:
-                raise ValueError(
-                    f"{name}={asked}: Transformers' loop does not know it. Have hf_mlnmt installed, and ask for "
-                    "nothing that needs that loop (output_scores, a streamer, use_cache=False ...)"
-                )
+        refuse_for_transformers(generation_config)
         model = for_outputs(self)
         processors = normalization_undone(model, logits_processor)
         search = super(TranslationGenerationMixin, model)._beam_search

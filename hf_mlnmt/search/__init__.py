@@ -37,7 +37,7 @@ from transformers.utils import ModelOutput, logging
 from hf_mlnmt.modeling.linear import runs_ahead
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search import fixed, loop
-from hf_mlnmt.search.choices import Beams, Choice, Draws, Greedy
+from hf_mlnmt.search.choices import Beams, CheapDraws, Choice, Draws, Greedy
 from hf_mlnmt.search.constraints import Constrained
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch
 from hf_mlnmt.search.decoders import decoder_of
@@ -71,7 +71,7 @@ def run(
     source = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), width)
     record(decoder, choice, input_ids, processors, criteria, config, arguments)
     if runs_ahead(prompt) and fixed.why_not(decoder, choice, rules) is None:
-        return fixed.search(decoder, source, prompt, rules, config)
+        return fixed.search(decoder, choice, source, prompt, rules, config)
     batch = loop.SearchBatch(decoder, source, width)
     del source  # so that sentences that leave the batch leave the memory too
     return loop.search(batch, prompt, choice(batch, prompt, rules, config))
@@ -82,7 +82,8 @@ def choice_of(rules: Rules, config: Any) -> type[Choice]:
     if rules.constraints is not None:
         return Constrained
     if config.num_beams == 1:
-        return Draws if config.do_sample else Greedy
+        drawn = CheapDraws if getattr(config, "draws", None) == "row" else Draws
+        return drawn if config.do_sample else Greedy
     if getattr(config, "groups", None) is not None:
         return Grouped
     return Beams if getattr(config, "recombine", None) is None else Recombined

@@ -3,7 +3,7 @@
 | class | finds |
 | --- | --- |
 | Greedy | the best token of each hypothesis |
-| Draws | a token drawn for each hypothesis |
+| Draws, CheapDraws | a token drawn for each hypothesis |
 | Beams | the best hypotheses of each sentence |
 | Recombined (recombination.py) | the same, where beams that share their last k tokens are joined |
 | Constrained (constraints.py) | the best that have given phrases in them |
@@ -88,10 +88,45 @@ class Greedy:
 
 
 class Draws(Greedy):
-    """A token drawn from softmax(scores) for each hypothesis: the same for the same seed as by Transformers' loop."""
+    """A token drawn from softmax(scores) for each hypothesis: the same for the same seed as by Transformers' loop.
+
+    As torch.multinomial does it: argmax p / q with q from an exponential distribution, for each word of the vocabulary.
+    """
+
+    each_word = True
+
+    @staticmethod
+    def noise(rows: int, vocabulary: int, device: Any) -> Tensor:
+        """Draws random numbers (rows, vocabulary)."""
+        return torch.empty(rows, vocabulary, device=device).exponential_(1)
+
+    @staticmethod
+    def pick(scores: Tensor, noise: Tensor) -> Tensor:
+        """Returns the tokens (sentences, width) that scores (sentences, width, vocabulary) and noise decide."""
+        return (scores.softmax(-1) / noise).argmax(-1)
 
     def tokens(self, scores: Tensor) -> Tensor:
-        return draw_tokens(scores, self.batch.ids, self.batch.count)
+        # Drawn for all sentences of the batch, also those that have left.
+        noise = self.noise(self.batch.count * scores.shape[1], scores.shape[2], scores.device)
+        return self.pick(scores, noise.view(self.batch.count, scores.shape[1], -1)[self.batch.ids])
+
+
+class CheapDraws(Draws):
+    """The same by the inverse of the cumulated probabilities: one number for each hypothesis, so other draws."""
+
+    each_word = False
+
+    @staticmethod
+    def noise(rows: int, vocabulary: int, device: Any) -> Tensor:
+        """Draws uniform numbers (rows, 1)."""
+        return torch.rand(rows, 1, device=device)
+
+    @staticmethod
+    def pick(scores: Tensor, noise: Tensor) -> Tensor:
+        cumulated = scores.softmax(-1).cumsum(-1)
+        total = cumulated[..., -1:]
+        below = torch.minimum(noise * total, total.nextafter(torch.zeros_like(total)))  # never behind the last
+        return torch.searchsorted(cumulated, below, right=True).squeeze(-1)
 
 
 class Beams:
@@ -171,17 +206,6 @@ def best_tokens(scores: Tensor) -> Tensor:
     """Computes argmax over the last dimension: (sentences, width, vocabulary) -> (sentences, width)."""
     best = best_continuations_natively(scores.flatten(0, 1).unsqueeze(1), None, 1)
     return scores.argmax(dim=-1) if best is None else best[2].view(scores.shape[:2])
-
-
-def draw_tokens(scores: Tensor, ids: Tensor, sentences: int) -> Tensor:
-    """Draws a token from softmax(scores): (sentences here, width, vocabulary) -> (sentences here, width).
-
-    As torch.multinomial does it: argmax p / q with q from an exponential distribution, drawn for all `sentences` of the
-    batch, also those that have left: so the same seed gives Transformers' own draws.
-    """
-    noise = scores.new_empty(sentences * scores.shape[1], scores.shape[2]).exponential_(1)
-    noise = noise.view(sentences, *scores.shape[1:])[ids]  # (sentences here, width, vocabulary)
-    return (scores.softmax(dim=-1) / noise).argmax(dim=-1)
 
 
 def continuations(

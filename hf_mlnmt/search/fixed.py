@@ -38,7 +38,7 @@ from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer
 from hf_mlnmt.search.decoder import SourceBatch, fitted
-from hf_mlnmt.search.choices import BLOCK, Beams, Choice, Draws, Greedy
+from hf_mlnmt.search.choices import BLOCK, Beams, CheapDraws, Choice, Draws, Greedy
 from hf_mlnmt.search import hypotheses
 from hf_mlnmt.search.hypotheses import Chains, Record, divisors, pad_token_of
 from hf_mlnmt.search.lstm import LSTMDecoder
@@ -48,7 +48,7 @@ from hf_mlnmt.search.transformer import TransformerDecoder
 
 logger = logging.get_logger(__name__)
 
-KNOWN = (Greedy, Draws, Beams)  # choices of candidates
+KNOWN = (Greedy, Draws, CheapDraws, Beams)  # choices of candidates
 LATE = 3  # steps after which Python reads how many sentences are open
 FEWEST_STEPS = 32  # that there are slots for
 KEPT = 8  # sizes of a model whose tensors and graphs are kept, the latest ones
@@ -94,7 +94,7 @@ def why_not(decoder: Any, choice: type[Choice], rules: Rules) -> str | None:
     if rules.max_length is None:
         return "no greatest length"
     device = decoder.model.device
-    if choice is Draws and device.type not in ("cpu", "cuda"):
+    if issubclass(choice, Draws) and device.type not in ("cpu", "cuda"):
         return f"draws on {device.type}"
     if any(weight.device != device for weight in decoder.model.parameters()):
         return "weights on several devices"
@@ -383,10 +383,10 @@ class Stage:
     A candidate's number is (step x width + its beam) x columns + its token; columns: the vocabulary in whole blocks.
     """
 
-    def __init__(self, decoder: Any, size: Size, rules: Rules, config: Any, key: Any):
-        self.size, self.key, self.normalized = size, key, decoder.normalized
+    def __init__(self, decoder: Any, choice: Any, size: Size, rules: Rules, config: Any, key: Any):
+        self.choice, self.size, self.key, self.normalized = choice, size, key, decoder.normalized
         device, shape = decoder.model.device, (size.sentences, size.width)
-        self.device, self.draws = device, config.do_sample
+        self.device, self.draws = device, issubclass(choice, Draws)
         self.num_beams = config.num_beams if config.num_beams > 1 else 0
         self.vocabulary = decoder.model.config.target_vocab_size
         self.count = rules.candidates(self.num_beams)
@@ -410,7 +410,7 @@ class Stage:
         self.block = torch.arange(BLOCK, **long)
         blank = (*shape, self.columns) if self.in_blocks else (0,)
         self.sums = torch.full(blank, -torch.inf, device=device)  # in whole blocks
-        self.noise = torch.zeros((*shape, self.vocabulary) if self.draws else (0,), device=device)
+        self.noise = torch.zeros((*shape, self.vocabulary if choice.each_word else 1) if self.draws else 0, device=device)
         self.divisors = torch.zeros(size.steps + 1, 2, device=device)  # of what ends, of what goes on
         self.written: Any = None
         assert rules.by_length is not None
@@ -508,7 +508,7 @@ class Stage:
     def choose_tokens(self, scores: Tensor) -> None:
         """Computes `Greedy.step`, or that of `Draws`."""
         scores = self.process(scores)
-        tokens = (scores.softmax(-1) / self.noise if self.draws else scores).argmax(-1)
+        tokens = self.choice.pick(scores, self.noise) if self.draws else scores.argmax(-1)
         tokens = self.found.padded(tokens) if self.padded else tokens
         self.tokens.copy_(tokens)
         self.table.index_copy_(0, self.clock.step, tokens.unsqueeze(0))
@@ -594,19 +594,19 @@ _KEEPING, _CAPTURING = Lock(), Lock()
 _CAPTURE_STREAMS: dict[Any, Any] = {}  # one for each stream: graphs that run at the same time share no workspace
 
 
-def stage_of(decoder: Any, size: Size, rules: Rules, config: Any) -> Stage:
+def stage_of(decoder: Any, choice: Any, size: Size, rules: Rules, config: Any) -> Stage:
     """Returns a stage of this size, for this search alone: one that was kept with the model, or a new one."""
     assert rules.by_length is not None
     pad = None if config._pad_token_tensor is None else config._pad_token_tensor.tolist()
     more = {name: value for name, value in getattr(decoder, "arguments", {}).items() if not callable(value)}
     changes = [p[:3] if isinstance(p, Change) else (type(p).__name__, vars(p)) for p in rules.by_length]
-    asked = config.num_beams, config.do_sample, config.early_stopping is True, rules.ends, changes, pad, more
+    asked = choice, config.num_beams, config.early_stopping is True, rules.ends, changes, pad, more
     device = decoder.model.device
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     key = size, repr(asked), _state_of(decoder.model), stream
     with _KEEPING:
         stage = _STAGES.setdefault(decoder.model, OrderedDict()).pop(key, None)
-    stage = stage or Stage(decoder, size, rules, config, key)
+    stage = stage or Stage(decoder, choice, size, rules, config, key)
     stage.decoder = decoder
     stage.limit(rules, config)
     return stage
@@ -633,8 +633,8 @@ def _state_of(model: Any) -> int:
     return hash((*weights, *switches, cast, model.config._attn_implementation, id(vars(model).get("forward"))))
 
 
-class Draws:
-    """The random numbers of a search, which are those of choices.draw_tokens: for all sentences, also ended ones.
+class Generator:
+    """The random numbers of a search, which are those of choices.Draws: for all sentences, also ended ones.
 
     Python is some steps ahead of the end, so the generator goes back to where it was behind the last step that counts.
     """
@@ -647,8 +647,7 @@ class Draws:
 
     def draw(self, stage: Stage, ids: Tensor) -> None:
         """Draws those of the sentences `ids` into the stage."""
-        rows, vocabulary = self.sentences * stage.size.width, stage.vocabulary
-        noise = stage.noise.new_empty(rows, vocabulary).exponential_(1)
+        noise = stage.choice.noise(self.sentences * stage.size.width, stage.vocabulary, stage.device)
         torch.index_select(noise.view(self.sentences, *stage.noise.shape[1:]), 0, ids, out=stage.noise)
         self.states.append(self.generator.get_state())
 
@@ -657,20 +656,20 @@ class Draws:
         self.generator.set_state(self.states[steps - 1])
 
 
-def search(decoder: Any, source: SourceBatch, prompt: Tensor, rules: Rules, config: Any) -> Any:
+def search(decoder: Any, choice: Any, source: SourceBatch, prompt: Tensor, rules: Rules, config: Any) -> Any:
     """Searches as loop.search does, and returns what generate() returns.
 
     Args:
-        decoder: a decoder that `why_not` lets pass. source: of every sentence.
+        decoder, choice: those that `why_not` lets pass. source: of every sentence.
         prompt: (sentences, length).
         config: the generation config as generate() prepares it.
     """
     width = config.num_beams if config.num_beams > 1 else config.num_return_sequences
     record = Record(prompt, width, config)
-    draws = Draws(len(prompt), prompt.device) if config.do_sample else None
+    draws = Generator(len(prompt), prompt.device) if issubclass(choice, Draws) else None
     # Streams, events and graphs are those of the model's card, whichever is the current one.
     with torch.inference_mode(), torch.cuda.device(prompt.device) if prompt.is_cuda else nullcontext():
-        lefts = _run(decoder, source, prompt, width, rules, config, record, draws)
+        lefts = _run(decoder, choice, source, prompt, width, rules, config, record, draws)
     if config.num_beams > 1:
         return record.beams()
     total = next((number for number, left in enumerate(lefts, start=1) if not left), len(lefts))
@@ -682,20 +681,21 @@ def search(decoder: Any, source: SourceBatch, prompt: Tensor, rules: Rules, conf
 
 def _run(
     decoder: Any,
+    choice: Any,
     source: SourceBatch,
     prompt: Tensor,
     width: int,
     rules: Rules,
     config: Any,
     record: Record,
-    draws: Draws | None,
+    draws: Generator | None,
 ) -> list[int]:
     """Runs all steps, which go to the record, and returns how many sentences were open behind each."""
     assert rules.max_length is not None
     real, longest = len(prompt), rules.max_length - prompt.shape[1]
     steps = min(rounded(longest), FEWEST_STEPS)
     size = Size(rounded(real), width, _source_length(decoder, source), prompt.shape[1], steps)
-    stage, ids = stage_of(decoder, size, rules, config), torch.arange(real, device=prompt.device)
+    stage, ids = stage_of(decoder, choice, size, rules, config), torch.arange(real, device=prompt.device)
     filled = _filled(ids, size.sentences)  # the sentence in each row of the stage; those behind `real` are copies
     # Of what an RNN's encoder hands on, only this has the source's positions.
     names = {"last_hidden_state", "memory"} if isinstance(decoder, LSTMDecoder) else None
@@ -730,7 +730,7 @@ def _run(
             steps = min(rounded(longest), 2 * stage.size.steps) if full else stage.size.steps
             size = stage.size._replace(sentences=rounded(real), steps=steps)
             filled = _filled(ids, size.sentences)
-            before, stage = stage, stage_of(decoder, size, rules, config)
+            before, stage = stage, stage_of(decoder, choice, size, rules, config)
             before.move_to(stage, _filled(rows, size.sentences), real)
             keep_stage(before)
     _write(record, stage, ids, first, done)

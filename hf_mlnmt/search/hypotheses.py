@@ -141,26 +141,14 @@ class Record:
 
     def beams(self) -> Any:
         """Returns the best num_return_sequences of each sentence, as generate() does after a beam search."""
-        wanted, width, fill = self.config.num_return_sequences, self.width, blank_of(self.config)
+        wanted = self.config.num_return_sequences
         scores, last = self.best[:, :wanted], self.last[:, :wanted]
-        step = torch.where(scores > -torch.inf, last // (width * self.columns), -1)
-        beam, token = last // self.columns % width, last % self.columns
-        total = int(step.max()) + 1
-        tokens = self.prompt.new_full((*step.shape, total), fill)
-        origins = self.prompt.new_full((*step.shape, total), -1)
-        first = torch.arange(len(self.prompt), device=step.device).unsqueeze(-1) * width
-        for at in range(total - 1, -1, -1):
-            ids, step_tokens, step_parents = self.steps[at]
-            all_tokens, all_parents = last.new_zeros(2, len(self.prompt), width)
-            all_tokens[ids], all_parents[ids] = step_tokens, step_parents
-            here = step == at
-            parent = torch.where(here, beam, all_parents.gather(1, beam))
-            tokens[..., at] = torch.where(here, token, all_tokens.gather(1, beam)).where(step >= at, fill)
-            origins[..., at] = (parent + first).where(step >= at, -1)
-            beam = torch.where(step >= at, parent, beam)
-        prompt = self.prompt.unsqueeze(1).expand(-1, wanted, -1)
-        sequences = torch.cat([prompt, tokens], dim=-1).flatten(0, 1)
-        return searched(sequences, scores.flatten(), origins.flatten(0, 1), self.config)
+        step = torch.where(scores > -torch.inf, last // (self.width * self.columns), -1)
+        ends = torch.stack([step, last % self.columns, last // self.columns % self.width], -1)
+        steps = last.new_zeros(len(self.prompt), len(self.steps), 2, self.width)
+        for at, (ids, *both) in enumerate(self.steps):
+            steps[ids, at] = torch.stack(both, 1)
+        return read_off(self.prompt, steps.tolist(), ends.tolist(), scores, self.config)
 
     def chains(self) -> Any:
         """Returns all sequences, as generate() does after a search without beams."""
@@ -188,9 +176,29 @@ def sampled(sequences: Any, config: Any) -> Any:
     return GenerateEncoderDecoderOutput(sequences=sequences) if config.return_dict_in_generate else sequences
 
 
-def searched(sequences: Any, scores: Any, origins: Tensor, config: Any) -> Any:
-    """Returns sequences (rows, length) as generate() does after a beam search; origins as sequences, scores (rows,)."""
+def read_off(prompt: Tensor, steps: list[Any], ends: list[Any], scores: Any, config: Any) -> Any:
+    """Reads hypotheses off the steps of their search, and returns them as generate() does after a beam search.
+
+    Args:
+        prompt: (sentences, length). scores: of each hypothesis, (sentences, returned).
+        steps: of each sentence the tokens and parents of all beams in each step.
+        ends: of each sentence the step, token and beam before of each hypothesis' end; step -1 where there is none.
+    """
+    rows, origins = [], []
+    for number, (start, table, of_sentence) in enumerate(zip(prompt.tolist(), steps, ends, strict=True)):
+        for step, token, beam in of_sentence:
+            row, origin = ([token], [beam]) if step >= 0 else ([], [])
+            for tokens, parents in reversed(table[: max(step, 0)]):
+                row.append(tokens[beam])
+                beam = parents[beam]
+                origin.append(beam)
+            rows.append([*start, *reversed(row)])
+            origins.append([number * config.num_beams + beam for beam in reversed(origin)])
+    total, blank = max(map(len, origins)), blank_of(config)
+    rows = [row + [blank] * (total + prompt.shape[1] - len(row)) for row in rows]
+    sequences = torch.tensor(rows, dtype=torch.long, device=prompt.device)
     if not config.return_dict_in_generate:
         return sequences
-    beams: Any = origins.int()
-    return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores, beam_indices=beams)
+    rows = [origin + [-1] * (total - len(origin)) for origin in origins]
+    beams: Any = torch.tensor(rows, dtype=torch.int, device=prompt.device)
+    return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores.flatten(), beam_indices=beams)

@@ -26,7 +26,7 @@ from hf_mlnmt.search.cache import BeamCache, whole_blocks
 from hf_mlnmt.search.choices import Beams, Choice, Greedy
 from hf_mlnmt.search.decoder import SourceBatch, read_source
 from hf_mlnmt.search.int8 import Int8Linear, compiled
-from hf_mlnmt.search.hypotheses import IMPOSSIBLE, blank_of, sampled, searched
+from hf_mlnmt.search.hypotheses import IMPOSSIBLE, read_off, sampled
 from hf_mlnmt.search.native import (
     AS_IT_LIES,
     PACKED,
@@ -213,10 +213,12 @@ class Single:
             setattr(search, name, tensor.data_ptr())
         while self.functions.search(ctypes.addressof(search)):
             self._make_room(whole_blocks(self.slots * 3 // 2))
-        if width > 1:
-            return best_of(wanted, table[: search.step].tolist(), last.tolist(), best)
-        tokens = [wanted.start, *table.view(-1)[: search.step].tolist()]
-        return sampled(torch.tensor([tokens], **WHOLE), wanted.config)
+        prompt = torch.full((1, 1), wanted.start, **WHOLE)
+        if width == 1:
+            return sampled(torch.cat([prompt, table.view(1, -1)[:, : search.step]], 1), wanted.config)
+        config, count = wanted.config, wanted.config.num_return_sequences
+        ends = [(step if there else -1, token, beam) for there, step, token, beam in last[:count].tolist()]
+        return read_off(prompt, [table[: search.step].tolist()], [ends], best[:count], config)
 
 
 class EncoderUnits:
@@ -315,25 +317,3 @@ def source_mask(length: int, slots: int) -> Tensor:
     mask = torch.full((slots,), HIDDEN, **NUMBERS)
     mask[:length] = 0
     return mask
-
-
-def best_of(wanted: Wanted, steps: list[Any], last: list[list[int]], scores: Tensor) -> Any:
-    """Reads off tokens and parents of each step what generate() returns, as Record.beams does.
-
-    Args:
-        last: of each hypothesis whether there is one, its last step, the token there, and the beam it came from.
-    """
-    config, count = wanted.config, wanted.config.num_return_sequences
-    rows, origins = [], []
-    for there, step, token, beam in last[:count]:
-        row, origin = ([token], [beam]) if there else ([], [])
-        for tokens, parents in reversed(steps[:step] if there else []):
-            row.append(tokens[beam])
-            beam = parents[beam]
-            origin.append(beam)
-        rows.append(row[::-1])
-        origins.append(origin[::-1])
-    total, blank = max(map(len, rows)), blank_of(config)
-    sequences = torch.tensor([[wanted.start, *row, *[blank] * (total - len(row))] for row in rows], **WHOLE)
-    beams = torch.tensor([[*origin, *[-1] * (total - len(origin))] for origin in origins], **WHOLE)
-    return searched(sequences, scores[:count], beams, config)
