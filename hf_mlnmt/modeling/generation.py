@@ -30,7 +30,9 @@ def refuse_groups(config: Any) -> None:
             raise ValueError(f"diversity_penalty={penalty}: acts between groups of beams; give num_beam_groups too")
         return
     if not isinstance(groups, int) or groups < 1 or config.num_beams % groups:
-        raise ValueError(f"num_beam_groups={groups!r}: must be a whole number that divides num_beams={config.num_beams}")
+        raise ValueError(
+            f"num_beam_groups={groups!r}: must be a whole number that divides num_beams={config.num_beams}"
+        )
     if config.do_sample or config.recombine is not None:
         raise ValueError(f"num_beam_groups={groups}: groups of a beam search; leave do_sample and recombine out")
     if not penalty or penalty < 0:
@@ -88,7 +90,9 @@ class TranslationGenerationMixin(Generation):
         # Under Transformers' name for it generate() would look for a loop on the Hub.
         prepared.recombine, prepared.groups, prepared.num_beam_groups = k, None if groups == 1 else groups, 1
         refuse_groups(prepared)
-        if draws not in (None, "batch", "row") or (draws == "row" and (not prepared.do_sample or prepared.num_beams > 1)):
+        if draws not in (None, "batch", "row") or (
+            draws == "row" and (not prepared.do_sample or prepared.num_beams > 1)
+        ):
             raise ValueError(f"draws={draws!r}: 'batch' or 'row', with do_sample and without beams")
         if k is not None and (not isinstance(k, int) or isinstance(k, bool) or k < 0):
             raise ValueError(f"recombine={k!r}: must be a whole number of at least 0, or None")

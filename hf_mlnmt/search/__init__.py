@@ -17,7 +17,7 @@ The parts, each in one file for all loops:
 | choices of candidates | choices.py; recombination.py, constraints.py, groups.py | `Choice`; of beams `candidates` |
 | hypotheses that go on, finished ones, reading off | hypotheses.py | `Beams`, `Chains`, `Record` |
 | logits processors, ends, limits | rules.py | `Rules` |
-| a model's decoder and its state | decoder.py; decoders.py lists them | `begin`, `step`; `expand`, `reorder`, `select` |
+| a model's decoder, its state | decoder.py; decoders.py lists them | `begin`, `step`; `expand`, `reorder`, `select` |
 | a step from the weights, compiled code | steps.py, native.py, search.c | |
 
 What makes it fast:
@@ -59,16 +59,17 @@ def run(
         input_ids ... arguments: what generate() hands to its loop; arguments by keyword in `arguments`.
         text: sentences that are not encoded yet, of a call whose options were prepared before.
     """
+    copies = width = max(config.num_beams, config.num_return_sequences)
     if text is not None:
         if (found := text.translate_one(model)) is not None:
             return found
-        input_ids, arguments = text.encode(model, config, arguments)
+        copies, (input_ids, arguments) = 1, text.encode(model, arguments)
     if reason := why_not(model, criteria, config, arguments):
         logger.debug("generate(): Transformers' own loop, because of %s", reason)
         return None
-    width, rules = max(config.num_beams, config.num_return_sequences), Rules(processors, criteria)
-    prompt, choice, decoder = input_ids[::width], choice_of(rules, config), decoder_of(model)(model, arguments)
-    source = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), width)
+    rules, decoder = Rules(processors, criteria), decoder_of(model)(model, arguments)
+    prompt, choice = input_ids[::copies], choice_of(rules, config)
+    source = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), copies)
     record(decoder, choice, input_ids, processors, criteria, config, arguments)
     if runs_ahead(prompt) and fixed.why_not(decoder, choice, rules) is None:
         return fixed.search(decoder, choice, source, prompt, rules, config)

@@ -33,7 +33,7 @@ Candidates = tuple[Tensor, Tensor, Tensor]  # sums, beams, tokens (sentences, ca
 
 
 class Choice(Protocol):
-    """What the loop asks: the next tokens of a step; to keep some of the sentences; and what was found."""
+    """The questions of the loop: the next tokens of a step; to keep some of the sentences; and what was found."""
 
     rules: Rules
 

@@ -35,6 +35,7 @@ from hf_mlnmt.search.hypotheses import IMPOSSIBLE, is_possible
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.rules import Phrase, Rules
 
+
 class Automaton(NamedTuple):
     """The automata of all sentences, padded: which symbol is which token, and where symbols lead to.
 
@@ -153,7 +154,9 @@ class Constrained(Beams):
 
     def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any):
         if config.num_beams == 1 or any(getattr(config, name, None) is not None for name in ("recombine", "groups")):
-            raise UserError("terms, or constraints: need several beams (num_beams, --beams), without recombine or groups.")
+            raise UserError(
+                "terms, or constraints: need several beams (num_beams, --beams), without recombine or groups."
+            )
         sentences = rules.constraints or []
         if len(sentences) != len(prompt):
             raise UserError(f"constraints of {len(sentences)} sentences for {len(prompt)}.")
@@ -201,7 +204,11 @@ class Constrained(Beams):
 
     def keep(self, sentences: Tensor) -> None:
         super().keep(sentences)
-        self.automaton, self.nodes, self.met = self.automaton.keep(sentences), self.nodes[sentences], self.met[sentences]
+        self.automaton, self.nodes, self.met = (
+            self.automaton.keep(sentences),
+            self.nodes[sentences],
+            self.met[sentences],
+        )
 
 
 def _candidates(log_probs: Tensor, alphabet: Tensor, of_beam: int) -> tuple[Tensor, Tensor]:

@@ -36,10 +36,10 @@ from transformers.utils import logging
 from hf_mlnmt.kept_weights import changes_of
 from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
 from hf_mlnmt.modeling.rnn_layers import additive_mask
-from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer
-from hf_mlnmt.search.decoder import SourceBatch, fitted
-from hf_mlnmt.search.choices import BLOCK, Beams, CheapDraws, Choice, Draws, Greedy
 from hf_mlnmt.search import hypotheses
+from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer
+from hf_mlnmt.search.choices import BLOCK, Beams, CheapDraws, Choice, Draws, Greedy
+from hf_mlnmt.search.decoder import SourceBatch, fitted
 from hf_mlnmt.search.hypotheses import Chains, Record, divisors, pad_token_of
 from hf_mlnmt.search.lstm import LSTMDecoder
 from hf_mlnmt.search.rules import OF_SCORES, Change, Rules
@@ -410,7 +410,9 @@ class Stage:
         self.block = torch.arange(BLOCK, **long)
         blank = (*shape, self.columns) if self.in_blocks else (0,)
         self.sums = torch.full(blank, -torch.inf, device=device)  # in whole blocks
-        self.noise = torch.zeros((*shape, self.vocabulary if choice.each_word else 1) if self.draws else 0, device=device)
+        self.noise = torch.zeros(
+            (*shape, self.vocabulary if choice.each_word else 1) if self.draws else 0, device=device
+        )
         self.divisors = torch.zeros(size.steps + 1, 2, device=device)  # of what ends, of what goes on
         self.written: Any = None
         assert rules.by_length is not None

@@ -122,10 +122,10 @@ class Chains:
 
 
 class Record:
-    """What was chosen in each step, of all sentences of a batch, and their finished hypotheses.
+    """The tokens chosen in each step, of all sentences of a batch, and their finished hypotheses.
 
-    steps: the sentences' numbers (here,), tokens and parents (here, width) of each. best, last: as in `Beams`, of all; a
-    candidate's number is (step x width + the beam it comes from) x columns + its token.
+    steps: the sentences' numbers (here,), tokens and parents (here, width) of each. best, last: as in `Beams`, of all
+    sentences; a candidate's number is (step x width + the beam it comes from) x columns + its token.
     """
 
     def __init__(self, prompt: Tensor, width: int, config: Any):

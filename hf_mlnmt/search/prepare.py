@@ -26,7 +26,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteriaList
-from transformers.modeling_outputs import BaseModelOutput
 
 from hf_mlnmt.kept_weights import changes_of, kept_diagonals, times_forgotten
 from hf_mlnmt.modeling import generation
@@ -116,16 +115,11 @@ class Text(NamedTuple):
         ready.idle.append(single)
         return translation
 
-    def encode(self, model: Any, config: Any, arguments: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """Encodes them: the prompt and arguments as generate() hands them to its loops."""
+    def encode(self, model: Any, arguments: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        """Encodes them: the prompt, and arguments as generate() hands them to its loops, but each sentence once."""
         outputs = model.get_encoder()(input_ids=self.ids, attention_mask=self.mask, return_dict=True)
         prompt = torch.full((len(self.ids), 1), self.start, dtype=torch.long)
-        if not isinstance(outputs, BaseModelOutput):
-            return prompt, arguments
-        width = max(config.num_beams, config.num_return_sequences)
-        given = {"encoder_outputs": outputs, "attention_mask": self.mask}
-        prompt, expanded = model._expand_inputs_for_generation(width, True, prompt, **given)
-        return prompt, expanded | arguments
+        return prompt, {**arguments, "encoder_outputs": copy.copy(outputs), "attention_mask": self.mask}
 
 
 @torch.no_grad()

@@ -25,8 +25,8 @@ from hf_mlnmt.modeling.transformer import Encoder
 from hf_mlnmt.search.cache import BeamCache, whole_blocks
 from hf_mlnmt.search.choices import Beams, Choice, Greedy
 from hf_mlnmt.search.decoder import SourceBatch, read_source
-from hf_mlnmt.search.int8 import Int8Linear, compiled
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE, read_off, sampled
+from hf_mlnmt.search.int8 import Int8Linear, compiled
 from hf_mlnmt.search.native import (
     AS_IT_LIES,
     PACKED,

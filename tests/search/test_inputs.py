@@ -67,7 +67,9 @@ def test_short_sentences_that_outlive_a_long_one(side, system, monkeypatch):
     """Sources are cut behind the last position that a remaining sentence has, wherever its padding is."""
     kept = []
     keep = search.loop.SearchBatch.keep
-    monkeypatch.setattr(search.loop.SearchBatch, "keep", lambda self, rows: (kept.append(rows.tolist()), keep(self, rows)))
+    monkeypatch.setattr(
+        search.loop.SearchBatch, "keep", lambda self, rows: (kept.append(rows.tolist()), keep(self, rows))
+    )
     model = Member(system, "post", {**TINY, "norm_position": "post"}).model()
     lengths = (40, 3, 20, 2)
     inputs = sources(lengths, 29)

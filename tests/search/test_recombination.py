@@ -149,8 +149,8 @@ def test_what_is_refused():
             decode(model, **inputs, num_beams=2, recombine=wrong)
     with pytest.raises(ValueError, match="joins the beams of a beam search"):
         decode(model, **inputs, recombine=1)
-    with pytest.raises(ValueError, match="recombine=.: Transformers' loop does not know it"):
+    with pytest.raises(ValueError, match=r"recombine=.: Transformers' loop does not know it"):
         decode(model, **inputs, num_beams=2, recombine=1, output_scores=True)
     model.generation_config.recombine = 1
-    with pytest.raises(ValueError, match="recombine=.: Transformers' loop does not know it"):
+    with pytest.raises(ValueError, match=r"recombine=.: Transformers' loop does not know it"):
         decode(model, **inputs, num_beams=2, output_scores=True)
