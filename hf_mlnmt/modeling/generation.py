@@ -22,21 +22,25 @@ def asked_for(name: str, arguments: dict[str, Any], *configs: Any) -> Any:
     return next((value for value in given if value is not None), None)
 
 
-def refuse_groups(config: Any) -> None:
-    """Raises ValueError for groups of beams that a diverse beam search cannot have."""
-    groups, penalty = config.groups, config.diversity_penalty
-    if groups is None:
-        if penalty:
-            raise ValueError(f"diversity_penalty={penalty}: acts between groups of beams; give num_beam_groups too")
-        return
-    if not isinstance(groups, int) or groups < 1 or config.num_beams % groups:
-        raise ValueError(
-            f"num_beam_groups={groups!r}: must be a whole number that divides num_beams={config.num_beams}"
-        )
-    if config.do_sample or config.recombine is not None:
-        raise ValueError(f"num_beam_groups={groups}: groups of a beam search; leave do_sample and recombine out")
-    if not penalty or penalty < 0:
-        raise ValueError(f"diversity_penalty={penalty}: must be more than 0, or all groups find the same")
+def wrong_option(config: Any) -> str | None:
+    """Says what is wrong with the options of a prepared config that Transformers do not have; None: nothing."""
+    k, groups, draws, beams = config.recombine, config.groups, config.draws, config.num_beams
+    searches, penalty = beams > 1 and not config.do_sample, getattr(config, "diversity_penalty", None)
+    if k is not None and (type(k) is not int or k < 0):
+        return f"recombine={k!r}: must be a whole number of at least 0, or None"
+    if k is not None and not searches:
+        return f"recombine={k}: joins the beams of a beam search; give num_beams, and no do_sample"
+    if groups is None and penalty:
+        return f"diversity_penalty={penalty}: acts between groups of beams; give num_beam_groups too"
+    if groups is not None and (type(groups) is not int or groups < 1 or beams % groups):
+        return f"num_beam_groups={groups!r}: must be a whole number that divides num_beams={beams}"
+    if groups is not None and (not searches or k is not None):
+        return f"num_beam_groups={groups}: groups of a beam search; leave do_sample and recombine out"
+    if groups is not None and not (penalty and penalty > 0):
+        return f"diversity_penalty={penalty}: must be more than 0, or all groups find the same"
+    if draws not in (None, "batch") and (draws != "row" or beams > 1 or not config.do_sample):
+        return f"draws={draws!r}: 'batch' or 'row', with do_sample and without beams"
+    return None
 
 
 def refuse_for_transformers(config: Any) -> None:
@@ -82,22 +86,13 @@ class TranslationGenerationMixin(Generation):
 
     def _prepare_generation_config(self, generation_config, *args, **kwargs):
         configs = generation_config, self.generation_config
-        k = asked_for("recombine", kwargs, *configs)
-        groups = asked_for("num_beam_groups", kwargs, *configs) or 1
-        draws = asked_for("draws", kwargs, *configs)
+        k, groups, draws = (asked_for(name, kwargs, *configs) for name in ("recombine", "num_beam_groups", "draws"))
         prepared, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
-        prepared.draws = draws
-        # Under Transformers' name for it generate() would look for a loop on the Hub.
-        prepared.recombine, prepared.groups, prepared.num_beam_groups = k, None if groups == 1 else groups, 1
-        refuse_groups(prepared)
-        if draws not in (None, "batch", "row") or (
-            draws == "row" and (not prepared.do_sample or prepared.num_beams > 1)
-        ):
-            raise ValueError(f"draws={draws!r}: 'batch' or 'row', with do_sample and without beams")
-        if k is not None and (not isinstance(k, int) or isinstance(k, bool) or k < 0):
-            raise ValueError(f"recombine={k!r}: must be a whole number of at least 0, or None")
-        if k is not None and (prepared.num_beams == 1 or prepared.do_sample):
-            raise ValueError(f"recombine={k}: joins the beams of a beam search; give num_beams, and no do_sample")
+        # Under Transformers' name for groups generate() would look for a loop on the Hub.
+        prepared.recombine, prepared.draws, prepared.num_beam_groups = k, draws, 1
+        prepared.groups = None if groups == 1 else groups
+        if wrong := wrong_option(prepared):
+            raise ValueError(wrong)
         return prepared, model_kwargs
 
     def _prepare_model_inputs(self, *args, **kwargs):

@@ -98,7 +98,7 @@ class Draws(Greedy):
     @staticmethod
     def noise(rows: int, vocabulary: int, device: Any) -> Tensor:
         """Draws random numbers (rows, vocabulary)."""
-        return torch.empty(rows, vocabulary, device=device).exponential_(1)
+        return torch.empty(rows, vocabulary, dtype=torch.float32, device=device).exponential_(1)
 
     @staticmethod
     def pick(scores: Tensor, noise: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class CheapDraws(Draws):
     @staticmethod
     def noise(rows: int, vocabulary: int, device: Any) -> Tensor:
         """Draws uniform numbers (rows, 1)."""
-        return torch.rand(rows, 1, device=device)
+        return torch.rand(rows, 1, dtype=torch.float32, device=device)
 
     @staticmethod
     def pick(scores: Tensor, noise: Tensor) -> Tensor:

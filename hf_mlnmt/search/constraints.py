@@ -14,7 +14,7 @@ A step, over all sentences together:
 2. A candidate that would end a hypothesis before all constraints are met is none.
 3. The candidates of each bank are ranked by score, and beams are given to the best of every bank, then to the second
    best, and so on, the fullest bank first: a bank that has too few leaves its beams to the others.
-4. Those of the chosen that end are finished hypotheses, as in `beam_search`; the next beams are the others in that
+4. Those of the chosen that end are finished hypotheses, as in `Beams`; the next beams are the others in that
    order.
 
 A sentence without constraints has one bank, and step 3 is the order of the scores: it is searched as ever. The search

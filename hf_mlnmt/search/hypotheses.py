@@ -51,10 +51,10 @@ class Beams:
     def __init__(self, sentences: int, beams: int, early: bool, device: Any):
         """Begins; `early`: early_stopping=True."""
         self.early, shape = early, (sentences, beams)
-        self.running, self.best = torch.empty(2, *shape, device=device).unbind()
+        self.running, self.best = torch.empty(2, *shape, dtype=torch.float32, device=device).unbind()
         self.last, self.order = torch.empty(2, *shape, dtype=torch.long, device=device).unbind()
         self.open = torch.empty(sentences, dtype=torch.bool, device=device)
-        self.nothing = torch.tensor(-torch.inf, device=device)
+        self.nothing = torch.tensor(-torch.inf, dtype=torch.float32, device=device)
         self.begin(sentences)
 
     def begin(self, real: int) -> None:

@@ -97,7 +97,7 @@ class Everything(Recombined):
     def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any, tolerance: float):
         super().__init__(batch, prompt, rules, config)
         self.tolerance, self.builders = tolerance, [_Builder() for _ in prompt]
-        self.total = torch.full((len(prompt), 1), -torch.inf, device=prompt.device)  # log Z / scale
+        self.total = prompt.new_full((len(prompt), 1), -torch.inf, dtype=torch.float32)  # log Z / scale
 
     def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
         chosen, stands = self.joined.groups(running)

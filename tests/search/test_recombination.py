@@ -66,6 +66,7 @@ def test_of_a_model_that_sees_k_tokens_sums_are_those_of_all_paths(k, normalizat
         expected = nodes(rows, scores_of(model, source, rows), k, 0.6 if normalization == "sequence" else 1.0)
         part, ended = slice(40 * sentence, 40 * (sentence + 1)), 0
         for ids, score in zip(found.sequences[part].tolist(), found.sequences_scores[part].tolist()):
+            assert score > IMPOSSIBLE / 100 or score == -torch.inf  # a beam that was joined ends nothing
             if score > IMPOSSIBLE / 100 and 1 in ids:
                 row = ids[1 : ids.index(1) + 1]
                 total, best = expected[len(row), (3, *row[:-1])[-k:] if k else ()]

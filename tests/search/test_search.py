@@ -93,6 +93,20 @@ def test_vocabularies(vocabulary, monkeypatch):
         assert_equal_loops(model, monkeypatch, **sources((5, 8, 2), vocabulary), **options)
 
 
+def test_another_default_of_numbers_changes_nothing(monkeypatch):
+    """Sums are float32, as Transformers' are, whatever PyTorch's default is."""
+    model, inputs = toy().float(), sources((5, 8, 2))
+    for options in ({"num_beams": 3, "num_return_sequences": 3}, {"do_sample": True, "top_k": 0}):
+        expected = decode(model, **inputs, **options)
+        torch.set_default_dtype(torch.float64)
+        try:
+            found = decode(model, **inputs, **options)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert found.sequences.tolist() == expected.sequences.tolist()
+        assert found.get("sequences_scores", torch.zeros(1)).dtype == torch.float32
+
+
 def test_fewer_words_than_candidates(monkeypatch):
     model = toy(13)
     assert_equal_loops(model, monkeypatch, **sources((3, 4), 13), num_beams=9, num_return_sequences=9)
