@@ -155,7 +155,7 @@ class Record:
         shape = len(self.steps), len(self.prompt), self.width
         columns = self.prompt.new_zeros(shape) + pad_token_of(self.config, self.prompt.device)
         for column, (ids, tokens, _) in zip(columns, self.steps):
-            column[ids] = tokens
+            column.index_copy_(0, ids, tokens)
         prompt = self.prompt.repeat_interleave(self.width, 0)
         return sampled(torch.cat([prompt, columns.flatten(1).t()], dim=1), self.config)
 
