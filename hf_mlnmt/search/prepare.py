@@ -82,8 +82,8 @@ class Prepared:
         if abandon is not None:
             criteria = StoppingCriteriaList([*criteria, abandon])
             abandon.check()
-        text = Text(ids, mask, start, self.wanted)
-        return generation.faster_search(model, None, processors, criteria, config, arguments, text)
+        text, search = Text(ids, mask, start, self.wanted), generation.faster_search
+        return None if search is None else search(model, None, processors, criteria, config, arguments, text)
 
 
 class Text(NamedTuple):

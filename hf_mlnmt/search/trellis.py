@@ -86,7 +86,7 @@ def build_trellis(
     """
     batch = SearchBatch(decoder, source, beams)
     rules = Rules(LogitsProcessorList(), [EosTokenCriteria(ends)] if ends else [])
-    config = GenerationConfig(num_beams=beams, max_length=prompt.shape[1] + longest)
+    config: Any = GenerationConfig(num_beams=beams, max_length=prompt.shape[1] + longest)
     config.recombine = k
     return search(batch, prompt, Everything(batch, prompt, rules, config, tolerance))
 

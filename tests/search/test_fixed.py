@@ -329,6 +329,7 @@ def test_sizes():
         {"repetition_penalty": 1.2},
         {"bad_words_ids": [[5, 6]]},
         {"num_beams": 2, "recombine": 1},
+        {"num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1.0},
         {"num_beams": 2, "no_repeat_ngram_size": 2},
     ],
 )
