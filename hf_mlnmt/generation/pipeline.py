@@ -58,8 +58,7 @@ from hf_mlnmt.generation.options import DecodingOptions, forced_first, longest_t
 from hf_mlnmt.generation.segments import Piece, join, sentences_of, split_lines
 from hf_mlnmt.generation.wording import PrefixProcessor, Terms, have, spelling_of
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
-from hf_mlnmt.search.constraints import Constraints
-from hf_mlnmt.search.rules import Abandon
+from hf_mlnmt.search.rules import Abandon, Constraints
 from hf_mlnmt.zoo.systems import positions_of
 
 logger = logging.getLogger(__name__)

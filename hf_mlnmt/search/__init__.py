@@ -1,17 +1,26 @@
-"""Search made fast: the loops behind generate() for the models of this package.
+"""Search: what generate() finds, for the models of this package; `run` decides how.
 
-Preparation, arguments, processors and results stay Transformers'. Of the loops the first runs that fits:
+generate() (modeling/generation.py) comes here twice. Options that were prepared before skip Transformers' preparation
+(prepare.py); the others come with what that hands to its own loops. `run` takes the first that knows what is asked:
 
-| what is asked for | loop |
+| loop | runs for |
 | --- | --- |
-| one sentence on a CPU, options seen before, and nothing that search.c does not know (prepare.py asks) | single.py |
-| something that `why_not` names; a debug line of this file's logger says what | Transformers', the tests' reference |
-| phrases that must be there: `Constraints` among the logits processors | constraints.py |
-| nothing that `fixed.why_not` names, on a device that Python runs ahead of (a GPU) | fixed.py |
-| several beams | loops.beam_search |
-| greedy search, sampling | loops.sample |
+| single.py, search.c | one sentence on a CPU, greedy or beams, with options seen before |
+| fixed.py | greedy, draws or beams on a device that Python runs ahead of (a GPU): steps of one shape |
+| loop.py | all choices of candidates: the reference, forty lines |
+| Transformers' | what `why_not` names; a debug line of this file's logger says what |
 
-What makes them fast:
+The parts, each in one file for all loops:
+
+| part | file | face |
+| --- | --- | --- |
+| choices of candidates | choices.py; recombination.py, constraints.py, groups.py | `Choice`; of beams `candidates` |
+| hypotheses that go on, finished ones, reading off | hypotheses.py | `Beams`, `Chains`, `Record` |
+| logits processors, ends, limits | rules.py | `Rules` |
+| a model's decoder, its state | decoder.py; decoders.py lists them | `begin`, `step`; `expand`, `reorder`, `select` |
+| a step from the weights, compiled code | steps.py, native.py, search.c | |
+
+What makes it fast:
 - the beams of a sentence are neighbouring positions of one sequence (cache.py): no copies of the source's keys
   and values, and none of the caches when beams change places;
 - sentences that have ended leave the batch, with their keys, values and padding;
@@ -19,60 +28,66 @@ What makes them fast:
 - tokens and parents are kept, not sequences; the sequences are read off at the end.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from transformers import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.utils import ModelOutput, logging
 
 from hf_mlnmt.modeling.linear import runs_ahead
 from hf_mlnmt.modeling.releases import CACHE
-from hf_mlnmt.search import fixed
-from hf_mlnmt.search.constraints import Constraints, constrained_beam_search
+from hf_mlnmt.search import fixed, loop
+from hf_mlnmt.search.choices import Beams, CheapDraws, Choice, Draws, Greedy
+from hf_mlnmt.search.constraints import Constrained
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch
 from hf_mlnmt.search.decoders import decoder_of
-from hf_mlnmt.search.loops import SearchBatch, beam_search, sample
-from hf_mlnmt.search.prepare import record, what_is_around
+from hf_mlnmt.search.groups import Grouped
+from hf_mlnmt.search.prepare import Text, record, what_is_around
+from hf_mlnmt.search.recombination import Recombined
 from hf_mlnmt.search.rules import Abandon, Rules
 
-__all__ = ["decoder_of", "loop_for", "run", "what_is_around", "why_not"]
+__all__ = ["decoder_of", "run", "what_is_around", "why_not"]
 logger = logging.get_logger(__name__)
 
 
-def loop_for(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -> Callable | None:
-    """Returns the loop to call in the place of `GenerationMixin._sample` or `_beam_search`, or None: theirs.
+def run(
+    model: Any, input_ids: Any, processors: Any, criteria: Any, config: Any, arguments: Any, text: Text | None = None
+) -> Any:
+    """Searches by the first loop that knows what is asked; returns what generate() does, or None: Transformers' must.
 
     Args:
-        criteria, config, arguments: what generate() hands to its loop; arguments by keyword in `arguments`.
-
-    Returns: a function of model, input_ids, logits_processor, criteria, config and arguments.
+        input_ids ... arguments: what generate() hands to its loop; arguments by keyword in `arguments`.
+        text: sentences that are not encoded yet, of a call whose options were prepared before.
     """
-    reason = why_not(model, criteria, config, arguments)
-    if reason:
+    copies = width = max(config.num_beams, config.num_return_sequences)
+    if text is not None:
+        if (found := text.translate_one(model)) is not None:
+            return found
+        copies, (input_ids, arguments) = 1, text.encode(model, arguments)
+    if reason := why_not(model, criteria, config, arguments):
         logger.debug("generate(): Transformers' own loop, because of %s", reason)
         return None
-    return run
-
-
-def run(model: Any, input_ids: Tensor, logits_processor: Any, criteria: Any, config: Any, arguments: dict) -> Any:
-    """Runs the search that the config asks for, and returns what generate() returns."""
-    width = max(config.num_beams, config.num_return_sequences)
-    decoder = decoder_of(model)(model, arguments)
-    source = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), width)
-    constraints = [processor for processor in logits_processor if isinstance(processor, Constraints)]
-    others = LogitsProcessorList(processor for processor in logits_processor if processor not in constraints)
-    rules = Rules(others, criteria)
-    if not constraints:
-        record(decoder, input_ids, logits_processor, criteria, config, arguments)
-        if runs_ahead(input_ids) and fixed.why_not(decoder, rules, config) is None:
-            return fixed.search(decoder, source, input_ids, rules, config)
-    batch = SearchBatch(decoder, source, width)
+    rules, decoder = Rules(processors, criteria), decoder_of(model)(model, arguments)
+    prompt, choice = input_ids[::copies], choice_of(rules, config)
+    source = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), copies)
+    record(decoder, choice, input_ids, processors, criteria, config, arguments)
+    if runs_ahead(prompt) and fixed.why_not(decoder, choice, rules) is None:
+        return fixed.search(decoder, choice, source, prompt, rules, config)
+    batch = loop.SearchBatch(decoder, source, width)
     del source  # so that sentences that leave the batch leave the memory too
-    if constraints:
-        return constrained_beam_search(batch, input_ids, rules, config, constraints[0])
-    return (beam_search if config.num_beams > 1 else sample)(batch, input_ids, rules, config)
+    return loop.search(batch, prompt, choice(batch, prompt, rules, config))
+
+
+def choice_of(rules: Rules, config: Any) -> type[Choice]:
+    """Returns the choice of candidates that is asked for."""
+    if rules.constraints is not None:
+        return Constrained
+    if config.num_beams == 1:
+        drawn = CheapDraws if getattr(config, "draws", None) == "row" else Draws
+        return drawn if config.do_sample else Greedy
+    if getattr(config, "groups", None) is not None:
+        return Grouped
+    return Beams if getattr(config, "recombine", None) is None else Recombined
 
 
 def why_not(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -> str | None:

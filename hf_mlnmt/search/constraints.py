@@ -14,7 +14,7 @@ A step, over all sentences together:
 2. A candidate that would end a hypothesis before all constraints are met is none.
 3. The candidates of each bank are ranked by score, and beams are given to the best of every bank, then to the second
    best, and so on, the fullest bank first: a bank that has too few leaves its beams to the others.
-4. Those of the chosen that end are finished hypotheses, as in `beam_search`; the next beams are the others in that
+4. Those of the chosen that end are finished hypotheses, as in `Beams`; the next beams are the others in that
    order.
 
 A sentence without constraints has one bank, and step 3 is the order of the scores: it is searched as ever. The search
@@ -28,40 +28,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers.generation.logits_process import LogitsProcessor
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.search.decoder import gather_beams
-from hf_mlnmt.search.loops import (
-    IMPOSSIBLE,
-    FinishedHypotheses,
-    SearchBatch,
-    best_continuations,
-    first_sums,
-    is_possible,
-    log_softmax,
-)
-from hf_mlnmt.search.rules import Rules
-
-Phrase = Sequence[int]
-
-
-class Constraints(LogitsProcessor):
-    """The phrases that each sentence's hypotheses must have; one of generate()'s logits processors, for several beams.
-
-    Where no hypothesis can have them all within the length limit, the sequence that generate() returns is empty.
-    """
-
-    def __init__(self, sentences: Sequence[Sequence[Sequence[Phrase]]]):
-        """Takes of each sentence its constraints, of each constraint its alternatives, none of them empty."""
-        self.sentences = sentences
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Raises: UserError, as Transformers' own loops have come to it."""
-        raise UserError(
-            "terms, or constraints: only this package's beam search knows them. Use a model of this package, or of a "
-            "kind that it imports (Marian, M2M100, NLLB, BART, mBART), and nothing that needs Transformers' own loop."
-        )
+from hf_mlnmt.search.choices import Beams, Candidates, best_continuations, log_softmax
+from hf_mlnmt.search.hypotheses import IMPOSSIBLE, is_possible
+from hf_mlnmt.search.loop import SearchBatch
+from hf_mlnmt.search.rules import Phrase, Rules
 
 
 class Automaton(NamedTuple):
@@ -172,66 +144,71 @@ def allocated(sums: Tensor, banks: Tensor) -> Tensor:
     return by_score.gather(1, by_bank.gather(1, ranks.argsort(dim=1, stable=True)))
 
 
-def constrained_beam_search(
-    batch: SearchBatch, input_ids: Tensor, rules: Rules, config: Any, constraints: Constraints
-) -> Any:
-    """Finds the best `num_return_sequences` hypotheses of every sentence that meet its constraints; as `beam_search`.
+class Constrained(Beams):
+    """Beam search for hypotheses that meet their sentence's constraints; a beam carries a node and what it has met.
 
     Raises: UserError for one beam, or recombination, or another number of sentences.
     """
-    width = batch.width
-    if config.num_beams == 1 or getattr(config, "recombine", None) is not None:
-        raise UserError("terms, or constraints: need several beams (num_beams, --beams), and know no recombine.")
-    prompt = input_ids[::width]  # (sentences, length)
-    if len(constraints.sentences) != len(prompt):
-        raise UserError(f"constraints of {len(constraints.sentences)} sentences for {len(prompt)}.")
-    automaton = Automaton.of(constraints.sentences, prompt.device)
-    nodes = prompt.new_zeros(len(prompt), width)
-    met = (automaton.sizes == 0).unsqueeze(1).expand(-1, width, -1)  # (sentences, width, constraints)
-    running = first_sums(prompt, width)
-    finished = FinishedHypotheses(prompt, config)
-    history = input_ids.view(-1, width, prompt.shape[1])  # (sentences, width, length)
-    scores, length = batch.begin(prompt), prompt.shape[1]  # (sentences, 1, vocabulary)
-    of_beam = width + len(rules.ends)  # candidates
-    while True:
-        length += 1
-        log_probs = scores if batch.decoder.normalized else log_softmax(scores)
-        log_probs = rules.process(history, log_probs.expand(-1, width, -1))  # (sentences, width, vocabulary)
-        sums, tokens = _candidates(log_probs, automaton.alphabet, of_beam)  # (sentences, width, candidates of a beam)
+
+    counts_impossible = False
+
+    def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any):
+        if config.num_beams == 1 or any(getattr(config, name, None) is not None for name in ("recombine", "groups")):
+            raise UserError(
+                "terms, or constraints: need several beams (num_beams, --beams), without recombine or groups."
+            )
+        sentences = rules.constraints or []
+        if len(sentences) != len(prompt):
+            raise UserError(f"constraints of {len(sentences)} sentences for {len(prompt)}.")
+        super().__init__(batch, prompt, rules, config)
+        self.automaton = Automaton.of(sentences, prompt.device)
+        self.nodes = prompt.new_zeros(len(prompt), batch.width)
+        # (sentences, width, constraints)
+        self.met = (self.automaton.sizes == 0).unsqueeze(1).expand(-1, batch.width, -1)
+
+    def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
+        width = self.batch.width
+        log_probs = scores if self.batch.decoder.normalized else log_softmax(scores)
+        log_probs = self.rules.process(history, log_probs.expand(-1, width, -1))  # (sentences, width, vocabulary)
+        of_beam = width + len(self.rules.ends)
+        sums, tokens = _candidates(log_probs, self.automaton.alphabet, of_beam)  # (sentences, width, of a beam)
         sums = (sums + running.unsqueeze(-1)).flatten(1)
-        parents = torch.arange(width, device=sums.device).repeat_interleave(tokens.shape[2]).expand_as(sums)
+        beams = torch.arange(width, device=sums.device).repeat_interleave(tokens.shape[2]).expand_as(sums)
         tokens = tokens.flatten(1)
-        following = automaton.follow(nodes.gather(1, parents), _of_parents(met, parents), tokens)
-        last = rules.is_last(tokens, length)
-        sums = sums.masked_fill(last & ~following[1].all(-1), -torch.inf)
-        order = allocated(sums, automaton.banks(*following))
-        sums, tokens, parents, last = (part.gather(1, order) for part in (sums, tokens, parents, last))
-        finished.add(batch.ids, sums, tokens, parents, last & is_possible(sums), length)
-        chosen = last.int().argsort(dim=1, stable=True)[:, :width]  # those that go on, in their order
-        running = torch.where(last, -torch.inf, sums).gather(1, chosen)
-        tokens, parents = tokens.gather(1, chosen), parents.gather(1, chosen)  # (sentences, width)
-        chosen = order.gather(1, chosen)
-        nodes, met = following[0].gather(1, chosen), _of_parents(following[1], chosen)
-        finished.step(batch.ids, tokens, parents)
-        alive = is_possible(running)
-        highest = running.masked_fill(~alive, -torch.inf).amax(1, keepdim=True)
-        ended = finished.ended(batch.ids, highest, length)
-        ended |= automaton.sizes.any(1) & finished.settled(batch.ids, highest, length)
-        left = len(ended) - int(ended.sum())
-        if not left or (rules.max_length is not None and length >= rules.max_length):
-            break
-        running = torch.where(alive, running, IMPOSSIBLE)
-        if rules.processors:
-            history = torch.cat([gather_beams(history, parents), tokens.unsqueeze(-1)], dim=-1)
-        if (kept := rules.sentences_to_keep(ended, left)) is not None:
-            batch.keep(kept)
-            rules.keep(kept, width)
-            automaton = automaton.keep(kept)
-            tokens, parents, running, history = tokens[kept], parents[kept], running[kept], history[kept]
-            nodes, met = nodes[kept], met[kept]
-        scores = batch.step(tokens, parents)  # (sentences, width, vocabulary)
-    finished.last[~finished.filled] = finished.last.new_tensor([-1, 0, 0])  # no step, no token
-    return finished.result()
+        nodes, met = self.automaton.follow(self.nodes.gather(1, beams), _of_parents(self.met, beams), tokens)
+        sums = sums.masked_fill(self.rules.is_last(tokens, self.length) & ~met.all(-1), -torch.inf)
+        order = allocated(sums, self.automaton.banks(nodes, met))
+        self.following = nodes.gather(1, order), _of_parents(met, order)
+        return sums.gather(1, order), beams.gather(1, order), tokens.gather(1, order)
+
+    def go_on(self, sums: Tensor, last: Tensor) -> Tensor:
+        """Lets the first that are not the last go on, in their order."""
+        places = last.int().argsort(dim=1, stable=True)[:, : self.batch.width]
+        running = sums.masked_fill(last | ~is_possible(sums), IMPOSSIBLE)
+        torch.gather(running, 1, places, out=self.beams.running)
+        return places
+
+    def follow(self, places: Tensor, beams: Tensor, tokens: Tensor) -> None:
+        self.nodes, self.met = self.following[0].gather(1, places), _of_parents(self.following[1], places)
+
+    def highest(self) -> Tensor:
+        running = self.beams.running
+        return running.masked_fill(~is_possible(running), -torch.inf).amax(1)
+
+    def close(self) -> Tensor:
+        """Closes a sentence that has constraints as soon as no beam can be among those that are returned, too."""
+        open_ = super().close()
+        worst = self.beams.best[:, self.config.num_return_sequences - 1]
+        open_ &= ~self.automaton.sizes.any(1) | (self.highest() / self.divisors()[1] > worst)
+        return open_
+
+    def keep(self, sentences: Tensor) -> None:
+        super().keep(sentences)
+        self.automaton, self.nodes, self.met = (
+            self.automaton.keep(sentences),
+            self.nodes[sentences],
+            self.met[sentences],
+        )
 
 
 def _candidates(log_probs: Tensor, alphabet: Tensor, of_beam: int) -> tuple[Tensor, Tensor]:

@@ -10,10 +10,10 @@ every value that Python reads to decide what comes next. So a step is made once 
 - only where half of the sentences have ended does the batch go on in a smaller size, and in a larger one where the
   slots for the target are used up.
 
-Candidates, scores, draws, rules for stopping and results are those of loops.py; what `why_not` names (processors that
-look at the tokens before, recombination, fused models) is left to that file. As there, the beams of a sentence are
-neighbouring positions of one sequence (cache.py); here all slots are there from the beginning, and a mask hides those
-that are not filled.
+Candidates, scores, draws and rules for stopping are those of loop.py and choices.py, hypotheses and results the same
+objects; what `why_not` names (other choices of candidates, processors that look at the tokens before, fused models) is
+left to that loop. As there, the beams of a sentence are neighbouring positions of one sequence (cache.py); here all
+slots are there from the beginning, and a mask hides those that are not filled.
 
 A step reads the last tokens and chooses the next ones; behind the prompt they are chosen call by call. Random numbers
 are drawn before a step, into a tensor that stays where it is: no graph holds a generator.
@@ -36,9 +36,11 @@ from transformers.utils import logging
 from hf_mlnmt.kept_weights import changes_of
 from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
 from hf_mlnmt.modeling.rnn_layers import additive_mask
+from hf_mlnmt.search import hypotheses
 from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer
+from hf_mlnmt.search.choices import BLOCK, Beams, CheapDraws, Choice, Draws, Greedy
 from hf_mlnmt.search.decoder import SourceBatch, fitted
-from hf_mlnmt.search.loops import BLOCK, IMPOSSIBLE, FinishedHypotheses, divisors, pad_token_of, sampled
+from hf_mlnmt.search.hypotheses import Chains, Record, divisors, pad_token_of
 from hf_mlnmt.search.lstm import LSTMDecoder
 from hf_mlnmt.search.rules import OF_SCORES, Change, Rules
 from hf_mlnmt.search.steps import AdditiveMask
@@ -46,6 +48,7 @@ from hf_mlnmt.search.transformer import TransformerDecoder
 
 logger = logging.get_logger(__name__)
 
+KNOWN = (Greedy, Draws, CheapDraws, Beams)  # choices of candidates
 LATE = 3  # steps after which Python reads how many sentences are open
 FEWEST_STEPS = 32  # that there are slots for
 KEPT = 8  # sizes of a model whose tensors and graphs are kept, the latest ones
@@ -75,8 +78,10 @@ def rounded(count: int, least: int = 1) -> int:
     return size
 
 
-def why_not(decoder: Any, rules: Rules, config: Any) -> str | None:
+def why_not(decoder: Any, choice: type[Choice], rules: Rules) -> str | None:
     """Names something that these steps do not know, or returns None."""
+    if choice not in KNOWN:
+        return f"the choice {choice.__name__}"
     if type(decoder) not in (TransformerDecoder, LSTMDecoder):
         return f"the decoder {type(decoder).__name__}"
     if decoder.model.training:
@@ -88,10 +93,8 @@ def why_not(decoder: Any, rules: Rules, config: Any) -> str | None:
         return "tokens that the vocabulary does not have"
     if rules.max_length is None:
         return "no greatest length"
-    if getattr(config, "recombine", None) is not None:
-        return "recombination"
     device = decoder.model.device
-    if config.do_sample and device.type not in ("cpu", "cuda"):
+    if issubclass(choice, Draws) and device.type not in ("cpu", "cuda"):
         return f"draws on {device.type}"
     if any(weight.device != device for weight in decoder.model.parameters()):
         return "weights on several devices"
@@ -108,8 +111,8 @@ class Clock:
     def __init__(self, width: int, span: int, device: torch.device):
         self.counters = torch.zeros(3 + width, dtype=torch.long, device=device)
         self.ticks = torch.tensor([1, span, 1, *[width] * width], device=device)
-        self.step, self.first_candidate = self.counters[:1], self.counters[1:2]
-        self.position, self.slots = self.counters[2:3].view(1, 1), self.counters[3:]
+        self.step, self.first_candidate, position, self.slots = self.counters.split([1, 1, 1, width])
+        self.position = position.view(1, 1)
 
     def advance(self) -> None:
         self.counters += self.ticks
@@ -380,12 +383,11 @@ class Stage:
     A candidate's number is (step x width + its beam) x columns + its token; columns: the vocabulary in whole blocks.
     """
 
-    def __init__(self, decoder: Any, size: Size, rules: Rules, config: Any, key: Any):
-        self.size, self.key, self.normalized = size, key, decoder.normalized
+    def __init__(self, decoder: Any, choice: Any, size: Size, rules: Rules, config: Any, key: Any):
+        self.choice, self.size, self.key, self.normalized = choice, size, key, decoder.normalized
         device, shape = decoder.model.device, (size.sentences, size.width)
-        self.device, self.draws = device, config.do_sample
+        self.device, self.draws = device, issubclass(choice, Draws)
         self.num_beams = config.num_beams if config.num_beams > 1 else 0
-        self.early = config.early_stopping is True
         self.vocabulary = decoder.model.config.target_vocab_size
         self.count = rules.candidates(self.num_beams)
         self.in_blocks = self.vocabulary // BLOCK * self.num_beams >= 4 * self.count > 0
@@ -397,24 +399,20 @@ class Stage:
         long = {"dtype": torch.long, "device": device}
         self.tokens = torch.zeros(shape, **long)
         self.table = torch.zeros(size.steps + 1, *shape, **long)  # tokens, or with beams numbers without the steps
-        self.done = torch.zeros(shape, dtype=torch.bool, device=device)  # without beams
-        self.ended = torch.zeros(size.sentences, dtype=torch.bool, device=device)
-        if not self.num_beams and size.width == 1:
-            self.ended = self.done.view(-1)
-        self.number_of_ended = torch.zeros(1, **long)
+        self.found: Any = Chains(*shape, torch.zeros((), **long) + pad_token_of(config, device), device)
+        if self.num_beams:
+            self.found = hypotheses.Beams(*shape, config.early_stopping is True, device)
+        self.left = torch.zeros(1, **long)
         self.ends = torch.tensor([end for end in rules.ends if end < self.vocabulary], **long)
         self.padded = bool(rules.ends)
         self.is_end = torch.zeros(self.columns, dtype=torch.bool, device=device)
-        self.pad_token = torch.zeros((), **long) + pad_token_of(config, device)
-        # Of beams: sums, the finished ones and their numbers; scores in whole blocks.
-        self.running = torch.zeros(shape, device=device)
-        self.best, self.last = torch.zeros(shape, device=device), torch.zeros(shape, **long)
-        self.order = torch.zeros(shape, **long)
         self.rows = torch.arange(size.sentences, **long).view(-1, 1) * size.width  # the first of each sentence
-        self.nothing, self.block = torch.tensor(-torch.inf, device=device), torch.arange(BLOCK, **long)
+        self.block = torch.arange(BLOCK, **long)
         blank = (*shape, self.columns) if self.in_blocks else (0,)
-        self.sums = torch.full(blank, -torch.inf, device=device)
-        self.noise = torch.zeros((*shape, self.vocabulary) if self.draws else (0,), device=device)
+        self.sums = torch.full(blank, -torch.inf, device=device)  # in whole blocks
+        self.noise = torch.zeros(
+            (*shape, self.vocabulary if choice.each_word else 1) if self.draws else 0, device=device
+        )
         self.divisors = torch.zeros(size.steps + 1, 2, device=device)  # of what ends, of what goes on
         self.written: Any = None
         assert rules.by_length is not None
@@ -433,10 +431,9 @@ class Stage:
 
     def limit(self, rules: Rules, config: Any) -> None:
         """Writes what depends on the length, for each step, into tables on the device."""
-        assert rules.max_length is not None
         assert rules.by_length is not None
         lengths = range(1, len(self.divisors) + 1)  # behind the step, without the prompt
-        numbers = [divisors(config, length, rules.max_length - self.size.prompt) for length in lengths]
+        numbers = [divisors(config, length, config.max_length - self.size.prompt) for length in lengths]
         if numbers != self.written:
             fill(self.divisors, numbers)
             self.written = numbers
@@ -452,26 +449,16 @@ class Stage:
     def begin(self, prompt: Tensor, source: SourceBatch, real: int) -> None:
         """Begins with a batch (sentences, prompt), of which the first `real` are real, and chooses the first tokens."""
         scores = self.state.begin(self.decoder, prompt, source).expand(-1, self.size.width, -1)
-        self.running.fill_(IMPOSSIBLE)[:, 0] = 0.0  # all beams are alike at first: one stands for all
-        self.best.fill_(-torch.inf)
-        self.last.fill_(-self.span)  # of step -1
+        self.found.begin(real)
         self.clock.restart(self.size.prompt)
-        self.done.zero_()
-        self.close(real)
         self.choose(scores)
 
-    def close(self, real: int) -> None:
-        """Opens all sentences but those behind the first `real`, which only fill the batch."""
-        self.ended.fill_(False)[real:] = True
-        self.done[real:] = True
-
     def move_to(self, other: Stage, rows: Tensor, real: int) -> None:
-        """Hands these sentences over to a stage of another size."""
+        """Hands these sentences, of which the first `real` are real, over to a stage of another size."""
         self.state.move_to(other.state, rows)  # type: ignore[arg-type]
-        for name in ("running", "tokens", "best", "last", "done"):
-            getattr(other, name).copy_(getattr(self, name).index_select(0, rows))
+        self.found.move_to(other.found, rows, real)
+        torch.index_select(self.tokens, 0, rows, out=other.tokens)
         other.clock.counters.copy_(self.clock.counters)
-        other.close(real)
 
     def step(self) -> None:
         """Reads the last tokens and chooses the next ones."""
@@ -480,7 +467,7 @@ class Stage:
     def choose(self, scores: Tensor) -> None:
         """Chooses the next tokens by their scores (sentences, width, vocabulary)."""
         (self.choose_beams if self.num_beams else self.choose_tokens)(scores)
-        torch.sum(self.ended, 0, keepdim=True, out=self.number_of_ended)
+        torch.sum(self.found.open, 0, keepdim=True, out=self.left)
         self.clock.advance()
 
     def process(self, scores: Tensor) -> Tensor:
@@ -495,8 +482,8 @@ class Stage:
         return self.is_end.index_select(0, tokens.view(-1)).view(tokens.shape)
 
     def candidates(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns sums and numbers without the step (sentences, candidates), as loops.best_continuations finds them."""
-        running = self.running.unsqueeze(-1)
+        """Returns sums and numbers without the step (sentences, candidates), as choices.best_continuations does."""
+        running = self.found.running.unsqueeze(-1)
         if not self.in_blocks:
             sums, numbers = (log_probs + running).flatten(1).topk(self.count)
             return sums, numbers
@@ -507,37 +494,27 @@ class Stage:
         return sums, places.gather(1, chosen)
 
     def choose_beams(self, scores: Tensor) -> None:
-        """Computes a round of loops.beam_search."""
+        """Computes `Beams.step`."""
         log_probs = scores if self.normalized else torch.log_softmax(scores, -1)
         sums, numbers = self.candidates(self.process(log_probs))
-        last = self.are_last(numbers % self.columns)
-        torch.topk(torch.add(sums, last, alpha=IMPOSSIBLE), self.num_beams, out=(self.running, self.order))
-        chosen = numbers.gather(1, self.order)
+        last, beams = self.are_last(numbers % self.columns), self.num_beams
         divisor, hope = self.divisors.index_select(0, self.clock.step).unbind(1)
-        allowed = last[:, : self.num_beams] > self.ended.unsqueeze(1)
-        new = torch.where(allowed, sums[:, : self.num_beams] / divisor, self.nothing)
-        newest = numbers[:, : self.num_beams] + self.clock.first_candidate
-        torch.topk(torch.cat([self.best, new], 1), self.num_beams, out=(self.best, self.order))
-        torch.gather(torch.cat([self.last, newest], 1), 1, self.order, out=self.last)
-        worst = self.best[:, -1]  # minus infinity, until there are as many as beams
-        self.ended |= self.running[:, 0] / hope <= worst
-        if self.early:
-            self.ended |= worst > -torch.inf
+        newest = numbers[:, :beams] + self.clock.first_candidate
+        self.found.finish(sums[:, :beams], newest, last[:, :beams], divisor)
+        chosen = numbers.gather(1, self.found.go_on(sums, last))
+        self.found.close(self.found.running[:, 0], hope)
         self.table.index_copy_(0, self.clock.step, chosen.unsqueeze(0))
         torch.remainder(chosen, self.columns, out=self.tokens)
         self.state.reorder((self.rows + chosen // self.columns).view(-1))
 
     def choose_tokens(self, scores: Tensor) -> None:
-        """Computes a round of loops.sample."""
+        """Computes `Greedy.step`, or that of `Draws`."""
         scores = self.process(scores)
-        tokens = (scores.softmax(-1) / self.noise if self.draws else scores).argmax(-1)
-        if self.padded:
-            tokens = torch.where(self.done, self.pad_token, tokens)
+        tokens = self.choice.pick(scores, self.noise) if self.draws else scores.argmax(-1)
+        tokens = self.found.padded(tokens) if self.padded else tokens
         self.tokens.copy_(tokens)
         self.table.index_copy_(0, self.clock.step, tokens.unsqueeze(0))
-        self.done |= self.are_last(tokens)
-        if self.size.width > 1:
-            torch.all(self.done, 1, out=self.ended)
+        self.found.close(self.are_last(tokens))
 
     def run(self) -> None:
         """Takes a step: the first one as it is, later ones by the graph, which is captured at the second.
@@ -579,19 +556,19 @@ class Stage:
     def how_many_are_left(self) -> Callable[[], int]:
         """Returns a function that waits for the number of open sentences behind this step, to be called later."""
         if not self.tokens.is_cuda:
-            number = self.number_of_ended.clone()
-            return lambda: self.size.sentences - int(number)
+            number = self.left.clone()
+            return lambda: int(number)
         if len(self.arrivals) <= LATE:  # as many as are under way at once
             self.arrivals.append((torch.empty(1, dtype=torch.long, pin_memory=True), torch.cuda.Event()))
         else:
             self.arrivals.append(self.arrivals.pop(0))
         copy, arrived = self.arrivals[-1]
-        copy.copy_(self.number_of_ended, non_blocking=True)
+        copy.copy_(self.left, non_blocking=True)
         arrived.record()
 
         def wait() -> int:
             arrived.synchronize()
-            return self.size.sentences - int(copy)
+            return int(copy)
 
         return wait
 
@@ -619,19 +596,19 @@ _KEEPING, _CAPTURING = Lock(), Lock()
 _CAPTURE_STREAMS: dict[Any, Any] = {}  # one for each stream: graphs that run at the same time share no workspace
 
 
-def stage_of(decoder: Any, size: Size, rules: Rules, config: Any) -> Stage:
+def stage_of(decoder: Any, choice: Any, size: Size, rules: Rules, config: Any) -> Stage:
     """Returns a stage of this size, for this search alone: one that was kept with the model, or a new one."""
     assert rules.by_length is not None
     pad = None if config._pad_token_tensor is None else config._pad_token_tensor.tolist()
     more = {name: value for name, value in getattr(decoder, "arguments", {}).items() if not callable(value)}
     changes = [p[:3] if isinstance(p, Change) else (type(p).__name__, vars(p)) for p in rules.by_length]
-    asked = config.num_beams, config.do_sample, config.early_stopping is True, rules.ends, changes, pad, more
+    asked = choice, config.num_beams, config.early_stopping is True, rules.ends, changes, pad, more
     device = decoder.model.device
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     key = size, repr(asked), _state_of(decoder.model), stream
     with _KEEPING:
         stage = _STAGES.setdefault(decoder.model, OrderedDict()).pop(key, None)
-    stage = stage or Stage(decoder, size, rules, config, key)
+    stage = stage or Stage(decoder, choice, size, rules, config, key)
     stage.decoder = decoder
     stage.limit(rules, config)
     return stage
@@ -658,8 +635,8 @@ def _state_of(model: Any) -> int:
     return hash((*weights, *switches, cast, model.config._attn_implementation, id(vars(model).get("forward"))))
 
 
-class Draws:
-    """The random numbers of a search, which are those of loops.draw_tokens: for all sentences, also ended ones.
+class Generator:
+    """The random numbers of a search, which are those of choices.Draws: for all sentences, also ended ones.
 
     Python is some steps ahead of the end, so the generator goes back to where it was behind the last step that counts.
     """
@@ -672,8 +649,7 @@ class Draws:
 
     def draw(self, stage: Stage, ids: Tensor) -> None:
         """Draws those of the sentences `ids` into the stage."""
-        rows, vocabulary = self.sentences * stage.size.width, stage.vocabulary
-        noise = stage.noise.new_empty(rows, vocabulary).exponential_(1)
+        noise = stage.choice.noise(self.sentences * stage.size.width, stage.vocabulary, stage.device)
         torch.index_select(noise.view(self.sentences, *stage.noise.shape[1:]), 0, ids, out=stage.noise)
         self.states.append(self.generator.get_state())
 
@@ -682,48 +658,46 @@ class Draws:
         self.generator.set_state(self.states[steps - 1])
 
 
-def search(decoder: Any, source: SourceBatch, input_ids: Tensor, rules: Rules, config: Any) -> Any:
-    """Searches as loops.beam_search and loops.sample do, and returns what generate() returns.
+def search(decoder: Any, choice: Any, source: SourceBatch, prompt: Tensor, rules: Rules, config: Any) -> Any:
+    """Searches as loop.search does, and returns what generate() returns.
 
     Args:
-        decoder: a decoder that `why_not` lets pass. source: of every sentence.
-        input_ids: the prompt (sentences x width, length); width: num_beams or num_return_sequences.
+        decoder, choice: those that `why_not` lets pass. source: of every sentence.
+        prompt: (sentences, length).
         config: the generation config as generate() prepares it.
     """
     width = config.num_beams if config.num_beams > 1 else config.num_return_sequences
-    prompt = input_ids[::width]
-    kept = FinishedHypotheses(prompt, config)
-    draws = Draws(len(prompt), prompt.device) if config.do_sample else None
+    record = Record(prompt, width, config)
+    draws = Generator(len(prompt), prompt.device) if issubclass(choice, Draws) else None
     # Streams, events and graphs are those of the model's card, whichever is the current one.
     with torch.inference_mode(), torch.cuda.device(prompt.device) if prompt.is_cuda else nullcontext():
-        lefts = _run(decoder, source, prompt, width, rules, config, kept, draws)
+        lefts = _run(decoder, choice, source, prompt, width, rules, config, record, draws)
     if config.num_beams > 1:
-        return kept.result()
+        return record.beams()
     total = next((number for number, left in enumerate(lefts, start=1) if not left), len(lefts))
     if draws is not None:
         draws.rewind(total)
-    columns = prompt.new_zeros(total, len(prompt), width) + pad_token_of(config, prompt.device)
-    for column, (ids, tokens, _) in zip(columns, kept.steps):
-        column[ids] = tokens
-    return sampled(torch.cat([input_ids, columns.flatten(1).t()], dim=1), config)
+    del record.steps[total:]
+    return record.chains()
 
 
 def _run(
     decoder: Any,
+    choice: Any,
     source: SourceBatch,
     prompt: Tensor,
     width: int,
     rules: Rules,
     config: Any,
-    kept: FinishedHypotheses,
-    draws: Draws | None,
+    record: Record,
+    draws: Generator | None,
 ) -> list[int]:
-    """Runs all steps, which go to `kept`, and returns how many sentences were open behind each."""
+    """Runs all steps, which go to the record, and returns how many sentences were open behind each."""
     assert rules.max_length is not None
     real, longest = len(prompt), rules.max_length - prompt.shape[1]
     steps = min(rounded(longest), FEWEST_STEPS)
     size = Size(rounded(real), width, _source_length(decoder, source), prompt.shape[1], steps)
-    stage, ids = stage_of(decoder, size, rules, config), torch.arange(real, device=prompt.device)
+    stage, ids = stage_of(decoder, choice, size, rules, config), torch.arange(real, device=prompt.device)
     filled = _filled(ids, size.sentences)  # the sentence in each row of the stage; those behind `real` are copies
     # Of what an RNN's encoder hands on, only this has the source's positions.
     names = {"last_hidden_state", "memory"} if isinstance(decoder, LSTMDecoder) else None
@@ -750,18 +724,18 @@ def _run(
         if full or rounded(left) <= stage.size.sentences // 2:
             lefts += [wait() for wait in arriving]
             arriving.clear()
-            rows = (~stage.ended).nonzero()[:, 0]
+            rows = stage.found.open.nonzero()[:, 0]
             if not len(rows):
                 break
-            _keep(kept, stage, ids, first, done)
+            _write(record, stage, ids, first, done)
             ids, real, first = ids[rows], len(rows), done
             steps = min(rounded(longest), 2 * stage.size.steps) if full else stage.size.steps
             size = stage.size._replace(sentences=rounded(real), steps=steps)
             filled = _filled(ids, size.sentences)
-            before, stage = stage, stage_of(decoder, size, rules, config)
+            before, stage = stage, stage_of(decoder, choice, size, rules, config)
             before.move_to(stage, _filled(rows, size.sentences), real)
             keep_stage(before)
-    _keep(kept, stage, ids, first, done)
+    _write(record, stage, ids, first, done)
     keep_stage(stage)
     return lefts + [wait() for wait in arriving]
 
@@ -781,11 +755,9 @@ def _source_length(decoder: Any, source: SourceBatch) -> int:
     return rounded(length, 8) if (decoder.step_class if transformer else "features" in source.outputs) else length
 
 
-def _keep(kept: FinishedHypotheses, stage: Stage, ids: Tensor, first: int, end: int) -> None:
+def _write(record: Record, stage: Stage, ids: Tensor, first: int, end: int) -> None:
     """Writes the steps `first` to `end` of a stage, and its finished hypotheses, down for the sentences `ids`."""
-    table, columns = stage.table[first:end, : len(ids)], stage.columns
-    kept.steps += [(ids, tokens, parents) for tokens, parents in zip(table % columns, table // columns)]
+    table, columns, here = stage.table[first:end, : len(ids)], stage.columns, len(ids)
+    record.steps += [(ids, tokens, parents) for tokens, parents in zip(table % columns, table // columns)]
     if stage.num_beams:
-        kept.scores[ids] = stage.best[: len(ids)]
-        step, number = stage.last[: len(ids)] // stage.span, stage.last[: len(ids)] % stage.span
-        kept.last[ids] = torch.stack([step, number % columns, number // columns], dim=-1)
+        record.write(ids, stage.found.best[:here], stage.found.last[:here], columns)

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteriaList
-from transformers.modeling_outputs import BaseModelOutput
 
 from hf_mlnmt.kept_weights import changes_of, kept_diagonals, times_forgotten
 from hf_mlnmt.modeling import generation
+from hf_mlnmt.search.choices import Choice
 from hf_mlnmt.search.decoder import HANDLED
 from hf_mlnmt.search.native import PACKED, library
 from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Rules
@@ -45,6 +45,7 @@ class Handed(NamedTuple):
     """The things that Transformers' preparation hands to a loop, as far as they serve later calls too."""
 
     start: int  # the prompt, of every sentence
+    choice: type[Choice]
     processors: Any
     criteria: Any
     config: Any
@@ -61,7 +62,7 @@ class Prepared:
         criteria = StoppingCriteriaList(part for part in handed.criteria if not isinstance(part, Abandon))
         self.handed = handed._replace(criteria=criteria)
         rules = Rules(handed.processors, criteria)
-        self.wanted = Wanted.of(rules, handed.config, handed.start, handed.vocabulary)
+        self.wanted = Wanted.of(handed.choice, rules, handed.config, handed.start, handed.vocabulary)
 
     @staticmethod
     def _configs(model: Any, given: Any) -> list[Any]:
@@ -77,25 +78,48 @@ class Prepared:
 
     def search(self, model: Any, ids: Tensor, mask: Tensor, abandon: Abandon | None) -> Any:
         """Searches from the encoder on; None if that is not for a fast loop. `abandon` is asked before one sentence."""
-        _, processors, criteria, config, arguments, _ = self.handed
+        start, _, processors, criteria, config, arguments, _ = self.handed
         if abandon is not None:
             criteria = StoppingCriteriaList([*criteria, abandon])
             abandon.check()
-        if self.wanted is not None and len(ids) == 1:
-            translation = translate_one(model, ids, mask, self.wanted)
-            if translation is not None:
-                return translation
-        outputs = model.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True)
-        if not isinstance(outputs, BaseModelOutput):
+        text, search = Text(ids, mask, start, self.wanted), generation.faster_search
+        return None if search is None else search(model, None, processors, criteria, config, arguments, text)
+
+
+class Text(NamedTuple):
+    """Sentences of which nothing is computed yet: token ids and mask (sentences, source)."""
+
+    ids: Tensor
+    mask: Tensor
+    start: int  # the prompt
+    wanted: Wanted | None  # what search.c is to do, if it knows it
+
+    def translate_one(self, model: Any) -> Any:
+        """Translates one sentence without padding as generate() does; None where it is not for compiled code."""
+        if self.wanted is None or len(self.ids) != 1:
             return None
-        width = max(config.num_beams, config.num_return_sequences)
-        prompt = torch.full((len(ids), 1), self.handed.start, dtype=torch.long)
-        prompt, expanded = model._expand_inputs_for_generation(
-            width, True, prompt, encoder_outputs=outputs, attention_mask=mask
-        )
-        arguments = expanded | arguments
-        loop = generation.fast_loop(model, criteria, config, arguments)
-        return None if loop is None else loop(model, prompt, processors, criteria, config, arguments)
+        ready = _READY.get(model)
+        if ready is None or not ready.holds(model):
+            _READY.pop(model, None)
+            if _is_altered(model):
+                return None
+            ready = _READY[model] = Ready(model)
+        if not ready.possible or not bool(self.mask.all()):
+            return None
+        try:
+            single = ready.idle.pop()
+        except IndexError:
+            single = _single_of(model)
+        assert single is not None
+        translation = single(model, self.ids, self.wanted)
+        ready.idle.append(single)
+        return translation
+
+    def encode(self, model: Any, arguments: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        """Encodes them: the prompt, and arguments as generate() hands them to its loops, but each sentence once."""
+        outputs = model.get_encoder()(input_ids=self.ids, attention_mask=self.mask, return_dict=True)
+        prompt = torch.full((len(self.ids), 1), self.start, dtype=torch.long)
+        return prompt, {**arguments, "encoder_outputs": copy.copy(outputs), "attention_mask": self.mask}
 
 
 @torch.no_grad()
@@ -137,7 +161,9 @@ def _abandon_of(options: dict[str, Any]) -> Abandon | None:
     return None
 
 
-def record(decoder: Any, input_ids: Tensor, processors: Any, criteria: Any, config: Any, arguments: dict) -> None:
+def record(
+    decoder: Any, choice: type[Choice], input_ids: Tensor, processors: Any, criteria: Any, config: Any, arguments: dict
+) -> None:
     """Notes for the call under way what a search was handed: as `Handed`, or as None if it serves no other call."""
     recorded = getattr(_OF_THREAD, "recorded", None)
     if recorded is None:
@@ -147,7 +173,7 @@ def record(decoder: Any, input_ids: Tensor, processors: Any, criteria: Any, conf
     plain = others.keys() <= HANDLED and all(type(processor) in ROW_BY_ROW for processor in processors)
     if same and plain and getattr(decoder, "written_out", None) is not None and not decoder.normalized:
         start, vocabulary = int(input_ids[0, 0]), decoder.model.lm_head.out_features
-        recorded.append(Handed(start, processors, criteria, config, others, vocabulary))
+        recorded.append(Handed(start, choice, processors, criteria, config, others, vocabulary))
     else:
         recorded.append(None)
 
@@ -225,26 +251,6 @@ def _is_altered(model: Any) -> bool:
 
 def _single_of(model: Any) -> Single | None:
     return Single.of(model, write_out(find_step(model), model, PACKED))
-
-
-def translate_one(model: Any, ids: Tensor, mask: Tensor, wanted: Wanted) -> Any:
-    """Translates one sentence without padding as generate() does; None where it is not for compiled code."""
-    ready = _READY.get(model)
-    if ready is None or not ready.holds(model):
-        _READY.pop(model, None)
-        if _is_altered(model):
-            return None
-        ready = _READY[model] = Ready(model)
-    if not ready.possible or not bool(mask.all()):
-        return None
-    try:
-        single = ready.idle.pop()
-    except IndexError:
-        single = _single_of(model)
-    assert single is not None
-    translation = single(model, ids, wanted)
-    ready.idle.append(single)
-    return translation
 
 
 def _are_plain(ids: Any, mask: Any) -> bool:

@@ -1,15 +1,17 @@
 """Logits processors and stopping criteria, for all loops of a search."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation import logits_process as processors
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteria
 
+from hf_mlnmt.errors import UserError
 from hf_mlnmt.search.decoder import rows_of_sentences
 
 # Processors that look at one row at a time: with these alone, rows may leave the batch.
@@ -93,6 +95,27 @@ class Abandon(StoppingCriteria):
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
+Phrase = Sequence[int]
+
+
+class Constraints(LogitsProcessor):
+    """The phrases that each sentence's hypotheses must have; one of generate()'s logits processors, for several beams.
+
+    Where no hypothesis can have them all within the length limit, the sequence that generate() returns is empty.
+    """
+
+    def __init__(self, sentences: Sequence[Sequence[Sequence[Phrase]]]):
+        """Takes of each sentence its constraints, of each constraint its alternatives, none of them empty."""
+        self.sentences = sentences
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Raises: UserError, as Transformers' own loops have come to it."""
+        raise UserError(
+            "terms, or constraints: only this package's beam search knows them. Use a model of this package, or of a "
+            "kind that it imports (Marian, M2M100, NLLB, BART, mBART), and nothing that needs Transformers' own loop."
+        )
+
+
 class Rules:
     """Logits processors and stopping criteria.
 
@@ -100,6 +123,10 @@ class Rules:
     """
 
     def __init__(self, logits_processor: Any, criteria: Any):
+        constraints = [processor for processor in logits_processor if isinstance(processor, Constraints)]
+        self.constraints = constraints[0].sentences if constraints else None
+        if constraints:
+            logits_processor = LogitsProcessorList(part for part in logits_processor if part not in constraints)
         self.processors = logits_processor
         self.followers = [processor for processor in logits_processor if hasattr(processor, "keep_rows")]
         others = [processor for processor in logits_processor if not hasattr(processor, "keep_rows")]
@@ -122,12 +149,20 @@ class Rules:
         """Returns how many candidates `width` beams look at: enough, if all end tokens are among them."""
         return max(2, 1 + len(self.ends)) * width
 
+    def is_longest(self, length: int) -> bool:
+        """Tells whether no sequence may be longer than that."""
+        return self.max_length is not None and length >= self.max_length
+
     def is_last(self, tokens: Tensor, length: int) -> Tensor:
         """Tells which tokens (sentences, any) end their sequence, which is then `length` long. Raises: Abandoned."""
         for criterion in self.abandon:
             criterion.check()
-        if self.max_length is not None and length >= self.max_length:
+        if self.is_longest(length):
             return torch.ones_like(tokens, dtype=torch.bool)
+        return self.is_end(tokens)
+
+    def is_end(self, tokens: Tensor) -> Tensor:
+        """Tells which tokens are end tokens."""
         if self.end_tokens is None:
             return torch.zeros_like(tokens, dtype=torch.bool)
         ends = self.end_tokens.to(tokens.device)
@@ -147,10 +182,10 @@ class Rules:
         # A copy, because a processor may keep what it sees, and the next step writes into the same memory.
         return self.processors(history.flatten(0, 1), scores.flatten(0, 1).clone()).view(scores.shape)
 
-    def sentences_to_keep(self, done: Tensor, left: int) -> Tensor | None:
-        """Returns the indices of the `left` sentences that are not done (sentences,), when so many are done that it is
-        worth a copy of the others' state; else None."""
-        return (~done).nonzero()[:, 0] if self.rows_may_leave and left <= 0.875 * len(done) else None
+    def sentences_to_keep(self, open_: Tensor, left: int) -> Tensor | None:
+        """Returns the indices of the `left` sentences that are open (sentences,), when so few are left that it is worth
+        a copy of their state; else None."""
+        return open_.nonzero()[:, 0] if self.rows_may_leave and left <= 0.875 * len(open_) else None
 
     def keep(self, sentences: Tensor, width: int) -> None:
         """Keeps these sentences (indices) alone, each with its `width` rows."""

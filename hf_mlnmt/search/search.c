@@ -1,6 +1,6 @@
 /* The inner loops of a search on a CPU, without PyTorch's price for every small operation: `run`, the sublayers of a
  * decoder for one new position of every beam (steps.py writes them out in PyTorch), and `choose`, the best
- * continuations (loops.py). native.py compiles them. Equations as in layers.py and attention.py:
+ * continuations (choices.py). native.py compiles them. Equations as in layers.py and attention.py:
  *
  *   (1) head_h = softmax(Q_h K_h^T scaling + mask) V_h      (2) output = concat(head_1 .. head_H) W_o
  *   (3) post: x = LN(x + f(x)), pre: x = x + f(LN(x))       (4) f(x) = W_2 act(W_1 x + b_1) + b_2, act relu or swish
@@ -621,7 +621,7 @@ void choose(const float *logits, long of_sentence, long of_beam, long sentences,
 }
 
 /* ---- one sentence ----
- * The whole of a greedy or beam search, loops.py in other words (which is its reference), for single
+ * The whole of a greedy or beam search: loop.py with Greedy or Beams of choices.py, which are its reference, for single
  * precision. The beams' slots, and which of them each beam looks back at, are those of cache.py and transformer.py. */
 
 enum { SLOTS = 16 };                         /* what is seen of a cache: whole blocks of these */
@@ -805,7 +805,7 @@ static long is_last(const Search *s, long token)
     return s->step + 1 == s->longest;
 }
 
-/* hypotheses.take_finished for a candidate that is over. */
+/* hypotheses.Beams.finish for a candidate that is over. */
 static void finish(Search *s, float score, long token, long parent)
 {
     long at = s->beams;
@@ -818,7 +818,7 @@ static void finish(Search *s, float score, long token, long parent)
     memcpy(s->last + 4 * at, last, sizeof last);
 }
 
-/* One round of loops.beam_search behind the scores; returns whether the search has ended. */
+/* choices.Beams.step behind the candidates; returns whether the search has ended. */
 static long take_beams(Search *s)
 {
     long beams = s->beams, count = s->candidates, *parents = s->places, *tokens = s->places + count, chosen = 0;

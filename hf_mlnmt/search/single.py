@@ -2,9 +2,9 @@
 
 For a single sentence half of the time would be Python's. So what `run` of search.c reads of a decoder is kept from one
 sentence to the next, the encoder and the source's keys and values are computed by the same code, and the whole loop is
-there too (`encode` and `search`). It finds what loops.py finds, in single precision, for families whose decoder is
+there too (`encode` and `search`). It finds what loop.py finds, in single precision, for families whose decoder is
 computed by compiled code as a whole; an encoder of another form is called as a module. `Wanted.of` and `Single.of` say
-by None what is left to loops.py. Whether a model has changed since is the caller's business (prepare.py).
+by None what is left to that loop. Whether a model has changed since is the caller's business (prepare.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.positions import Positions
 from hf_mlnmt.modeling.transformer import Encoder
 from hf_mlnmt.search.cache import BeamCache, whole_blocks
+from hf_mlnmt.search.choices import Beams, Choice, Greedy
 from hf_mlnmt.search.decoder import SourceBatch, read_source
+from hf_mlnmt.search.hypotheses import IMPOSSIBLE, read_off, sampled
 from hf_mlnmt.search.int8 import Int8Linear, compiled
-from hf_mlnmt.search.loops import IMPOSSIBLE, blank_of, sampled, searched
 from hf_mlnmt.search.native import (
     AS_IT_LIES,
     PACKED,
@@ -41,6 +42,7 @@ from hf_mlnmt.search.rules import Change, Rules
 from hf_mlnmt.search.steps import ByRows, DecoderStep
 from hf_mlnmt.search.transformer import PRUNE_FROM
 
+KNOWN = (Greedy, Beams)  # choices of candidates
 LATE, EARLY, NEVER = range(3)  # early_stopping False, True and "never", as in search.c
 NUMBERS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever PyTorch's defaults are
 WHOLE: dict[str, Any] = {"dtype": torch.long, "device": "cpu"}
@@ -65,10 +67,9 @@ class Wanted:
         self.divisors = torch.tensor([1.0, *((n + 1) ** penalty for n in range(self.longest))], **NUMBERS)
 
     @classmethod
-    def of(cls, rules: Rules, config: Any, start: int, vocabulary: int) -> Wanted | None:
+    def of(cls, choice: type[Choice], rules: Rules, config: Any, start: int, vocabulary: int) -> Wanted | None:
         """Returns those of a generation config as generate() prepares it; None for what search.c does not know."""
-        several = config.num_beams == 1 and config.num_return_sequences > 1
-        if config.do_sample or several or getattr(config, "recombine", None) is not None:
+        if choice not in KNOWN or (choice is Greedy and config.num_return_sequences > 1):
             return None
         if rules.max_length is None or rules.by_length is None:
             return None
@@ -212,10 +213,12 @@ class Single:
             setattr(search, name, tensor.data_ptr())
         while self.functions.search(ctypes.addressof(search)):
             self._make_room(whole_blocks(self.slots * 3 // 2))
-        if width > 1:
-            return best_of(wanted, table[: search.step].tolist(), last.tolist(), best)
-        tokens = [wanted.start, *table.view(-1)[: search.step].tolist()]
-        return sampled(torch.tensor([tokens], **WHOLE), wanted.config)
+        prompt = torch.full((1, 1), wanted.start, **WHOLE)
+        if width == 1:
+            return sampled(torch.cat([prompt, table.view(1, -1)[:, : search.step]], 1), wanted.config)
+        config, count = wanted.config, wanted.config.num_return_sequences
+        ends = [(step if there else -1, token, beam) for there, step, token, beam in last[:count].tolist()]
+        return read_off(prompt, [table[: search.step].tolist()], [ends], best[:count], config)
 
 
 class EncoderUnits:
@@ -314,25 +317,3 @@ def source_mask(length: int, slots: int) -> Tensor:
     mask = torch.full((slots,), HIDDEN, **NUMBERS)
     mask[:length] = 0
     return mask
-
-
-def best_of(wanted: Wanted, steps: list[Any], last: list[list[int]], scores: Tensor) -> Any:
-    """Reads off tokens and parents of each step what generate() returns, as FinishedHypotheses.result does.
-
-    Args:
-        last: of each hypothesis whether there is one, its last step, the token there, and the beam it came from.
-    """
-    config, count = wanted.config, wanted.config.num_return_sequences
-    rows, origins = [], []
-    for there, step, token, beam in last[:count]:
-        row, origin = ([token], [beam]) if there else ([], [])
-        for tokens, parents in reversed(steps[:step] if there else []):
-            row.append(tokens[beam])
-            beam = parents[beam]
-            origin.append(beam)
-        rows.append(row[::-1])
-        origins.append(origin[::-1])
-    total, blank = max(map(len, rows)), blank_of(config)
-    sequences = torch.tensor([[wanted.start, *row, *[blank] * (total - len(row))] for row in rows], **WHOLE)
-    beams = torch.tensor([[*origin, *[-1] * (total - len(origin))] for origin in origins], **WHOLE)
-    return searched(sequences, scores[:count], beams, config)

@@ -7,16 +7,21 @@ finished paths. This is the graph alone: training/fusion_objectives.py computes 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import GenerationConfig
 from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria
 
+from hf_mlnmt.search.choices import Candidates
 from hf_mlnmt.search.decoder import SourceBatch
-from hf_mlnmt.search.loops import IMPOSSIBLE, Recombination, SearchBatch, continuations, first_sums, is_possible
+from hf_mlnmt.search.hypotheses import IMPOSSIBLE, is_possible
+from hf_mlnmt.search.loop import SearchBatch, search
+from hf_mlnmt.search.recombination import Recombined
 from hf_mlnmt.search.rules import Rules
 
 History = tuple[int, ...]
@@ -81,48 +86,56 @@ def build_trellis(
     """
     batch = SearchBatch(decoder, source, beams)
     rules = Rules(LogitsProcessorList(), [EosTokenCriteria(ends)] if ends else [])
-    running = first_sums(prompt, beams)
-    joined = Recombination(k, prompt, running, batch.scale)
-    total = prompt.new_full((len(prompt), 1), -torch.inf, dtype=torch.float32)  # log Z / scale
-    builders = [_Builder() for _ in prompt]
-    scores = batch.begin(prompt)  # (sentences, 1, vocabulary)
-    history = prompt.unsqueeze(1)  # nothing reads it
-    for length in range(1, longest + 1):
-        chosen, stands = joined.groups(running)
-        running = joined.join(running)
-        for row, sentence in enumerate(batch.ids.tolist()):
-            builders[sentence].join(chosen[row].tolist(), stands[row].tolist())
-        count = min(rules.candidates(beams), beams * scores.shape[-1])
-        sums, parents, tokens = continuations(rules, history, scores, decoder.normalized, running, count)
-        over, real = rules.is_last(tokens, length), is_possible(sums)
-        finished = (over & real)[:, :beams]
-        for row, place in finished.nonzero().tolist():
-            builders[int(batch.ids[row])].finish(int(parents[row, place]), int(tokens[row, place]))
-        if length == longest:
-            break
-        ended = sums[:, :beams].masked_fill(~finished, -torch.inf)
-        total = (batch.scale * torch.cat([total, ended], 1)).logsumexp(1, keepdim=True) / batch.scale
-        before, (running, best) = running, (sums + over * IMPOSSIBLE).topk(beams)
-        tokens, parents = tokens.gather(1, best), parents.gather(1, best)
-        joined.follow(running - before.gather(1, parents), tokens, parents)
-        open_ = is_possible(running)
-        if tolerance:
-            left = joined.together(running.masked_fill(~open_, -torch.inf))
-            open_ &= left > total + math.log(tolerance) / batch.scale
-            running = running.masked_fill(~open_, IMPOSSIBLE)
-        for row, sentence in enumerate(batch.ids.tolist()):
-            builders[sentence].expand(parents[row].tolist(), tokens[row].tolist(), open_[row].tolist())
-        going = open_.any(1)
-        if not going.any():
-            break
-        if not going.all():
-            rows = going.nonzero()[:, 0]
-            batch.keep(rows)
-            joined.keep(rows)
-            running, tokens, parents, total = running[rows], tokens[rows], parents[rows], total[rows]
-            history = history[rows]
-        scores = batch.step(tokens, parents)
-    return [builder.trellis.pruned() for builder in builders]
+    config: Any = GenerationConfig(num_beams=beams, max_length=prompt.shape[1] + longest)
+    config.recombine = k
+    return search(batch, prompt, Everything(batch, prompt, rules, config, tolerance))
+
+
+class Everything(Recombined):
+    """Beam search with recombination that keeps all nodes, and all paths that end; its result is the trellises."""
+
+    def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any, tolerance: float):
+        super().__init__(batch, prompt, rules, config)
+        self.tolerance, self.builders = tolerance, [_Builder() for _ in prompt]
+        self.total = prompt.new_full((len(prompt), 1), -torch.inf, dtype=torch.float32)  # log Z / scale
+
+    def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
+        chosen, stands = self.joined.groups(running)
+        for row, builder in self.here():
+            builder.join(chosen[row].tolist(), stands[row].tolist())
+        return super().candidates(scores, running, history)
+
+    def finish(self, sums: Tensor, beams: Tensor, tokens: Tensor, over: Tensor) -> None:
+        over = over[:, : self.batch.width]
+        for row, place in over.nonzero().tolist():
+            self.builders[int(self.batch.ids[row])].finish(int(beams[row, place]), int(tokens[row, place]))
+        ended = sums[:, : over.shape[1]].masked_fill(~over, -torch.inf)
+        self.total = self.joined.together(torch.cat([self.total, ended], 1))
+
+    def follow(self, places: Tensor, beams: Tensor, tokens: Tensor) -> None:
+        super().follow(places, beams, tokens)
+        open_ = is_possible(self.beams.running)
+        if self.tolerance:
+            left = self.joined.together(self.beams.running.masked_fill(~open_, -torch.inf))
+            open_ &= left > self.total + math.log(self.tolerance) / self.batch.scale
+            self.beams.running.masked_fill_(~open_, IMPOSSIBLE)
+        for row, builder in self.here():
+            builder.expand(beams[row].tolist(), tokens[row].tolist(), open_[row].tolist())
+        self.beams.open = open_.any(1) & (self.length < self.config.max_length)
+
+    def close(self) -> Tensor:
+        return self.beams.open
+
+    def keep(self, sentences: Tensor) -> None:
+        super().keep(sentences)
+        self.total = self.total[sentences]
+
+    def here(self) -> Iterator[tuple[int, _Builder]]:
+        """Yields the row and the trellis of each sentence that is here."""
+        return ((row, self.builders[sentence]) for row, sentence in enumerate(self.batch.ids.tolist()))
+
+    def result(self) -> list[Trellis]:
+        return [builder.trellis.pruned() for builder in self.builders]
 
 
 class _Builder:

@@ -49,7 +49,7 @@ def register_models(_: Any = None) -> None:
     from hf_mlnmt.modeling.tokenization import TranslationTokenizer
 
     # Both are imported when generate() first asks.
-    generation.find_loop = lambda *asked: import_module("hf_mlnmt.search").loop_for(*asked)
+    generation.faster_search = lambda *asked: import_module("hf_mlnmt.search").run(*asked)
     generation.generate_again = lambda *asked: import_module("hf_mlnmt.search.prepare").generate(*asked)
     linear.products = products
     # Found by its name, which a tokenizer's folder says.

@@ -1,7 +1,7 @@
 """generate() of these models: a slot for a faster search, and what Transformers' loops lack.
 
 `hf_mlnmt.search` computes what Transformers' loops compute, in less time. A model knows no more of it than the slot
-`find_loop`: code beside published weights works without that package, by Transformers' own loops.
+`faster_search`: code beside published weights works without that package, by Transformers' own loops.
 """
 
 import copy
@@ -20,6 +20,37 @@ def asked_for(name: str, arguments: dict[str, Any], *configs: Any) -> Any:
     """Takes an option of generate() out of the call's arguments, else of the first config that has it; else None."""
     given = [arguments.pop(name, None), *(getattr(config, name, None) for config in configs)]
     return next((value for value in given if value is not None), None)
+
+
+def wrong_option(config: Any) -> str | None:
+    """Says what is wrong with the options of a prepared config that Transformers do not have; None: nothing."""
+    k, groups, draws, beams = config.recombine, config.groups, config.draws, config.num_beams
+    searches, penalty = beams > 1 and not config.do_sample, getattr(config, "diversity_penalty", None)
+    if k is not None and (type(k) is not int or k < 0):
+        return f"recombine={k!r}: must be a whole number of at least 0, or None"
+    if k is not None and not searches:
+        return f"recombine={k}: joins the beams of a beam search; give num_beams, and no do_sample"
+    if groups is None and penalty:
+        return f"diversity_penalty={penalty}: acts between groups of beams; give num_beam_groups too"
+    if groups is not None and (type(groups) is not int or groups < 1 or beams % groups):
+        return f"num_beam_groups={groups!r}: must be a whole number that divides num_beams={beams}"
+    if groups is not None and (not searches or k is not None):
+        return f"num_beam_groups={groups}: groups of a beam search; leave do_sample and recombine out"
+    if groups is not None and not (penalty and penalty > 0):
+        return f"diversity_penalty={penalty}: must be more than 0, or all groups find the same"
+    if draws not in (None, "batch") and (draws != "row" or beams > 1 or not config.do_sample):
+        return f"draws={draws!r}: 'batch' or 'row', with do_sample and without beams"
+    return None
+
+
+def refuse_for_transformers(config: Any) -> None:
+    """Raises ValueError for what a generation config asks for and Transformers' loops do not know."""
+    for name, value in (("recombine", "recombine"), ("num_beam_groups", "groups"), ("draws", "draws")):
+        if (asked := getattr(config, value, None)) not in (None, "batch"):
+            raise ValueError(
+                f"{name}={asked}: Transformers' loop does not know it. Have hf_mlnmt installed, and ask for nothing "
+                "that needs that loop (output_scores, a streamer, use_cache=False ...)"
+            )
 
 
 class TranslationGenerationMixin(Generation):
@@ -54,13 +85,14 @@ class TranslationGenerationMixin(Generation):
         return generate(*args, **kwargs) if args or generate_again is None else generate_again(self, generate, kwargs)
 
     def _prepare_generation_config(self, generation_config, *args, **kwargs):
-        k = asked_for("recombine", kwargs, generation_config, self.generation_config)
+        configs = generation_config, self.generation_config
+        k, groups, draws = (asked_for(name, kwargs, *configs) for name in ("recombine", "num_beam_groups", "draws"))
         prepared, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
-        prepared.recombine = k
-        if k is not None and (not isinstance(k, int) or isinstance(k, bool) or k < 0):
-            raise ValueError(f"recombine={k!r}: must be a whole number of at least 0, or None")
-        if k is not None and (prepared.num_beams == 1 or prepared.do_sample):
-            raise ValueError(f"recombine={k}: joins the beams of a beam search; give num_beams, and no do_sample")
+        # Under Transformers' name for groups generate() would look for a loop on the Hub.
+        prepared.recombine, prepared.draws, prepared.num_beam_groups = k, draws, 1
+        prepared.groups = None if groups == 1 else groups
+        if wrong := wrong_option(prepared):
+            raise ValueError(wrong)
         return prepared, model_kwargs
 
     def _prepare_model_inputs(self, *args, **kwargs):
@@ -75,20 +107,19 @@ class TranslationGenerationMixin(Generation):
         return inputs, name, model_kwargs
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
-        loop = fast_loop(self, stopping_criteria, generation_config, kwargs)
-        if loop is not None:
-            return loop(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
-        return super()._sample(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
+        given = input_ids, logits_processor, stopping_criteria, generation_config
+        found = None if faster_search is None else faster_search(self, *given, kwargs)
+        if found is None:
+            refuse_for_transformers(generation_config)
+            return super()._sample(*given, **kwargs)
+        return found
 
     def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
-        loop = fast_loop(self, stopping_criteria, generation_config, kwargs)
-        if loop is not None:
-            return loop(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
-        if getattr(generation_config, "recombine", None) is not None:
-            raise ValueError(
-                f"recombine={generation_config.recombine}: Transformers' loop knows no recombination. Have hf_mlnmt "
-                "installed, and ask for nothing that needs that loop (output_scores, a streamer, use_cache=False ...)"
-            )
+        given = input_ids, logits_processor, stopping_criteria, generation_config
+        found = None if faster_search is None else faster_search(self, *given, kwargs)
+        if found is not None:
+            return found
+        refuse_for_transformers(generation_config)
         model = for_outputs(self)
         processors = normalization_undone(model, logits_processor)
         search = super(TranslationGenerationMixin, model)._beam_search
@@ -112,18 +143,14 @@ class TranslationGenerationMixin(Generation):
         return super()._expand_inputs_for_generation(expand_size, is_encoder_decoder, input_ids, **model_kwargs)
 
 
-# Finds a faster loop: (model, stopping criteria, generation config, arguments) -> a loop or None. `import hf_mlnmt`
-# fills this slot with hf_mlnmt.search.loop_for; in code beside published weights it stays empty.
-find_loop: Callable[..., Callable | None] | None = None
+# Searches in the place of Transformers' loop: (model, what that is called with, its arguments by keyword) -> what that
+# returns, or None: Transformers' loop shall. `import hf_mlnmt` fills this slot with hf_mlnmt.search.run; in code beside
+# published weights it stays empty.
+faster_search: Callable[..., Any] | None = None
 
 # Calls generate() of Transformers, or, for options that it has prepared before, the search alone: (model, generate(),
 # its arguments by keyword) -> what that returns. Filled with hf_mlnmt.search.prepare.generate in the same way.
 generate_again: Callable[..., Any] | None = None
-
-
-def fast_loop(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -> Callable | None:
-    """Returns the faster loop for what generate() was asked, or None: then Transformers' own is called."""
-    return None if find_loop is None else find_loop(model, criteria, config, arguments)
 
 
 def normalization_undone(model: Any, processors: Any) -> Any:

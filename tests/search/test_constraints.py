@@ -20,7 +20,8 @@ from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.wording import Spelling, Terms
-from hf_mlnmt.search.constraints import Automaton, Constraints, allocated
+from hf_mlnmt.search.constraints import Automaton, allocated
+from hf_mlnmt.search.rules import Constraints
 
 VOCABULARY, LONGEST, END = 5, 5, 1
 OTHERS = [token for token in range(VOCABULARY) if token != END]

@@ -76,8 +76,8 @@ def test_brute_force(kind, penalty):
 def test_states_follow_the_beams_while_sentences_leave(kind, monkeypatch):
     """Few beams, sentences of different lengths: every hypothesis has the score of its own prefixes."""
     left = []
-    keep = search.SearchBatch.keep
-    monkeypatch.setattr(search.SearchBatch, "keep", lambda self, rows: (left.append(len(rows)), keep(self, rows)))
+    keep = search.loop.SearchBatch.keep
+    monkeypatch.setattr(search.loop.SearchBatch, "keep", lambda self, rows: (left.append(len(rows)), keep(self, rows)))
     model, inputs, ends = build(kind, 20), sources((4, 2, 30, 7, 1, 20), 20), [1, 5, 6, 7, 8, 9, 10]
     options = {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 12, "length_penalty": 0.0}
     found = decode(model, **inputs, **options, eos_token_id=ends)

@@ -166,8 +166,9 @@ def test_without_the_search(beams, monkeypatch):
     inputs = sources((6, 1, 4), 23)
     options = {**ENDING, "num_beams": beams}
     expected = decode(model, **inputs, **options)
-    monkeypatch.delattr(search, "loop_for")
-    monkeypatch.setattr("hf_mlnmt.modeling.generation.find_loop", None)
+    monkeypatch.delattr(search, "run")
+    for slot in ("faster_search", "generate_again"):
+        monkeypatch.setattr(f"hf_mlnmt.modeling.generation.{slot}", None)
     assert decode(model, **inputs, **options).sequences.tolist() == expected.sequences.tolist()
     found = decode(model, **inputs, **options, output_scores=True)
     assert found.sequences.tolist() == expected.sequences.tolist()

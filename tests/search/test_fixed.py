@@ -96,7 +96,7 @@ def test_sizes_shrink_and_grow(monkeypatch, ahead):
     sizes = []
     stage_of = fixed.stage_of
     monkeypatch.setattr(fixed, "FEWEST_STEPS", 3)
-    monkeypatch.setattr(fixed, "stage_of", lambda *given: (sizes.append(given[1]), stage_of(*given))[1])
+    monkeypatch.setattr(fixed, "stage_of", lambda *given: (sizes.append(given[2]), stage_of(*given))[1])
     inputs = sources(tuple(range(1, 12)))
     draws = {"do_sample": True, "num_return_sequences": 2}
     for options in ({}, {"num_beams": 3}, {"num_beams": 3, "early_stopping": True}, draws):
@@ -165,7 +165,7 @@ def test_a_step_that_could_not_be_captured_goes_on_call_by_call(one, monkeypatch
         run(stage)
 
     def tensors_of(stage):
-        parts = stage, stage.state, stage.clock
+        parts = stage, stage.state, stage.clock, stage.found
         values = *(value for part in parts for value in vars(part).values()), *stage.state.tensors()
         return [value for value in values if isinstance(value, torch.Tensor)]
 
@@ -269,6 +269,19 @@ def test_draws_leave_the_generator_where_transformers_leave_it(monkeypatch, ahea
     assert torch.equal(*states)
 
 
+def test_cheap_draws_are_those_of_the_plain_loop(monkeypatch, ahead):
+    """And leave the generator where that leaves it."""
+    options = {"do_sample": True, "draws": "row", "num_return_sequences": 2, "eos_token_id": ENDS, "max_new_tokens": 50}
+    found, states = [], []
+    for runs_ahead in (True, False):
+        monkeypatch.setattr(search, "runs_ahead", lambda tensor, ahead=runs_ahead: ahead)
+        found.append(decode(ending(), **sources(LENGTHS), **options).sequences.tolist())
+        states.append(torch.get_rng_state())
+    assert found[0] == found[1]
+    assert torch.equal(*states)
+    assert len({stage.noise.shape[2] for stage in ahead}) == 1 == ahead[0].noise.shape[2]
+
+
 def test_stages_keep_no_model_alive(ahead):
     model = toy()
     decode(model, **sources((3, 2)), max_new_tokens=4)
@@ -316,6 +329,7 @@ def test_sizes():
         {"repetition_penalty": 1.2},
         {"bad_words_ids": [[5, 6]]},
         {"num_beams": 2, "recombine": 1},
+        {"num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1.0},
         {"num_beams": 2, "no_repeat_ngram_size": 2},
     ],
 )

@@ -69,8 +69,8 @@ def test_it_finds_what_transformers_finds(kind, normalization, monkeypatch):
     """Sentences leave and beams change places in every member; Transformers' loop adds up unnormalised scores too."""
     model, left = KINDS[kind](), []
     model.config.normalization = normalization
-    keep = search.SearchBatch.keep
-    monkeypatch.setattr(search.SearchBatch, "keep", lambda self, rows: (left.append(len(rows)), keep(self, rows)))
+    keep = search.loop.SearchBatch.keep
+    monkeypatch.setattr(search.loop.SearchBatch, "keep", lambda self, rows: (left.append(len(rows)), keep(self, rows)))
     inputs = sources((4, 2, 30, 7, 1, 20, 9, 11, 3, 5))
     ends = {"exponential_decay_length_penalty": (2, 1.05), "max_new_tokens": 30}
     assert_equal_loops(model, monkeypatch, **inputs, **BEAMS, **ends, alpha=0.9, beta=0.3)

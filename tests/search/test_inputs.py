@@ -66,8 +66,10 @@ def test_a_source_of_which_nothing_is_unmasked(masked, monkeypatch, caplog):
 def test_short_sentences_that_outlive_a_long_one(side, system, monkeypatch):
     """Sources are cut behind the last position that a remaining sentence has, wherever its padding is."""
     kept = []
-    keep = search.SearchBatch.keep
-    monkeypatch.setattr(search.SearchBatch, "keep", lambda self, rows: (kept.append(rows.tolist()), keep(self, rows)))
+    keep = search.loop.SearchBatch.keep
+    monkeypatch.setattr(
+        search.loop.SearchBatch, "keep", lambda self, rows: (kept.append(rows.tolist()), keep(self, rows))
+    )
     model = Member(system, "post", {**TINY, "norm_position": "post"}).model()
     lengths = (40, 3, 20, 2)
     inputs = sources(lengths, 29)
@@ -108,10 +110,10 @@ def test_encoder_outputs_that_lack_what_the_decoder_reads(system):
 def test_copies_of_the_source_are_let_go(monkeypatch):
     """generate() holds the encoder's output, repeated for every beam, as long as its loop runs: it is emptied."""
     held, seen = [], []
-    run, step = search.run, search.SearchBatch.step
+    run, step = search.run, search.loop.SearchBatch.step
     monkeypatch.setattr(search, "run", lambda *a: (held.append(a[-1]["encoder_outputs"]), run(*a))[1])
     look = lambda: seen.append(any(isinstance(x, torch.Tensor) for x in held[0].values()))  # noqa: E731
-    monkeypatch.setattr(search.SearchBatch, "step", lambda self, *a: (look(), step(self, *a))[1])
+    monkeypatch.setattr(search.loop.SearchBatch, "step", lambda self, *a: (look(), step(self, *a))[1])
     decode(toy(), **sources((6, 1, 4)), num_beams=3, max_new_tokens=3)
     assert seen == [False, False]
 

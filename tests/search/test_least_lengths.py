@@ -12,7 +12,7 @@ from transformers.generation.logits_process import (
 )
 from transformers.generation.stopping_criteria import EosTokenCriteria
 
-from hf_mlnmt.search.loops import continuations
+from hf_mlnmt.search.choices import continuations
 from hf_mlnmt.search.rules import Rules
 
 ENDS = [2, 7]

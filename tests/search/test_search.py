@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,7 +25,9 @@ from transformers.generation.logits_process import LogitsProcessor
 
 from hf_mlnmt import TransformerForConditionalGeneration, config_for, search
 from hf_mlnmt.modeling.releases import CACHE
-from hf_mlnmt.search.loops import SearchBatch, best_continuations, best_tokens, draw_tokens
+from hf_mlnmt.search.choices import CheapDraws, Draws, best_continuations, best_tokens
+from hf_mlnmt.search.loop import SearchBatch
+from hf_mlnmt.search.rules import Rules
 
 OPTIONS = {
     "gnmt": {"num_beams": 4, "length_penalty": 0.6},
@@ -88,6 +91,20 @@ def test_vocabularies(vocabulary, monkeypatch):
     model = toy(vocabulary)
     for options in ({}, {"num_beams": 1}, {"num_beams": 6, "num_return_sequences": 6}):
         assert_equal_loops(model, monkeypatch, **sources((5, 8, 2), vocabulary), **options)
+
+
+def test_another_default_of_numbers_changes_nothing(monkeypatch):
+    """Sums are float32, as Transformers' are, whatever PyTorch's default is."""
+    model, inputs = toy().float(), sources((5, 8, 2))
+    for options in ({"num_beams": 3, "num_return_sequences": 3}, {"do_sample": True, "top_k": 0}):
+        expected = decode(model, **inputs, **options)
+        torch.set_default_dtype(torch.float64)
+        try:
+            found = decode(model, **inputs, **options)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert found.sequences.tolist() == expected.sequences.tolist()
+        assert found.get("sequences_scores", torch.zeros(1)).dtype == torch.float32
 
 
 def test_fewer_words_than_candidates(monkeypatch):
@@ -226,12 +243,57 @@ def log_probabilities(model, inputs, sentence: int, rows: list[list[int]]) -> li
 
 def test_draws_are_those_of_multinomial():
     scores = torch.randn(3, 2, 50)
+    choice = object.__new__(Draws)
     torch.manual_seed(4)
     expected = torch.multinomial(scores.flatten(0, 1).softmax(-1), 1).view(3, 2)
-    torch.manual_seed(4)
-    assert draw_tokens(scores, torch.arange(3), 3).tolist() == expected.tolist()
-    torch.manual_seed(4)
-    assert draw_tokens(scores[1:], torch.tensor([1, 2]), 3).tolist() == expected[1:].tolist()
+    for rows in ([0, 1, 2], [1, 2]):
+        torch.manual_seed(4)
+        choice.batch = SimpleNamespace(ids=torch.tensor(rows), count=3)
+        assert choice.tokens(scores[rows]).tolist() == expected[rows].tolist()
+
+
+@pytest.mark.parametrize("warped", [{}, {"top_k": 5}])
+def test_cheap_draws_follow_the_distribution(warped):
+    """Chi-square of 4,000 first tokens of two sentences; the same seed gives the same."""
+    model, inputs = toy(40).float(), sources((6, 3), 40)
+    options = {"do_sample": True, "draws": "row", "top_k": 0, "max_new_tokens": 2, "eos_token_id": None, **warped}
+    with torch.no_grad():
+        logits = model(**inputs, decoder_input_ids=torch.full((2, 1), 3)).logits[:, -1]
+    for k in warped.values():
+        logits = logits.masked_fill(logits < logits.topk(k).values[:, -1:], -torch.inf)
+    expected = 4000 * logits.softmax(-1)
+    many = {name: value.repeat(500, 1) for name, value in inputs.items()}
+    drawn = decode(model, **many, **options, num_return_sequences=8).sequences
+    for sentence, tokens in enumerate(drawn[:, 1].view(500, 2, 8).unbind(1)):
+        counts, possible = torch.bincount(tokens.flatten(), minlength=40), expected[sentence] > 0
+        assert not counts[~possible].any()
+        chi = ((counts - expected[sentence]) ** 2 / expected[sentence])[possible].sum()
+        freedom = int(possible.sum()) - 1
+        assert abs(float(chi) - freedom) < 4 * (2 * freedom) ** 0.5
+    assert torch.equal(decode(model, **many, **options, num_return_sequences=8).sequences, drawn)
+
+
+def test_cheap_draws_where_sentences_leave_and_at_the_ends_of_the_numbers(monkeypatch):
+    model, inputs = toy(60, seed=2), sources((6, 1, 4, 9, 3, 12, 30, 2), 60)
+    options = {**ENDING, "do_sample": True, "draws": "row", "top_k": 0, "num_return_sequences": 2}
+    left, found = [], decode(model, **inputs, **options).sequences
+    monkeypatch.setattr(Rules, "sentences_to_keep", lambda *given: left.append(given))
+    assert decode(model, **inputs, **options).sequences.tolist() == found.tolist()
+    assert left
+    for number, token in ((0.0, 1), (1.0, 3)):  # the first and the last that is possible, also where 1 - 2^-24 is 1
+        monkeypatch.setattr(torch, "rand", lambda *shape, number=number, **given: torch.full(shape, number))
+        rows = torch.tensor([[-torch.inf, 1.0, 0.3, 2.0, -torch.inf]]).view(1, 1, 5)
+        assert CheapDraws.pick(rows, CheapDraws.noise(1, 5, None).view(1, 1, 1)).item() == token
+
+
+@pytest.mark.parametrize(
+    "options", [{"draws": "each"}, {"draws": "row", "do_sample": False}, {"draws": "row", "num_beams": 2}]
+)
+def test_draws_that_are_refused(options):
+    with pytest.raises(ValueError, match="draws="):
+        decode(toy(), **sources((3, 2)), **{"do_sample": True, **options})
+    with pytest.raises(ValueError, match="draws=row: Transformers' loop does not know it"):
+        decode(toy(), **sources((3, 2)), do_sample=True, draws="row", output_scores=True)
 
 
 @pytest.mark.parametrize("vocabulary", [30, 64, 1000, 1025, 5003])

@@ -13,7 +13,7 @@ from transformers.cache_utils import DynamicLayer
 
 from hf_mlnmt.search.cache import BeamCache
 from hf_mlnmt.search.decoder import RealPositions
-from hf_mlnmt.search.loops import SearchBatch
+from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.native import NativeUnits
 from hf_mlnmt.search.steps import AdditiveMask, DecoderStep, StepContext
 from hf_mlnmt.zoo.systems import list_systems

@@ -1,0 +1,204 @@
+"""The hypotheses of a search: those that go on, the best that are finished, and the steps they are read off from.
+
+| class | what it holds |
+| --- | --- |
+| Beams | the beams that go on and the finished hypotheses of every sentence |
+| Chains | hypotheses that do not meet: of greedy search and of draws |
+| Record | what was chosen at each step, for the whole batch: sequences are read off at the end |
+
+The rules are those of `GenerationMixin._update_finished_beams` and `_check_early_stop_heuristic`: of the best
+`num_beams` candidates those that end are finished, scored by log P / length^penalty; nothing is added to a sentence of
+which no beam, scored at its present length, is better than the worst of `num_beams` finished ones (`early_stopping`
+False; True: once there are as many; "never": scored at the longest length, where the penalty favours length).
+
+Tensors stay where they are and no value is read, so that a graph on a card can repeat all of it (fixed.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
+
+IMPOSSIBLE = -1.0e9  # Transformers' score of what must not be chosen
+
+
+def is_possible(sums: Tensor) -> Tensor:
+    """Tells which sums are those of a hypothesis, and not of a beam that was joined to another or never began."""
+    return sums > IMPOSSIBLE / 2
+
+
+def divisors(config: Any, length: int, longest: int) -> tuple[float, float]:
+    """Returns that by which a sum of so many tokens is divided, and that by which the best open one could still be."""
+    hopeful = config.early_stopping == "never" and config.length_penalty > 0.0
+    return length**config.length_penalty, (longest if hopeful else length) ** config.length_penalty
+
+
+def onward(sums: Tensor, last: Tensor, count: int, out: Any = None) -> Any:
+    """Returns the best `count` candidates that are not the last of theirs: values and indices, as topk does."""
+    return torch.topk(torch.add(sums, last, alpha=IMPOSSIBLE), count, out=out)
+
+
+class Beams:
+    """The hypotheses of each sentence: (sentences, beams) each.
+
+    running: sums of the beams that go on. best: scores of the finished ones, the best first, minus infinity where there
+    is none yet. last: the numbers of the candidates that these ended with. open (sentences,): more can be added.
+    """
+
+    def __init__(self, sentences: int, beams: int, early: bool, device: Any):
+        """Begins; `early`: early_stopping=True."""
+        self.early, shape = early, (sentences, beams)
+        self.running, self.best = torch.empty(2, *shape, dtype=torch.float32, device=device).unbind()
+        self.last, self.order = torch.empty(2, *shape, dtype=torch.long, device=device).unbind()
+        self.open = torch.empty(sentences, dtype=torch.bool, device=device)
+        self.nothing = torch.tensor(-torch.inf, dtype=torch.float32, device=device)
+        self.begin(sentences)
+
+    def begin(self, real: int) -> None:
+        """Begins anew; the sentences behind the first `real` only fill the batch."""
+        self.running.fill_(IMPOSSIBLE)[:, 0] = 0.0  # all beams are alike at first: one stands for all
+        self.best.fill_(-torch.inf)
+        self.last.fill_(-1)
+        self.open.fill_(True)[real:] = False
+
+    def move_to(self, other: Any, rows: Tensor, real: int) -> None:
+        """Hands these sentences over; those behind the first `real` only fill the batch."""
+        for name in ("running", "best", "last", "open"):
+            torch.index_select(getattr(self, name), 0, rows, out=getattr(other, name))
+        other.open[real:] = False
+
+    def go_on(self, sums: Tensor, last: Tensor) -> Tensor:
+        """Lets the best candidates go on that are not the last of theirs; returns their places (sentences, beams).
+
+        sums, last: (sentences, candidates), the best first.
+        """
+        return onward(sums, last, self.order.shape[1], (self.running, self.order)).indices
+
+    def finish(self, sums: Tensor, numbers: Tensor, over: Tensor, divisor: Any) -> None:
+        """Takes those of the best candidates (sentences, beams) that are over."""
+        new = torch.where(over & self.open.unsqueeze(1), sums / divisor, self.nothing)
+        torch.topk(torch.cat([self.best, new], 1), new.shape[1], out=(self.best, self.order))
+        torch.gather(torch.cat([self.last, numbers], 1), 1, self.order, out=self.last)
+
+    def close(self, highest: Tensor, hope: Any) -> None:
+        """Closes sentences to which nothing can be added; highest (sentences,): no sum will be more than that."""
+        worst = self.best[:, -1]
+        self.open &= highest / hope > worst
+        if self.early:
+            self.open &= worst == -torch.inf
+
+
+class Chains:
+    """Hypotheses that do not meet: which of them go on, (sentences, width); open (sentences,): one does."""
+
+    def __init__(self, sentences: int, width: int, pad_token: Any, device: Any):
+        self.going = torch.empty(sentences, width, dtype=torch.bool, device=device)
+        self.open = self.going.view(-1) if width == 1 else torch.empty_like(self.going[:, 0])
+        self.pad_token = pad_token
+        self.begin(sentences)
+
+    def begin(self, real: int) -> None:
+        """Begins anew, as `Beams.begin`."""
+        self.going.fill_(True)[real:] = False
+        self.open.fill_(True)[real:] = False
+
+    def move_to(self, other: Any, rows: Tensor, real: int) -> None:
+        """Hands these sentences over, as `Beams.move_to`."""
+        other.begin(real)
+        other.going[:real] = self.going[rows[:real]]
+
+    def padded(self, tokens: Tensor) -> Tensor:
+        """Returns the tokens (sentences, width), the padding token where a hypothesis has ended."""
+        return torch.where(self.going, tokens, self.pad_token)
+
+    def close(self, last: Tensor) -> None:
+        """Ends those whose token is the last: (sentences, width)."""
+        torch.gt(self.going, last, out=self.going)
+        if self.going.shape[1] > 1:
+            torch.any(self.going, 1, out=self.open)
+
+
+class Record:
+    """The tokens chosen in each step, of all sentences of a batch, and their finished hypotheses.
+
+    steps: the sentences' numbers (here,), tokens and parents (here, width) of each. best, last: as in `Beams`, of all
+    sentences; a candidate's number is (step x width + the beam it comes from) x columns + its token.
+    """
+
+    def __init__(self, prompt: Tensor, width: int, config: Any):
+        self.prompt, self.width, self.config = prompt, width, config
+        self.best = prompt.new_full((len(prompt), width), -torch.inf, dtype=torch.float32)
+        self.last = prompt.new_full((len(prompt), width), -1)
+        self.columns = 1
+        self.steps: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def write(self, ids: Tensor, best: Tensor, last: Tensor, columns: int) -> None:
+        """Writes down the finished hypotheses of these sentences."""
+        self.best[ids], self.last[ids], self.columns = best, last, columns
+
+    def beams(self) -> Any:
+        """Returns the best num_return_sequences of each sentence, as generate() does after a beam search."""
+        wanted = self.config.num_return_sequences
+        scores, last = self.best[:, :wanted], self.last[:, :wanted]
+        step = torch.where(scores > -torch.inf, last // (self.width * self.columns), -1)
+        ends = torch.stack([step, last % self.columns, last // self.columns % self.width], -1)
+        steps = last.new_zeros(len(self.prompt), len(self.steps), 2, self.width)
+        for at, (ids, *both) in enumerate(self.steps):
+            steps[ids, at] = torch.stack(both, 1)
+        return read_off(self.prompt, steps.tolist(), ends.tolist(), scores, self.config)
+
+    def chains(self) -> Any:
+        """Returns all sequences, as generate() does after a search without beams."""
+        shape = len(self.steps), len(self.prompt), self.width
+        columns = self.prompt.new_zeros(shape) + pad_token_of(self.config, self.prompt.device)
+        for column, (ids, tokens, _) in zip(columns, self.steps):
+            column.index_copy_(0, ids, tokens)
+        prompt = self.prompt.repeat_interleave(self.width, 0)
+        return sampled(torch.cat([prompt, columns.flatten(1).t()], dim=1), self.config)
+
+
+def pad_token_of(config: Any, device: torch.device) -> Any:
+    """Returns the token that stands behind what has ended, a tensor without dimensions, or 0."""
+    return 0 if config._pad_token_tensor is None else config._pad_token_tensor.to(device)
+
+
+def blank_of(config: Any) -> int:
+    """Returns the token behind shorter hypotheses; as in Transformers, a padding token with id 0 counts as none."""
+    ends = config._eos_token_tensor
+    return -1 if ends is None else int(config._pad_token_tensor or ends[0])
+
+
+def sampled(sequences: Any, config: Any) -> Any:
+    """Returns sequences (rows, length) as generate() does after a search without beams."""
+    return GenerateEncoderDecoderOutput(sequences=sequences) if config.return_dict_in_generate else sequences
+
+
+def read_off(prompt: Tensor, steps: list[Any], ends: list[Any], scores: Any, config: Any) -> Any:
+    """Reads hypotheses off the steps of their search, and returns them as generate() does after a beam search.
+
+    Args:
+        prompt: (sentences, length). scores: of each hypothesis, (sentences, returned).
+        steps: of each sentence the tokens and parents of all beams in each step.
+        ends: of each sentence the step, token and beam before of each hypothesis' end; step -1 where there is none.
+    """
+    rows, origins = [], []
+    for number, (start, table, of_sentence) in enumerate(zip(prompt.tolist(), steps, ends, strict=True)):
+        for step, token, beam in of_sentence:
+            row, origin = ([token], [beam]) if step >= 0 else ([], [])
+            for tokens, parents in reversed(table[: max(step, 0)]):
+                row.append(tokens[beam])
+                beam = parents[beam]
+                origin.append(beam)
+            rows.append([*start, *reversed(row)])
+            origins.append([number * config.num_beams + beam for beam in reversed(origin)])
+    total, blank = max(map(len, origins)), blank_of(config)
+    rows = [row + [blank] * (total + prompt.shape[1] - len(row)) for row in rows]
+    sequences = torch.tensor(rows, dtype=torch.long, device=prompt.device)
+    if not config.return_dict_in_generate:
+        return sequences
+    rows = [origin + [-1] * (total - len(origin)) for origin in origins]
+    beams: Any = torch.tensor(rows, dtype=torch.int, device=prompt.device)
+    return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores.flatten(), beam_indices=beams)

@@ -1,0 +1,73 @@
+"""The loop of a search: it is the same for all choices of candidates (choices.py), and the reference of all others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_mlnmt.search.decoder import Decoder, SourceBatch, gather_beams
+
+
+class SearchBatch:
+    """The sentences that are still being translated, whose numbers are `ids` (sentences,), and the decoder's state."""
+
+    def __init__(self, decoder: Decoder[Any], source: SourceBatch, width: int):
+        self.decoder, self.source, self.width = decoder, source, width
+        self.scale = getattr(decoder, "scale", 1.0)  # of a fused model (decoders.py)
+        self.count = len(source.real)  # at the beginning
+        self.ids = torch.arange(self.count, device=source.real.device)
+        self.real = source.real
+        self.state: Any = None
+
+    def begin(self, prompt: Tensor) -> Tensor:
+        """Reads the prompt (sentences, length): scores (sentences, 1, vocabulary). Then there are `width` beams."""
+        scores, state = self.decoder.begin(prompt, self.source)
+        del self.source  # it is the state's now
+        self.state = state.expand(self.width)
+        return scores
+
+    def step(self, tokens: Tensor, parents: Tensor | None) -> Tensor:
+        """Reads tokens (sentences, width), behind beams `parents` or their own: (sentences, width, vocabulary)."""
+        if parents is not None:
+            self.state = self.state.reorder(parents)
+        scores, self.state = self.decoder.step(tokens, self.state)
+        return scores
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these sentences (indices into those that are here), and as much of the sources as the longest needs."""
+        longest = int(self.real[rows].any(dim=0).nonzero().max()) + 1  # padding may be on either side
+        self.ids, self.real = self.ids[rows], self.real[rows, :longest]
+        self.state = self.state.select(rows, longest)
+
+
+def search(batch: SearchBatch, prompt: Tensor, choice: Any) -> Any:
+    """Searches: tokens are chosen by the scores of the next token and read, until all sentences have ended.
+
+    Args:
+        batch: the sentences; none has been read yet.
+        prompt: (sentences, length).
+        choice: chooses the tokens (choices.py), `batch.width` for each sentence.
+
+    Returns: what generate() returns.
+    """
+    rules, length = choice.rules, prompt.shape[1]
+    history = prompt.unsqueeze(1).expand(-1, batch.width, -1)  # (sentences, width, length)
+    scores = batch.begin(prompt)  # (sentences, 1, vocabulary)
+    while True:
+        length += 1
+        tokens, parents, open_ = choice.step(scores, history, length)  # (sentences, width) twice, (sentences,)
+        left = int(open_.sum())
+        if not left or rules.is_longest(length):
+            return choice.result()
+        if rules.processors:
+            history = history if parents is None else gather_beams(history, parents)
+            history = torch.cat([history, tokens.unsqueeze(-1)], dim=-1)
+        if (kept := rules.sentences_to_keep(open_, left)) is not None:
+            choice.keep(kept)
+            batch.keep(kept)
+            rules.keep(kept, batch.width)
+            tokens, history = tokens[kept], history[kept]
+            parents = None if parents is None else parents[kept]
+        scores = batch.step(tokens, parents)  # (sentences, width, vocabulary)
