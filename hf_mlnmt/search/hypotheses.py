@@ -196,7 +196,7 @@ def read_off(prompt: Tensor, steps: list[Any], ends: list[Any], scores: Any, con
             origins.append([number * config.num_beams + beam for beam in reversed(origin)])
     total, blank = max(map(len, origins)), blank_of(config)
     rows = [row + [blank] * (total + prompt.shape[1] - len(row)) for row in rows]
-    sequences = torch.tensor(rows, dtype=torch.long, device=prompt.device)
+    sequences: Any = torch.tensor(rows, dtype=torch.long, device=prompt.device)
     if not config.return_dict_in_generate:
         return sequences
     rows = [origin + [-1] * (total - len(origin)) for origin in origins]
