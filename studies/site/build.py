@@ -186,9 +186,8 @@ def build(folder: Path, program: str) -> Path:
     for path in subprocess.check_output(["git", "ls-files", "docs"], cwd=ROOT, text=True).split():
         pages.copy(path)
     pages.copy("CHANGELOG.md")
-    for name in ("style.css", "drawings"):
-        if (HERE / name).exists():
-            (shutil.copytree if (HERE / name).is_dir() else shutil.copy)(HERE / name, pages.folder / name)
+    for name in ("style.css", "iframe-worker.js"):
+        shutil.copy(HERE / name, pages.folder / name)
     for path in (ROOT / "hf_mlnmt/modeling").glob("*.py"):
         pages.copy(str(path.relative_to(ROOT)))
     (pages.folder / "systems.md").write_text(systems_page(), encoding="utf-8")
