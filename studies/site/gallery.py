@@ -104,19 +104,15 @@ def papers(architecture: Architecture) -> list[str]:
 
 @cache
 def _said(module: str) -> dict[str, str]:
-    """Returns {value in lower case: equations} of the table `value | class | equation` in a family's docstring."""
+    """Returns {value in lower case: numbers} of the table `value | class | equation` in a family's docstring."""
     text = importlib.import_module(f"hf_mlnmt.modeling.{module}").__doc__ or ""
     _, _, table = text.partition("| value | class | equation |\n| --- | --- | --- |\n")
     rows = [line[2:-2].split(" | ", 2) for line in table.partition("\n\n")[0].splitlines()]
-    return {value.lower(): ", ".join(NUMBER.findall(said)) or _as_text(said) for value, _, said in rows}
-
-
-def _as_text(said: str) -> str:
-    return f"`{said}`" if "[" in said else said
+    return {value.lower(): ", ".join(NUMBER.findall(said)) for value, _, said in rows}
 
 
 def equations_of(module: str, name: str) -> str:
-    """Returns the numbers of a system's equations, what they are where they have none; "" if its family names none."""
+    """Returns the numbers of a system's equations; "" where its family has no table of them."""
     said = _said(module)
     if name.startswith("ms-") and "+" not in name:
         plain, fused = said.values()
