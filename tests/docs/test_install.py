@@ -35,5 +35,5 @@ def test_the_first_examples_run_behind_the_lines(tmp_path):
     done = subprocess.run(["bash", "-ec", script], cwd=clone, env=clean, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert hf_mlnmt.__version__ in done.stdout
-    said = [re.findall(r"\)  # (.+)", example)[-1] for example in examples]
+    said = [re.findall(r"# (.+)", example)[-1] for example in examples]
     assert done.stdout.splitlines()[-2:] == said

@@ -113,6 +113,7 @@ def test_the_site_is_built_without_a_broken_link(tmp_path):
     api = (site / "api" / "generation.html").read_text(encoding="utf-8")
     assert "TranslationPipeline" in api
     assert "option(" not in api
-    assert (site / "systems.html").read_text(encoding="utf-8").count('class="drawing"') == len(loaded("drawings").FAMILIES)
+    systems = (site / "systems.html").read_text(encoding="utf-8")
+    assert systems.count('class="drawing"') == len(loaded("drawings").FAMILIES)
     assert (site / "search.js").is_file()  # what the search reads from file://
     assert 'src="../iframe-worker.js"' in api
