@@ -137,9 +137,9 @@ def broken_links(site: Path) -> Iterator[str]:
 
 def build(folder: Path, program: str) -> Path:
     """Builds the site in a folder; returns where its pages are."""
-    shutil.rmtree(folder, ignore_errors=True)
     from gallery import systems_page
 
+    shutil.rmtree(folder, ignore_errors=True)
     pages = Pages(folder / "pages")
     pages.folder.mkdir(parents=True)
     for path in subprocess.check_output(["git", "ls-files", "docs"], cwd=ROOT, text=True).split():

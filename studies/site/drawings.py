@@ -87,28 +87,26 @@ class Drawing:
             self.text(x + width / 2, middle, words, accent, anchor="middle")
         return Box(x, y, width, height)
 
-    def arrow(self, *points: tuple[float, float], accent=False, dashed=False, head=True) -> None:
+    def arrow(self, *points: tuple[float, float], accent=False, dashed=False) -> None:
         """Draws a line through points with a head at its end."""
-        look = f' stroke="{ACCENT}"' + (' stroke-width="1.8"' if head else "") if accent else ""
+        look = f' stroke="{ACCENT}" stroke-width="1.8"' if accent else ""
         look += ' stroke-dasharray="5 4"' if dashed else ""
         path = " L".join(f"{x:g} {y:g}" for x, y in points)
         self.parts.append(f'<path d="M{path}"{look}/>')
-        if head:
-            (x0, y0), (x, y) = points[-2:]
-            far = ((x - x0) ** 2 + (y - y0) ** 2) ** 0.5
-            dx, dy = 7 * (x - x0) / far, 7 * (y - y0) / far
-            back = f"{x - dx - dy / 2:g} {y - dy + dx / 2:g} L{x - dx + dy / 2:g} {y - dy - dx / 2:g}"
-            fill = ACCENT if accent else "currentColor"
-            self.parts.append(f'<path d="M{x:g} {y:g} L{back} Z" fill="{fill}" stroke="none"/>')
+        (x0, y0), (x, y) = points[-2:]
+        far = ((x - x0) ** 2 + (y - y0) ** 2) ** 0.5
+        dx, dy = 7 * (x - x0) / far, 7 * (y - y0) / far
+        back = f"{x - dx - dy / 2:g} {y - dy + dx / 2:g} L{x - dx + dy / 2:g} {y - dy - dx / 2:g}"
+        fill = ACCENT if accent else "currentColor"
+        self.parts.append(f'<path d="M{x:g} {y:g} L{back} Z" fill="{fill}" stroke="none"/>')
 
-    def frame(self, x: float, said: str, reads: str, writes: str = "", dashed=False) -> None:
+    def frame(self, x: float, said: str, reads: str, writes: str = "") -> None:
         """Draws a column's frame with its name, what it reads below and what comes out above."""
-        self.box(x, TOP, COLUMN, BOTTOM - TOP, dashed=dashed)
+        self.box(x, TOP, COLUMN, BOTTOM - TOP)
         self.text(x + 9, TOP + 18, said, size=12, weight=700)
         middle = x + COLUMN / 2
-        if reads:
-            self.text(middle, BOTTOM + 32, reads, anchor="middle")
-            self.arrow((middle, BOTTOM + 18), (middle, BOTTOM))
+        self.text(middle, BOTTOM + 32, reads, anchor="middle")
+        self.arrow((middle, BOTTOM + 18), (middle, BOTTOM))
         if writes:
             self.arrow((middle, TOP), (middle, TOP - 17))
             self.text(middle, TOP - 22, writes, anchor="middle")
@@ -186,7 +184,7 @@ def multi_level_supervision() -> Drawing:
     drawing = Drawing(
         "Multi-level supervision",
         "Auxiliary decoders on lower encoder layers learn the same words. Without AIF they serve in training only; "
-        "with it (dashed) every layer of the main decoder reads them.",
+        "with it (dashed) every main decoder layer reads them.",
     )
     encoder, decoder = drawing.layers()
     drawing.reading((RIGHT, decoder[-1].left[1]))
