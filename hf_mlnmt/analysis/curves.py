@@ -20,6 +20,7 @@ SPEED = "target_tokens_per_second"
 LABELS = {"loss": "loss per token", "learning_rate": "learning rate", SPEED: "target tokens / s"}
 LABELS |= {"eval_bleu": "dev BLEU", "eval_chrf": "dev chrF", "eval_ter": "dev TER"}
 AXES = {"step": "optimizer step", "epoch": "epoch"}
+DIFFER = "training: with dropout, and label smoothing where it is used; development: without"
 INSIDE = 3  # runs whose names fit into the first panel
 
 Series = tuple[list[float], list[float]]  # steps or epochs, values
@@ -141,14 +142,22 @@ def _draw_panel(axis: Any, key: str, runs: Mapping[str, Metrics], over: str) -> 
         run = f"{name}, " if len(runs) > 1 else ""
         dev = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.8}
         if key == "loss":
-            # The training's loss has label smoothing in it where that is used, the dev set's has not.
-            thin, thick = (None, name) if len(runs) > INSIDE else (f"{run}training", f"{run}development")
+            thin, thick = (None, name) if len(runs) > INSIDE else (f"{run}{_training(lines)}", f"{run}development")
             axis.plot(*series(lines, "loss", over), color=colour, alpha=0.55, linewidth=1.0, label=thin)
             axis.plot(*series(lines, "eval_loss", over), **dev, label=thick)
         elif key in ("learning_rate", SPEED):
             axis.plot(*series(lines, key, over), color=colour, linewidth=1.2)
         else:
             axis.plot(*series(lines, key, over), **dev)
+    if key == "loss":
+        axis.set_title(DIFFER, loc="left", fontsize=8)
     if key == SPEED:
         axis.set_ylim(bottom=0)  # half the speed should look like half
     axis.set_ylabel("loss per token\n(thin: training)" if key == "loss" and len(runs) > INSIDE else label(key))
+
+
+def _training(lines: Metrics) -> str:
+    """Returns how a run's training loss is called: of several tasks, or with auxiliary decoders, it is a sum."""
+    parts = {key for line in lines for key in line if key.startswith("loss_")}
+    whole = [key for key in parts if not any(key.startswith(f"{other}_") for other in parts)]
+    return f"training, sum of {len(whole)} losses" if len(whole) > 1 else "training"

@@ -378,8 +378,9 @@ def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder", o
         ]
         layers = {f"layer {x}": round(y, 4) for x, y in measured.items()}
         study.summary.append({"system": name, "kernel_size": kernel, **layers, "mean": round(mean, 4)})
-        lines[name] = measured
-        means.append((f"{name}, f = {kernel}", mean, ""))
+        said = f"{name}, kernel of {kernel}"
+        lines[said] = measured
+        means.append((said, mean, ""))
     study.figures[f"{study.stem}.layers"] = figures.curves({"": lines}, f"{side} layer", "JS divergence (nats)")
     study.figures[f"{study.stem}.means"] = figures.bars({"": means}, "mean JS divergence (nats)")
     return study

@@ -7,7 +7,7 @@ Reference: Ampomah et al. 2021, "Dual contextual module for neural machine trans
 | --- | --- | --- |
 | Enc-DC | DualContextAttention in the encoder's layers | (5.4)-(5.7), window [r_{t-f//2} .. r_{t+(f-1)//2}] |
 | Dec-DC | DualContextAttention in the decoder's layers | (5.4)-(5.7), window [r_{t-f+1} .. r_t] |
-| Full-DC | both | both |
+| Full-DC | both | (5.4)-(5.7), both windows |
 
 r is the sublayer's input, (batch, time, d_model); f the kernel size.
 (5.4) l_c = LN(GLU(window_t(r) W^r + b^r) + r), W^r in R^{f d x 2d}

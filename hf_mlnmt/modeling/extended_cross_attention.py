@@ -4,9 +4,9 @@ Reference: thesis on monolingual data, chapter 5 (its equation numbers are used 
 
 | value | class | equation |
 | --- | --- | --- |
-| source-embedding | WordEmbeddingAttention | keys and values of [h_j ; f~_j] |
-| target-embedding | WordEmbeddingAttention | query [s_i ; e~_{i-1}] |
-| both-embeddings | WordEmbeddingAttention | both |
+| source-embedding | WordEmbeddingAttention | (5.1), (5.3) with [h_j ; f~_j] in place of h_j |
+| target-embedding | WordEmbeddingAttention | (5.1) with [s_i ; e~_{i-1}] in place of s_i |
+| both-embeddings | WordEmbeddingAttention | (5.1), (5.3) with both |
 | previous-context-head | PreviousContextAttention | (5.4), gamma_i = c_{i-1} of the same head (5.5) |
 | previous-context-full | PreviousContextAttention | (5.4), gamma_i = W_att c_{i-1}, c of all heads (5.5) |
 | previous-weight | PreviousWeightAttention | (5.4), gamma_ij = alpha(j|i-1) (5.6) |

@@ -282,7 +282,9 @@ def cost_study(configs: Mapping[str, Any], work: Work, tell: Callable[[str], Any
     study.summary = [_summary(row) for row in study.rows]
     names = list(MEASURES.values())
     values = {row["system"]: [(row[f"{name}_ratio"], None, None) for name in names] for row in study.rows}
-    study.figures["cost"] = figures.points({f"times {baseline}": values}, names, "", "ratio")
+    directed = [f"{name} {'↓' if place < 3 else '↑'}" for place, name in enumerate(names)]
+    better = "↓ lower is better, ↑ higher is better"
+    study.figures["cost"] = figures.points({"": values}, directed, better, f"times {baseline}'s")
     return study
 
 

@@ -4,8 +4,8 @@
     python studies/site/build.py --with mkdocs      # the same by mkdocs and its theme material
 
 No page is written twice: docs/ is copied as it lies, and its links to files beside it lead to copies of those files.
-Pages of systems (from the zoo) and of the API (from `__all__` of each package) are made here. What is built is checked:
-every link, image and anchor of every page leads somewhere, and nothing is asked of another machine.
+The page of systems (gallery.py) and those of the API (from `__all__` of each package) are made. What is built is
+checked: every link, image and anchor of every page leads somewhere, and nothing is asked of another machine.
 """
 
 from __future__ import annotations
@@ -22,21 +22,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from hf_mlnmt.zoo.systems import SYSTEMS, config_for
-
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PACKAGES = ("", "data", "training", "generation", "evaluation", "hub", "convert", "export")  # of docs/versions.md
 MOVED = {"docs/README.md": "index.md", "README.md": "systems.md", "CHANGELOG.md": "changelog.md"}
 LINK = re.compile(r"(\]\(|(?:src|href)=\")([^)\s\"]+)")
-FIELD = re.compile(r"(\w+) = \{([^{}]*)\}")
 FENCE = re.compile(r"(^```.*?^```$)", re.M | re.S)
-MADE = """# Systems
-
-Every architecture of the zoo: what differs from the Transformer, and where the equations are. `hf-mlnmt describe NAME`
-says more; `hf-mlnmt train SETUP --system NAME` trains one. Parameters at the base shape, with 32,000 subwords on either
-side.
-"""
+sys.path.insert(0, str(HERE.parent))  # what gallery.py reads: claims.py, papers.py
 
 
 def place_of(path: str) -> str:
@@ -81,41 +73,6 @@ class Pages:
         self.copy(found)
         anchor = "" if found == "README.md" else anchor
         return os.path.relpath(place_of(found), Path(place_of(page)).parent) + (hash_ + anchor if anchor else "")
-
-
-def systems_page() -> str:
-    """Returns the gallery: a section for each family, a row for each system."""
-    lines = [MADE]
-    families: dict[str, list[str]] = {}
-    for name, system in SYSTEMS.items():
-        families.setdefault(system.architecture.module, []).append(name)
-    for module, names in families.items():
-        classes = SYSTEMS[names[0]].architecture.head_class
-        entry = dict(FIELD.findall(" ".join(getattr(classes, "citation", "").split())))
-        citation = ", ".join(
-            entry[name] for name in ("author", "title", "booktitle", "journal", "year") if name in entry
-        )
-        lines += [f"## {SYSTEMS[names[0]].title if len(names) == 1 else module.replace('_', ' ').capitalize()}", ""]
-        drawing = HERE / "drawings" / f"{module}.svg"
-        if drawing.is_file():
-            lines += [f"![{module}](drawings/{module}.svg)", ""]
-        lines += [citation, ""] if citation else []
-        lines += [f"Equations: [modeling/{module}.py](repository/hf_mlnmt/modeling/{module}.py)", ""]
-        lines += ["| system | what it is | million parameters |", "| --- | --- | --- |"]
-        for name in names:
-            lines.append(f"| `{name}` | {SYSTEMS[name].clause} | {parameters(name) / 1e6:.1f} |")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def parameters(name: str) -> int:
-    """Counts a system's parameters at the base shape without making them."""
-    import torch
-
-    sizes = {"vocab_size": 32_000, "decoder_vocab_size": 32_000} if name != "lm" else {"vocab_size": 32_000}
-    config = config_for(name, "base", **sizes)
-    with torch.device("meta"):
-        return SYSTEMS[name].architecture.head_class(config).num_parameters()
 
 
 def api_pages(folder: Path) -> list[str]:
@@ -180,15 +137,16 @@ def broken_links(site: Path) -> Iterator[str]:
 
 def build(folder: Path, program: str) -> Path:
     """Builds the site in a folder; returns where its pages are."""
+    from gallery import systems_page
+
     shutil.rmtree(folder, ignore_errors=True)
     pages = Pages(folder / "pages")
     pages.folder.mkdir(parents=True)
     for path in subprocess.check_output(["git", "ls-files", "docs"], cwd=ROOT, text=True).split():
         pages.copy(path)
     pages.copy("CHANGELOG.md")
-    for name in ("style.css", "drawings"):
-        if (HERE / name).exists():
-            (shutil.copytree if (HERE / name).is_dir() else shutil.copy)(HERE / name, pages.folder / name)
+    for name in ("style.css", "iframe-worker.js"):
+        shutil.copy(HERE / name, pages.folder / name)
     for file in (ROOT / "hf_mlnmt/modeling").glob("*.py"):
         pages.copy(str(file.relative_to(ROOT)))
     (pages.folder / "systems.md").write_text(systems_page(), encoding="utf-8")

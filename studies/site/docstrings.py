@@ -1,7 +1,7 @@
 """An extension of griffe: docstrings of this package as Google's sections, their source untouched.
 
-`Raises:` and `Returns:` that begin on their line become sections, and `<name>` stays readable. A field that says its
-help beside its default, `x: int = option("Help.", default=1)`, shows the default alone.
+`Raises:` and `Returns:` that begin on their line become sections, and what Markdown would swallow stays readable. A
+field that says its help beside its default, `x: int = option("Help.", default=1)`, shows the default alone.
 """
 
 import re
@@ -11,7 +11,15 @@ import griffe
 SAID = re.compile(r"^(?:option|key|field)\(")
 DEFAULT = re.compile(r"\bdefault=([^,()]+(?:\([^()]*\))?)")
 INLINE = re.compile(r"^(Returns|Raises|Yields|Args):[ ]+(\S.*(?:\n(?!\s*$|\w+:).*)*)", re.M)
-TAG = re.compile(r"(?<![`\w])<(\w[\w-]*)>")
+# What Markdown would take for something else, and what it is written as: <name>, [Q^1 .. Q^n], lines of equations that
+# are numbered or stand further in, an example.
+WRITTEN = (
+    (re.compile(r"(?<![`\w])(</?\w[\w-]*>)"), r"`\1`"),
+    (re.compile(r"(?<!`)(\[[^][`\n]+ \.\. [^][`\n]+\])"), r"`\1`"),
+    (re.compile(r"^(\(\d[\d.]*\) .*)\n(?=\(\d)", re.M), r"\1  \n"),
+    (re.compile(r"^(?!Args:|Returns:|Raises:|Yields:)(\S.*:)\n {4}(\S.*)$", re.M), r"\1\n```text\n\2\n```"),
+    (re.compile(r"^(>>> (?:.+\n?)+?)(?=\n\n|\n?\Z)", re.M), r"```pycon\n\1\n```"),
+)
 
 
 class Sections(griffe.Extension):
@@ -29,7 +37,8 @@ class Sections(griffe.Extension):
 
 def as_sections(text: str) -> str:
     """Returns a docstring whose inline sections stand on lines of their own."""
-    text = TAG.sub(r"`<\1>`", text)
+    for pattern, written in WRITTEN:
+        text = pattern.sub(written, text)
 
     def section(found: re.Match) -> str:
         body = " ".join(line.strip() for line in found[2].splitlines())

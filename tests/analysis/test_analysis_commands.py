@@ -84,6 +84,7 @@ def test_attention_of_one_family(folders, files):
         "analyse",
         "attention",
         f"dual={folders('full-dc')}",
+        f"again={folders('full-dc')}",
         *common,
         "-w",
         "divergence",
@@ -91,7 +92,8 @@ def test_attention_of_one_family(folders, files):
         "decoder",
         "--over-heads",
     )
-    assert [row["layer"] for row in contents(out, "divergence.decoder")["rows"]] == [1, 2, "mean"]
+    assert [row["layer"] for row in contents(out, "divergence.decoder")["rows"]] == [1, 2, "mean"] * 2
+    assert "again, kernel of " in (out / "divergence.decoder.layers.svg").read_text()
     run("analyse", "attention", f"aif={folders('ms-123-aif')}", *common, "-w", "dependency", "--sentence", 4)
     rows = contents(out, "dependency")["rows"]
     assert [row["of"] for row in rows[:7]] == ["outputs"] + ["attention"] * 6

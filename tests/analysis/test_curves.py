@@ -57,6 +57,20 @@ def test_what_several_runs_show(run, tmp_path):
     assert COLOURS[2].lower() not in text
 
 
+def test_what_a_loss_is_made_of_is_said():
+    """Of several tasks, or of auxiliary decoders, the training's loss is a sum; and it is not what the dev loss is."""
+    parts = {"loss_de": 4.0, "loss_de_translation": 4.0, "loss_fr": 5.0, "loss_fr_translation": 5.0}
+    loss = figure(
+        {"many": [{"step": 1, "loss": 9.0, "learning_rate": 0.1, **parts}, {"step": 1, "eval_loss": 2.0}]}
+    ).axes[0]
+    assert [text.get_text() for text in loss.get_legend().get_texts()] == ["training, sum of 2 losses", "development"]
+    assert (
+        loss.get_title("left") == "training: with dropout, and label smoothing where it is used; development: without"
+    )
+    alone = figure({"one": [{"step": 1, "loss": 9.0, "learning_rate": 0.1, "loss_translation": 9.0}]}).axes[0]
+    assert alone.get_legend().get_texts()[0].get_text() == "training"
+
+
 def write(folder: Path, *lines: dict) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

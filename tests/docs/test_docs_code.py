@@ -18,6 +18,7 @@ from hf_mlnmt.training.preparation import RecipeCorpora
 
 RUN_BY_TESTS = {
     "README.md",
+    "docs/README.md",
     "docs/export.md",
     "docs/opus-mt.md",
     "docs/scores.md",

@@ -1,4 +1,4 @@
-"""The lines that install the package, typed in a clone, and README's first example behind them."""
+"""The lines that install the package, typed in a clone, and the first examples of README and docs behind them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ def test_readme_and_page_say_the_same():
     assert lines("docs/install.md") == lines("README.md")
 
 
-def test_the_first_example_runs_behind_the_lines(tmp_path):
+def test_the_first_examples_run_behind_the_lines(tmp_path):
     """What the package depends on is taken from the environment of the tests: nothing large is installed twice."""
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", "--depth=1", f"file://{ROOT}", clone], check=True)
-    example = blocks(ROOT / "README.md", "python")[0].text
-    (clone / "first.py").write_text(example, encoding="utf-8")
+    examples = [blocks(ROOT / page, "python")[0].text for page in ("README.md", "docs/README.md")]
+    for name, example in zip(("first.py", "front.py"), examples, strict=True):
+        (clone / name).write_text(example, encoding="utf-8")
     typed = [line.replace("pip install .", "pip install --quiet --no-deps .") for line in lines("README.md")]
     dependencies = f"echo {sysconfig.get_path('purelib')} > $(echo .venv/lib/python*/site-packages)/dependencies.pth"
-    tried = ["hf-mlnmt --version", "python first.py"]
+    tried = ["hf-mlnmt --version", "python first.py", "python front.py"]
     script = "\n".join([line for line in typed if "install torch" not in line] + [dependencies, *tried])
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(["bash", "-ec", script], cwd=clone, env=clean, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert hf_mlnmt.__version__ in done.stdout
-    assert done.stdout.splitlines()[-1] == re.search(r"\['.+'\]", example)[0]
+    said = [re.findall(r"# (.+)", example)[-1] for example in examples]
+    assert done.stdout.splitlines()[-2:] == said

@@ -1,14 +1,19 @@
-"""The site of docs/: what pages link to is there, docstrings have sections, no link of the built site breaks."""
+"""The site of docs/: links lead somewhere, docstrings have sections, each family its drawing, each system its row."""
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree
 
 import pytest
 
+from hf_mlnmt.zoo.systems import SYSTEMS, architectures
+
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "studies" / "site"
+sys.path[:0] = [str(SITE), str(SITE.parent)]  # of programs that import each other, as in tests/studies
 
 
 def loaded(name: str) -> ModuleType:
@@ -55,6 +60,51 @@ def test_sections_of_docstrings():
     )
 
 
+def test_what_markdown_would_swallow_in_docstrings():
+    pytest.importorskip("griffe", reason="needs the extra site")
+    as_sections = loaded("docstrings").as_sections
+    assert as_sections("Both end with </s>.") == "Both end with `</s>`."
+    assert as_sections("It is [Q^1 .. Q^n]\n[K^1 .. K^n]^T.") == "It is `[Q^1 .. Q^n]`\n`[K^1 .. K^n]`^T."
+    assert as_sections("(1) a = b\n(2) c = d\nand (3) e") == "(1) a = b  \n(2) c = d\nand (3) e"
+    assert as_sections("Adds.\n\n>>> 1 + 1\n2\n\nEnd.") == "Adds.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nEnd."
+    assert (
+        as_sections("The loss:\n    a + b\n\nArgs:\n    a: it.")
+        == "The loss:\n```text\na + b\n```\n\nArgs:\n    a: it."
+    )
+
+
+def test_each_family_has_a_drawing_that_fits():
+    families = loaded("drawings").FAMILIES
+    assert families.keys() == {architecture.module for architecture in architectures()}
+    for name, drawn in families.items():
+        drawing = ElementTree.fromstring(drawn().svg(alone=True))
+        _, _, width, height = map(float, drawing.attrib["viewBox"].split())
+        assert width <= 560
+        boxes = [
+            {key: float(box.attrib[key]) for key in ("x", "y", "width", "height")} for box in _all(drawing, "rect")
+        ]
+        assert all(box["x"] > 0 and box["x"] + box["width"] < width for box in boxes), name
+        assert all(box["y"] > 0 and box["y"] + box["height"] < height for box in boxes), name
+        assert all(float(text.attrib["y"]) < height - 4 for text in _all(drawing, "text")), name
+
+
+def _all(drawing: ElementTree.Element, tag: str) -> list[ElementTree.Element]:
+    return list(drawing.iter(f"{{http://www.w3.org/2000/svg}}{tag}"))
+
+
+def test_the_gallery_has_every_system_with_its_facts():
+    gallery = loaded("gallery")
+    page = gallery.systems_page()
+    rows = {row[0]: row for row in re.findall(r"^\| `(\S+)`\{ #\S+ \} \| (.*) \|$", page, re.M)}
+    assert SYSTEMS.keys() <= rows.keys()
+    assert rows["m-10"][1].startswith(f"{SYSTEMS['m-10'].clause} | (3.8), (3.11) | 91.9 | 29.08 (+0.71) | ")
+    here = (ROOT / "results/multi30k-ende-short/README.md").read_text(encoding="utf-8")
+    score, distance, answer = re.search(r"([\d.]+ ± [\d.]+) \(([-+.\d]+)\), ([a-z ]+)$", rows["full-dc"][1]).groups()
+    assert f"{score} ({distance}" in here
+    assert re.search(rf"`full-dc` better than `transformer` .*{distance} .*\| {answer} \|", here)
+    assert "Vázquez, Raganato, Creutz and Tiedemann 2020: *A Systematic Study" in page
+
+
 def test_the_site_is_built_without_a_broken_link(tmp_path):
     pytest.importorskip("zensical", reason="needs the extra site")
     build = loaded("build")
@@ -63,3 +113,7 @@ def test_the_site_is_built_without_a_broken_link(tmp_path):
     api = (site / "api" / "generation.html").read_text(encoding="utf-8")
     assert "TranslationPipeline" in api
     assert "option(" not in api
+    systems = (site / "systems.html").read_text(encoding="utf-8")
+    assert systems.count('class="drawing"') == len(loaded("drawings").FAMILIES)
+    assert (site / "search.js").is_file()  # what the search reads from file://
+    assert 'src="../iframe-worker.js"' in api

@@ -95,6 +95,9 @@ def test_the_command(tmp_path):
     assert own["training_ratio"] > 0
     for kind in ("csv", "png", "svg"):
         assert (tmp_path / "out" / f"cost.{kind}").is_file()
+    drawn = (tmp_path / "out" / "cost.svg").read_text()
+    for words in ("memory ↓", "training ↑", "times transformer's", "↓ lower is better, ↑ higher is better"):
+        assert f">{words}<" in drawn
     with pytest.raises(UserError, match="'transfomer'"):
         raise CliRunner().invoke(app, ["analyse", "cost", "transfomer", "-o", f"{tmp_path}/out"]).exception
 
