@@ -35,7 +35,7 @@ def translate(
     model: options.Model,
     files: list[str] | None = argument(
         None,
-        "Text files, one text a line, or one .html or .srt, plain or packed. Without any, or for -: standard input.",
+        "Text files, one text a line, or one document (.docx, .html, .srt...). Without any, or for -: standard input.",
     ),
     *,
     decoding: dict[str, Any],
@@ -57,6 +57,7 @@ def translate(
         "--prefix-file",
         rich_help_panel=SEARCH,
     ),
+    fuzzy: bool = _of_output(False, "Mark translations in .po and .xliff as not reviewed.", "--fuzzy"),
     window: int = options.machine(
         2048,
         "Lines of a file that are read and sorted by length together: more is faster and takes more memory.",
@@ -72,6 +73,8 @@ def translate(
 ) -> None:
     """Translate text files or standard input, a line at a time; empty lines stay empty, order is kept.
 
+    A document keeps its form: .docx, .pptx, .odt, .odp, .epub, .html, .md, .srt, .vtt, .po, .xliff (docs/documents.md).
+
     The sentences of a line are translated one by one; --split long gives the model whole lines. Stopped at any moment,
     the same command with -o goes on, and ends with the same bytes; until then the beginning lies in OUTPUT.part.
 
@@ -82,6 +85,7 @@ def translate(
 
         hf-mlnmt translate runs/demo/average test.en.gz -o test.de
         echo "Hello." | hf-mlnmt translate facebook/nllb-200-distilled-600M --from eng_Latn --to deu_Latn
+        hf-mlnmt translate MODEL report.docx -o report.de.docx
         hf-mlnmt translate MODEL test.en --beams 6 --n-best 6 --jsonl
         hf-mlnmt translate MODEL news.en --shard $SLURM_ARRAY_TASK_ID/50 -o part.$SLURM_ARRAY_TASK_ID.gz
 
@@ -105,15 +109,15 @@ def translate(
     from rich.console import Console
     from transformers.utils import logging
 
+    from hf_mlnmt import documents
     from hf_mlnmt.cli.terminal import LinesProgress
-    from hf_mlnmt.data.lines import format_of
-    from hf_mlnmt.generation import TranslationPipeline, documents, lines
+    from hf_mlnmt.generation import TranslationPipeline, lines
     from hf_mlnmt.generation.journal import identity_of_model
     from hf_mlnmt.generation.pipeline import TranslationCall
     from hf_mlnmt.memory import keep_memory
 
     document, texts, total = None, None, None
-    if named := next((name for name in inputs if format_of(Path(name)) in documents.FORMATS), None):
+    if named := next((name for name in inputs if documents.is_document(name)), None):
         others: dict[str, Any] = {
             "--jsonl": jsonl,
             "--shard": shard,
@@ -123,7 +127,10 @@ def translate(
         others |= {"--n-best": search.num_return_sequences, "--alignments": search.alignments}
         if refused := next((name for name, given in others.items() if given), None):
             raise UserError(f"{named}: is translated as one document, not line by line. Leave out {refused}.")
-        document = documents.read_file(named)
+        if output is not None:
+            documents.check_endings(named, output)
+        target = documents.language_of(model, search.target_language)
+        document = documents.read_file(named, documents.Reading(language=target, fuzzy=fuzzy))
         total = len(document.texts)
     else:
         texts = lines.identities(inputs)
@@ -164,7 +171,7 @@ def translate(
 
         progress.show(done, total)
         if document:
-            write(lines.translate_document(pipeline, document, search, update), len(document.texts))
+            write(documents.translate_document(pipeline, document, search, update), len(document.texts))
             return
         call = TranslationCall(pipeline, search)
         count = lines.translate_groups(

@@ -424,9 +424,9 @@ def test_the_time_of_a_request_is_also_that_of_its_document(batcher, monkeypatch
     """A document that is read without end: the thread that reads it ends with the request."""
     ended = threading.Event()
 
-    def endless(text, kind, check):
+    def endless(text, ending, reading):
         try:
-            while not check():
+            while not reading.check():
                 time.sleep(0.01)
         finally:
             ended.set()

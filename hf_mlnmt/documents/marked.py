@@ -1,15 +1,11 @@
-"""Documents whose text is translated and whose form stays: HTML, subtitles (SubRip), plain text.
+"""Marked text: the texts of a document, which are translated, and all else, which stays as it was, to the character.
 
-`read` makes a Document: its `texts` are translated, `write` puts the translations into their places. Whatever is not
-translated comes out character for character as it came in: so the markup is read here, since parsers (lxml, selectolax,
-srt) write tags, entities and ends of lines anew.
-
-HTML and subtitles are read as one list of tokens. Block elements (paragraphs, cells, items) part texts from one
-another. Inside a text, an inline element follows its words: each word of the translation is in the elements of the
-word that it translates, as the hypothesis' alignment says; without one, words that are the same on both sides and the
-relative positions between them say it. An element that comes apart is written twice, the second time without its id;
-one of which no word is left keeps the nearest word. What has no words (images, comments, code, an empty anchor) stays
-beside its neighbour. Reading and writing take time in proportion to the length, whatever the markup.
+A format's reader makes a list of tokens. Breaks (the tags of paragraphs, cells, items) part texts from one another.
+Inside a text, an inline element follows its words: each word of the translation is in the elements of the word that it
+translates, as the hypothesis' alignment says; without one, words that are the same on both sides and the relative
+positions between them say it. An element that comes apart is written twice; one of which no word is left keeps the
+nearest word. What has no words (images, comments, code, an empty anchor) stays beside its neighbour. Numbers, codes and
+placeholders that a translation lacks are put back (kept.py). Reading and writing take time in proportion to the length.
 """
 
 from __future__ import annotations
@@ -18,48 +14,23 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape, unescape
-from itertools import accumulate, chain, groupby, pairwise, takewhile
-from pathlib import Path
+from itertools import accumulate, groupby, takewhile
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from hf_mlnmt.data.lines import format_of, open_text
 from hf_mlnmt.data.words import is_unspaced, is_visible, words
+from hf_mlnmt.documents.kept import has_words, kept, lost
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.generation.segments import split_sentences
+from hf_mlnmt.languages import base_language
 
 DEEPEST = 100  # inline elements inside one another
-Check = Callable[[], object]
-Format = Literal["text", "html", "srt"]
-FORMATS: dict[str, Format] = {".html": "html", ".htm": "html", ".srt": "srt"}  # whose files are no lines of text
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_INLINE = _names(
-    "a abbr acronym b bdi bdo big cite data del dfn em font i ins label mark q ruby s small span strike strong sub sup "
-    "time tt u"
-)
-_VOID = _names("area base br col embed hr img input link meta param source track wbr")
-_OPAQUE_INLINE = _names("code kbd samp var math svg rt rp object audio video canvas")
-_RAW = _names("script style textarea title iframe noembed noframes xmp")  # hold no tags, whatever is there
-_OPAQUE = _OPAQUE_INLINE | _RAW - {"title"} | {"pre", "template"}
-_ENDED_BY_SIBLING = _names("p li dt dd td th tr option")
-# A comment or a tag that does not end takes the rest. Possessive: a start tag that does not end is given up after one
-# look.
-_TAG = re.compile(
-    r"""<!--.*?(?:-->|\Z)|</(?P<end>[a-zA-Z][^\s/>]*)[^>]*>?|<[!?/][^>]*>?"""
-    r"""|<(?P<start>[a-zA-Z][^\s/>]*+)(?P<attributes>(?:[^>"'=]|=\s*+(?:"[^"]*"|'[^']*')?|["'])*+)>|<[a-zA-Z].*\Z""",
-    re.DOTALL,
-)
-_ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+))?""")
+_SLOT = re.compile("\ufdd0(\\d+)\ufdd1")  # two that are no characters: for a program's own use
 _ID = re.compile(r"""(?<!\s)\s+id\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+)""", re.IGNORECASE)
 _SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
 # White space as it is written, at the start of a text; or at its end, of the text turned round (a search for the end
@@ -67,27 +38,37 @@ _SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
 _LEADING = re.compile(r"(?:\s|&nbsp;|&#160;|&#xa0;)*+", re.IGNORECASE)
 _TRAILING = re.compile(r"(?:\s|;psbn&|;061#&|;0ax#&)*+", re.IGNORECASE)
 _ENDS_SENTENCE = re.compile(r"[.!?…。！？:։۔।][\"'”’“»›)\]}]*\s*$")
-_TIME = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+\s*-->\s*\d+:\d\d:\d\d[,.]\d+.*")
-_DASH = re.compile(r"\s*[-\u2010-\u2015\u2212]+(?!\d)\s*")
-_CUE = re.compile(r"(\r?\n)|(</?[a-zA-Z][^<>\n]*>|\{\\[^{}\n]*\})")
+_OPENING, _CLOSING = re.compile(r"[\"'“„«(\[¿¡]*"), re.compile(r"[\"'”“»)\].,;:!?…]*$")
+NO_WRAP = ("", "")
+
+
+def without_id(tag: str) -> str:
+    """Returns a start tag as it is written a second time."""
+    return _ID.sub("", tag)
 
 
 class Form(NamedTuple):
-    """The characters of a format: how they are read, and how text is written."""
+    """The characters of a format: how they are read, and how text is written. `again`: a start tag for the second time;
+    `ordered`: what has no words stays in its order, since some of it opens and some closes."""
 
     read: Callable[[str], str] = str
     quote: Callable[[str], str] = str
+    again: Callable[[str], str] = without_id
+    ordered: bool = False
 
 
 HTML, PLAIN = Form(unescape, lambda text: escape(text, quote=False)), Form()
 
 
 class Element:
-    """An inline element around words; `path`: it and those around it, the outermost first. A text's own has none."""
+    """An inline element around words; `path`: it and those around it, the outermost first. A text's own has none.
 
-    def __init__(self, start: str = "", around: tuple[Element, ...] = ()) -> None:
-        self.start, self.end = start, ""
-        self.path = (*around, self) if start else ()
+    `wrap` stands before and behind each run of its text: in Word's files no text is outside of a run.
+    """
+
+    def __init__(self, start: str = "", around: Element | None = None, wrap: tuple[str, str] = NO_WRAP) -> None:
+        self.start, self.end, self.wrap = start, "", wrap
+        self.path: tuple[Element, ...] = () if around is None else (*around.path, self)
 
 
 def _shared(first: Element, second: Element) -> tuple[Element, ...]:
@@ -98,11 +79,17 @@ def _shared(first: Element, second: Element) -> tuple[Element, ...]:
 
 class Token(NamedTuple):
     """A piece of the document. `break`: between texts; `mark`: stays in its text, without words; `line`: a line break,
-    which parts two texts where a sentence ends."""
+    which parts two texts where a sentence ends; `gone`: is left out of a translation. `wrap` is a text's run."""
 
-    kind: Literal["text", "start", "end", "mark", "line", "break"]
+    kind: Literal["text", "start", "end", "mark", "line", "break", "gone"]
     raw: str
     name: str = ""
+    wrap: tuple[str, str] = NO_WRAP
+
+    @property
+    def whole(self) -> str:
+        """Returns the token as it stands in a document."""
+        return self.wrap[0] + self.raw + self.wrap[1]
 
 
 class Mark(NamedTuple):
@@ -133,25 +120,95 @@ class Word(NamedTuple):
         return (self.start + self.end) / 2
 
 
+class Reading:
+    """What a reader is told, and the texts that stand inside of tags and marks.
+
+    Args:
+        check: called at every step of reading and writing; it ends them by raising an error.
+        language: of the translation, as tags name it (de, pt-BR); None leaves what they say.
+        fuzzy: translations are marked as not reviewed, where a format has that (po, xliff).
+        most: bytes that an archive may unpack to.
+    """
+
+    def __init__(
+        self,
+        check: Callable[[], object] = lambda: None,
+        language: str | None = None,
+        fuzzy: bool = False,
+        most: int = 100_000_000,
+    ) -> None:
+        self.check, self.language, self.fuzzy, self.most = check, language, fuzzy, most
+        self.source: str | None = None
+        self.slots: list[list[str | Passage]] = []
+
+    def slot(self, parts: Iterable[str | Passage]) -> str:
+        """Returns what stands for these parts inside of a tag or a mark, until the document is written."""
+        parts = list(parts)
+        if all(isinstance(part, str) for part in parts):
+            return "".join(map(str, parts))
+        self.slots.append(parts)
+        return f"\ufdd0{len(self.slots) - 1}\ufdd1"
+
+    def text(self, raw: str, form: Form) -> str:
+        """Returns what stands for a text inside of a tag or a mark."""
+        return self.slot(passages([Token("text", raw)], form, self.check))
+
+    def relabelled(self, code: str) -> str:
+        """Returns the language of the translation for the code of the document's, which is the first that is seen."""
+        self.source = self.source or base_language(code)
+        return self.language if self.language and base_language(code) == self.source else code
+
+
 @dataclass
 class Document:
-    """Parts that stay as they are, and passages, whose sentences or lines (`texts`) are translated."""
+    """Parts that stay as they are, and passages, whose sentences or lines (`texts`) are translated.
 
-    parts: list[str | Passage]
-    check: Check = lambda: None
+    Args:
+        members: the parts of each file of an archive; of a single file, of "".
+        reading: with the texts inside of tags and marks.
+        original: the whole as it was read, which a document without texts remains.
+        pack: makes the whole from what the members become.
+    """
+
+    members: Mapping[str, list[str | Passage]]
+    reading: Reading
+    original: Any
+    pack: Callable[[dict[str, str]], Any]
+
+    @property
+    def _passages(self) -> Iterator[Passage]:
+        for parts in (*self.members.values(), *self.reading.slots):
+            yield from (part for part in parts if isinstance(part, Passage))
 
     @property
     def texts(self) -> list[str]:
         """Returns the texts in order; each is to be translated by itself."""
-        return [text for part in self.parts if not isinstance(part, str) for text in part.sentences]
+        return [text for passage in self._passages for text in passage.sentences]
 
-    def write(self, hypotheses: Sequence[Hypothesis]) -> str:
-        """Returns the document with these in the places of its texts."""
-        rest = iter(hypotheses)
-        return "".join(
-            part if isinstance(part, str) else part.write([next(rest) for _ in part.sentences], self.check)
-            for part in self.parts
-        )
+    def write(self, hypotheses: Sequence[Hypothesis]) -> Any:
+        """Returns the document with these in the places of its texts: a string, or the bytes of a file."""
+        if not hypotheses:
+            return self.original
+        rest, check = iter(hypotheses), self.reading.check
+
+        def written(parts: list[str | Passage]) -> str:
+            return "".join(
+                part if isinstance(part, str) else part.write([next(rest) for _ in part.sentences], check)
+                for part in parts
+            )
+
+        members = {name: written(parts) for name, parts in self.members.items()}
+        slots: list[str] = []  # each holds none but those before it
+        for text in map(written, self.reading.slots):
+            slots.append(_SLOT.sub(lambda match: slots[int(match[1])], text))
+        return self.pack({n: _SLOT.sub(lambda match: slots[int(match[1])], text) for n, text in members.items()})
+
+
+def check_text(text: str) -> str:
+    """Returns the text of a document. Raises: UserError for what is no character, and stands for other texts here."""
+    if match := re.search("[\ufdd0\ufdd1]", text):
+        raise UserError(f"holds U+{ord(match[0]):04X}, which is no character. Remove it.")
+    return text
 
 
 @dataclass
@@ -161,7 +218,8 @@ class Passage:
     text: str
     owners: list[Element]
     marks: list[Mark]
-    quote: Callable[[str], str]
+    form: Form
+    base: Element
     sentences: list[str] = field(init=False)
     spaces: list[str] = field(init=False)
 
@@ -169,165 +227,59 @@ class Passage:
         pieces = split_sentences(self.text)
         self.sentences, self.spaces = [piece.text for piece in pieces], [piece.space for piece in pieces]
 
-    def write(self, hypotheses: Sequence[Hypothesis], check: Check) -> str:
+    def write(self, hypotheses: Sequence[Hypothesis], check: Callable[[], object]) -> str:
         """Returns the translated sentences, with elements and marks."""
         units: list[tuple[str, str, Element]] = []  # white space before, text, element
         placed: dict[int, list[Mark]] = {}  # before which unit
-        offset, rest = 0, deque(self.marks)  # which stand in the order of their offsets
+        offset, at, rest = 0, 0, deque(self.marks)  # which stand in the order of their offsets
         for number, (sentence, space, hypothesis) in enumerate(zip(self.sentences, self.spaces, hypotheses)):
             end = offset + len(sentence)
             last = number == len(self.sentences) - 1
             first, between = len(units), " " if units else ""
             if units and not self.spaces[number - 1] and unicodedata.east_asian_width(units[-1][1][-1:] or " ") in "WF":
                 between = ""
-            match = _Match(sentence, self.owners[offset:end], hypothesis)
+            match = _Match(sentence, self.owners[offset:end], hypothesis, self.base)
             units += [(gap if i else between, text, owner) for i, (gap, text, owner) in enumerate(match.units())]
             while rest and (last or rest[0].offset < end + len(space)):
                 check()
                 mark = rest.popleft()
                 unit = first + match.place(mark.offset - offset, mark.line, mark.spaced[0])
-                placed.setdefault(unit, []).append(mark)
+                at = max(at, unit) if self.form.ordered else unit
+                placed.setdefault(at, []).append(mark)
             offset = end + len(space)
-        out: list[str] = []
+        return self._joined(units, placed, check)
+
+    def _joined(
+        self, units: list[tuple[str, str, Element]], placed: dict[int, list[Mark]], check: Callable[[], object]
+    ) -> str:
+        """Returns the units with the tags of their elements between them, and the marks before them."""
+        out: list[tuple[tuple[str, str] | None, str]] = []  # text with what is around it, and markup (None)
         opened: set[Element] = set()
-        current = Element()
-        for number, (gap, text, owner) in enumerate([*units, ("", "", Element())]):
+        current = self.base
+        for number, (gap, text, owner) in enumerate([*units, ("", "", self.base)]):
             check()
-            same = len(_shared(current, owner))
-            out += [element.end for element in reversed(current.path[same:])]
-            out.append(_between(gap, placed.get(number, []), number == len(units)))
-            for element in owner.path[same:]:
-                out.append(_ID.sub("", element.start) if element in opened else element.start)
+            same = _shared(current, owner)
+            out += [(None, element.end) for element in reversed(current.path[len(same) :])]
+            around = (same or (self.base,))[-1].wrap
+            for raw, is_mark in _between(gap, placed.get(number, []), number == len(units)):
+                out.append((None if is_mark else around, raw))
+            for element in owner.path[len(same) :]:
+                out.append((None, self.form.again(element.start) if element in opened else element.start))
                 opened.add(element)
-            out.append(self.quote(text))
+            out.append((owner.wrap, text))
             current = owner
-        return "".join(out)
+        pieces = groupby(((wrap, text) for wrap, text in out if text), key=lambda piece: piece[0])
+        joined = ((wrap, "".join(text for _, text in some)) for wrap, some in pieces)
+        return "".join(text if wrap is None else _wrapped(self.form.quote(text), wrap) for wrap, text in joined)
 
 
-def read(text: str, format: Format, check: Check = lambda: None) -> Document:
-    """Reads a document of this format.
-
-    Args:
-        check: called at every step of reading and of `write`; it ends them by raising an error.
-
-    Raises: UserError for one that cannot be read.
-    """
-    if text.startswith("\ufeff"):  # the mark of an encoding, which editors put there
-        return Document(["\ufeff", *read(text[1:], format, check).parts], check)
-    if format == "html":
-        parts = _passages(_html_tokens(text), HTML, check)
-    elif format == "srt":
-        parts = _subtitles(text, check)
-    else:
-        lines = text.splitlines(keepends=True)
-        parts = chain.from_iterable(_passages([Token("text", line)], PLAIN, check) for line in lines)
-    return Document(list(parts), check)
+def _wrapped(text: str, wrap: tuple[str, str]) -> str:
+    return wrap[0] + text + wrap[1] if text else ""
 
 
-def read_file(path: str | Path) -> Document:
-    """Reads a document, plain or packed, of the format that its name says. Raises: UserError as `read_lines`."""
-    with open_text(Path(path)) as file:
-        try:
-            return read(file.read().decode("utf-8"), FORMATS[format_of(Path(path))])
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}: byte {error.start} is not UTF-8. Save it as UTF-8.") from error
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from error
-
-
-def _subtitles(text: str, check: Check) -> Iterator[str | Passage]:
-    """Yields the cues of SubRip: numbers, times and the dashes of speakers stay; a text is all lines of a cue up to
-    the end of a sentence, or to the next speaker."""
-    lines = text.splitlines(keepends=True)
-    times = [number for number, line in enumerate(lines) if _TIME.fullmatch(line.rstrip("\r\n"))]
-    if not times:
-        raise UserError("no line gives the times of a subtitle, as in 00:00:01,000 --> 00:00:02,500: not SubRip (srt).")
-    yield "".join(lines[: times[0]])
-    for start, following in pairwise([*times, len(lines)]):
-        end = start + 1
-        while end < following and lines[end].strip():
-            end += 1
-        yield lines[start]
-        yield from _passages(_cue_tokens("".join(lines[start + 1 : end])), PLAIN, check)
-        yield "".join(lines[end:following])
-
-
-def _cue_tokens(cue: str) -> list[Token]:
-    tokens: list[Token] = []
-    done, line, begins = 0, None, True  # the last line break; whether the line has no text, yet
-    for match in [*_CUE.finditer(cue), None]:
-        text = cue[done : match.start() if match else None]
-        if begins and (dash := _DASH.match(text)):
-            tokens.append(Token("mark", dash[0]))
-            text = text[dash.end() :]
-            if line is not None:
-                tokens[line] = tokens[line]._replace(kind="break")
-        tokens.append(Token("text", text))
-        if match is None:
-            break
-        begins = bool(match[1]) or (begins and not text.strip())
-        done = match.end()
-        if match[1]:
-            line = len(tokens)
-            tokens.append(Token("line", match[0]))
-        elif match[0].startswith("{"):
-            tokens.append(Token("mark", match[0]))
-        else:
-            name = re.sub(r"\W.*", "", match[0].lstrip("</"), flags=re.DOTALL).lower()
-            tokens.append(Token("end" if match[0].startswith("</") else "start", match[0], name))
-    return tokens
-
-
-def _html_tokens(html: str) -> Iterator[Token]:
-    at = 0
-    while match := _TAG.search(html, at):
-        if match.start() > at:
-            yield Token("text", html[at : match.start()])
-        at, raw, name = match.end(), match[0], (match["start"] or match["end"] or "").lower()
-        inline = name in _INLINE or "-" in name
-        if not name:
-            yield Token("mark", raw)
-        elif match["end"]:
-            yield Token("end" if inline else "break", raw, name)
-        elif name == "br":
-            yield Token("line", raw, name)
-        elif name in _VOID:
-            yield Token("mark" if name in ("img", "wbr", "input") else "break", raw, name)
-        elif name in _OPAQUE or _untranslated(match["attributes"]):
-            at = _end_of_element(html, at, name)
-            yield Token("mark" if inline or name in _OPAQUE_INLINE else "break", html[match.start() : at])
-        else:
-            yield Token("start" if inline else "break", raw, name)
-    if at < len(html):
-        yield Token("text", html[at:])
-
-
-def _untranslated(attributes: str) -> bool:
-    if "translate" not in attributes.lower():
-        return False
-    named = {match[1].lower(): (match[2] or "").strip("\"'") for match in _ATTRIBUTE.finditer(attributes)}
-    return named.get("translate", "").lower() == "no" or "notranslate" in named.get("class", "").split()
-
-
-def _end_of_element(html: str, at: int, name: str) -> int:
-    """Returns the end of an element whose start tag ends here: behind its end tag, or where a sibling or the document
-    ends."""
-    if name in _RAW:
-        match = re.compile(rf"</{name}(?=[\s/>])[^>]*>?", re.IGNORECASE).search(html, at)
-        return match.end() if match else len(html)
-    depth = 1
-    for match in re.compile(rf"<(/?)({re.escape(name)})(?=[\s/>])", re.IGNORECASE).finditer(html, at):
-        if not match[1] and depth == 1 and name in _ENDED_BY_SIBLING:
-            return match.start()
-        tag = _TAG.match(html, match.start())
-        assert tag is not None
-        depth += -1 if match[1] else not tag[0].endswith("/>")
-        if not depth:
-            return tag.end()
-    return len(html)
-
-
-def _passages(tokens: Iterable[Token], form: Form, check: Check) -> Iterator[str | Passage]:
+def passages(
+    tokens: Iterable[Token], form: Form, check: Callable[[], object] = lambda: None
+) -> Iterator[str | Passage]:
     """Yields the texts between breaks, and what stands between them as it is."""
     segment: list[Token] = []
     for token in tokens:
@@ -336,7 +288,7 @@ def _passages(tokens: Iterable[Token], form: Form, check: Check) -> Iterator[str
             segment.append(token)
             continue
         yield from _of_segment(segment, form)
-        yield token.raw
+        yield token.whole
         segment = []
     yield from _of_segment(segment, form)
 
@@ -347,18 +299,18 @@ def _of_segment(segment: list[Token], form: Form) -> Iterator[str | Passage]:
     parting = _partings(segment)
     for parted, group in groupby(range(len(segment)), parting.__contains__):
         part = [segment[number] for number in group]
-        if parted or not any(token.kind == "text" and any(map(str.isalpha, form.read(token.raw))) for token in part):
-            yield "".join(token.raw for token in part)
+        if parted or not has_words(form.read("".join(token.raw for token in part if token.kind == "text"))):
+            yield "".join(token.whole for token in part)
             continue
         inner = [
             number
             for number, token in enumerate(part)
-            if token.kind not in ("mark", "line") and (token.kind != "text" or token.raw.strip())
+            if token.kind not in ("mark", "line", "gone") and (token.kind != "text" or token.raw.strip())
         ]
         first, last = inner[0], inner[-1] + 1
-        yield "".join(token.raw for token in part[:first])
+        yield "".join(token.whole for token in part[:first] if token.kind != "gone")
         yield from _passage(part[first:last], form)
-        yield "".join(token.raw for token in part[last:])
+        yield "".join(token.whole for token in part[last:] if token.kind != "gone")
 
 
 def _partings(segment: list[Token]) -> set[int]:
@@ -407,8 +359,12 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
     text: list[str] = []
     owners: list[Element] = []
     marks: list[Mark] = []
-    element = Element()
-    outer: list[tuple[Element, int, int]] = []  # around the open elements, with the characters and marks before them
+    sizes = Counter[tuple[str, str]]()
+    for token in tokens:
+        if token.kind == "text":
+            sizes[token.wrap] += len(token.raw.strip())
+    element = run = base = Element(wrap=max(sizes, key=sizes.__getitem__))  # most of the text has no element of its own
+    outer: list[tuple[Element, int, int, int]] = []  # around the open ones; tokens, characters, marks before them
 
     def add_mark(raw: str, line: bool) -> None:
         spaced = not owners or text[-1] == " "
@@ -417,33 +373,44 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
             owners.append(element)
         marks.append(Mark(len(owners), raw, line, (spaced and not line, False)))
 
-    for token in tokens:
+    for number, token in enumerate(tokens):
         if token.kind == "text":
+            if run.wrap != token.wrap or run.path[: len(element.path)] != element.path:
+                run = element if token.wrap == base.wrap else Element("", element, token.wrap)
             for character in _SPACE.sub(" ", form.read(token.raw)):
                 if character == " " and marks and marks[-1].offset == len(owners):
                     marks[-1] = marks[-1]._replace(spaced=(marks[-1].spaced[0], not marks[-1].line))
                 if character != " " or (owners and text[-1] != " "):
                     text.append(character)
-                    owners.append(element)
+                    owners.append(run)
         elif token.kind == "start":
             if len(element.path) == DEEPEST:
                 raise UserError(f"a text of the document has more than {DEEPEST} elements inside one another.")
-            outer.append((element, len(owners), len(marks)))
-            element = Element(token.raw, element.path)
+            outer.append((element, number, len(owners), len(marks)))
+            element = run = Element(token.raw, element, base.wrap)
         elif token.kind == "end":
-            inner, (element, characters, before) = element, outer.pop()
+            inner, (element, begun, characters, before) = element, outer.pop()
+            run = element
             inner.end = token.raw
-            if all(character == " " for character in text[characters:]):  # an element without words is a mark
+            said = "".join(text[characters:])
+            if not said.strip():  # an element without words is a mark
                 raw = inner.start + "".join(mark.raw for mark in marks[before:]) + inner.end
-                del marks[before:]
                 owners[characters:] = [element] * (len(owners) - characters)
-                add_mark(raw, False)
-        else:
+            elif all(
+                unicodedata.category(sign)[0] in "SMCZ" or (token.name == "sup" and sign.isdigit()) for sign in said
+            ):
+                raw = "".join(each.whole for each in tokens[begun : number + 1] if each.kind != "gone")
+                del text[characters:], owners[characters:]  # an arrow, or the number of a note
+            else:
+                continue
+            del marks[before:]
+            add_mark(raw, False)
+        elif token.kind != "gone":
             add_mark(token.raw, token.kind == "line")
     whole = "".join(text).rstrip(" ")
-    yield _edges(tokens[0].raw)[0] if tokens[0].kind == "text" else ""
-    yield Passage(whole, owners[: len(whole)], marks, form.quote)
-    yield _edges(tokens[-1].raw)[1] if tokens[-1].kind == "text" else ""
+    yield _wrapped(_edges(tokens[0].raw)[0], tokens[0].wrap) if tokens[0].kind == "text" else ""
+    yield Passage(whole, owners[: len(whole)], marks, form, base)
+    yield _wrapped(_edges(tokens[-1].raw)[1], tokens[-1].wrap) if tokens[-1].kind == "text" else ""
 
 
 def _edges(raw: str) -> tuple[str, str]:
@@ -453,21 +420,22 @@ def _edges(raw: str) -> tuple[str, str]:
     return raw[:start], raw[max(start, end) :]
 
 
-def _between(gap: str, marks: list[Mark], end: bool) -> str:
-    """Returns white space with marks in it."""
+def _between(gap: str, marks: list[Mark], end: bool) -> list[tuple[str, bool]]:
+    """Returns white space with marks in it, and of each piece whether it is a mark."""
     if not marks:
-        return gap
-    out, spaced = [], False
+        return [(gap, False)]
+    out: list[tuple[str, bool]] = []
+    spaced = False
     for mark in marks:
         before = mark.spaced[0] and bool(gap or end) and not spaced
-        out += [" " if before else "", mark.raw, " " if mark.spaced[1] and not end else ""]
+        out += [(" " if before else "", False), (mark.raw, True), (" " if mark.spaced[1] and not end else "", False)]
         spaced = mark.spaced[1]
     needed = gap and not any(mark.line or any(mark.spaced) for mark in marks)
-    return "".join(out) + (" " if needed else "")
+    return [*out, (" " if needed else "", False)]
 
 
 def _filled(
-    units: list[tuple[str, str, Element | None]], first: Element, last: Element
+    units: list[tuple[str, str, Element | None]], first: Element, last: Element, base: Element
 ) -> list[tuple[str, str, Element]]:
     """Gives units of no element the one that holds both their neighbours; `first` and `last` are those of the ends."""
     before = list(accumulate((owner for *_, owner in units), lambda left, owner: owner or left, initial=first))
@@ -475,7 +443,7 @@ def _filled(
     after = last
     for (gap, text, owner), left in zip(reversed(units), reversed(before[:-1])):
         after = owner or after
-        filled.append((gap, text, owner or (_shared(left, after) or (Element(),))[-1]))
+        filled.append((gap, text, owner or (_shared(left, after) or (base,))[-1]))
     return filled[::-1]
 
 
@@ -496,14 +464,21 @@ def _words(text: str) -> list[Word]:
 class _Match:
     """The words of a translation, each with the words of its source that it stands for."""
 
-    def __init__(self, source: str, owners: list[Element], hypothesis: Hypothesis) -> None:
-        self.source, self.owners, self.target = source, owners, hypothesis.text
-        self.words, self.translated = _words(source), _words(hypothesis.text)
+    def __init__(self, source: str, owners: list[Element], hypothesis: Hypothesis, base: Element) -> None:
+        self.source, self.owners, self.base = source, owners, base
+        self.words = _words(source)
+        self._translate(hypothesis.text, hypothesis.alignment)
+        if missing := lost(source, self.target):
+            self._translate(*self._with(missing, hypothesis.alignment is not None))
+
+    def _translate(self, target: str, alignment: tuple[Any, ...] | None) -> None:
+        """Takes a translation, and finds the words that each of its words stands for."""
+        self.target, self.translated = target, _words(target)
         self.starts = [word.start for word in self.words]
         self.places = [word.start for word in self.translated], [word.end for word in self.translated]
         self.sources: list[list[int]] = [[] for _ in self.translated]  # words of the source, of each word
-        links = hypothesis.alignment
-        if links is None or is_unspaced(source) or is_unspaced(hypothesis.text):  # whose words have no spaces
+        links = alignment
+        if links is None or is_unspaced(self.source) or is_unspaced(target):  # whose words have no spaces
             links = tuple((read, number) for number, read in enumerate(self._by_position()))
         self.targets: dict[int, tuple[int, int]] = {}  # of each word of the source its first and its last one
         for read, written in links:
@@ -532,6 +507,43 @@ class _Match:
         at = np.interp([word.middle for word in self.translated], written, read)
         return [max(0, bisect_right(self.starts, place) - 1) for place in at]
 
+    def _with(self, missing: Counter[str], aligned: bool) -> tuple[str, tuple[Any, ...]]:
+        """Returns the translation with what it lacks, and its alignment.
+
+        A word that holds some of it takes the place of those that translate no other word, or stands behind the
+        translation of the word before it.
+        """
+        wanted = {name for name, *_ in kept(self.source)}
+        places: dict[int, list[int]] = {}  # words of the translation that stand for one word alone
+        for number, reads in enumerate(self.sources):
+            ours = {name for name, *_ in kept(self.translated[number].text)}
+            if aligned and len(set(reads)) == 1 and not ours & wanted:
+                places.setdefault(reads[0], []).append(number)
+        new = [[(word.text, reads)] for word, reads in zip(self.translated, self.sources)]
+        new.insert(0, [])  # what stands before the first word
+        behind = 0
+        for number, word in enumerate(self.words):
+            found = [place for place in kept(word.text) if missing[place[0]] > 0]
+            missing.subtract(name for name, *_ in found)
+            text = word.text[found[0][1] : found[-1][2]] if found else ""
+            if found and (replaced := places.get(number)):
+                first, last = self.translated[replaced[0]].text, self.translated[replaced[-1]].text
+                text = _OPENING.match(first)[0] + text + _CLOSING.search(last[-8:])[0]  # type: ignore[index]
+                for place in replaced:
+                    new[place + 1] = []
+                new[replaced[0] + 1] = [(text, [number])]
+            elif found:
+                if behind == len(self.translated) and new[behind]:  # before the full stop
+                    last, reads = new[behind].pop()
+                    end = _CLOSING.search(last[-8:])[0]  # type: ignore[index]
+                    new[behind].append((last.removesuffix(end) or last, reads))
+                    text += end if end != last else ""
+                new[behind].append((text, [number]))
+            behind = max(self.targets[number][1] + 1, behind) if number in self.targets else behind
+        flat = [each for some in new for each in some]
+        links = ((read, place) for place, (_, reads) in enumerate(flat) for read in reads)
+        return " ".join(text for text, _ in flat), tuple(links)
+
     def units(self) -> list[tuple[str, str, Element]]:
         """Returns (white space before, text, element) of words and parts of words of the translation, in order."""
         result: list[tuple[str, str, Element | None]] = []
@@ -551,7 +563,7 @@ class _Match:
         if not self.translated:
             result.append(("", self.target, self.owners[0]))
         self.count = len(result) + len(lost)
-        return _filled(result, self.owners[0], self.owners[-1]) + [("", "", element) for element in lost]
+        return _filled(result, self.owners[0], self.owners[-1], self.base) + [("", "", element) for element in lost]
 
     def _part(self, number: int, side: int, text: str, owner: Element | None) -> Iterator[tuple[str, Element | None]]:
         """Yields the part before (0), in (1) or behind (2) the core of a word. If the source has the same part, it is
