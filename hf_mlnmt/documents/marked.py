@@ -213,13 +213,15 @@ def check_text(text: str) -> str:
 
 @dataclass
 class Passage:
-    """Text with inline elements: `owners` are the elements of its characters, `marks` what stands between words."""
+    """Text with inline elements: `owners` are the elements of its characters, `marks` what stands between words, and
+    `edges` the white space around it that is to be in its elements."""
 
     text: str
     owners: list[Element]
     marks: list[Mark]
     form: Form
     base: Element
+    edges: tuple[str, str]
     sentences: list[str] = field(init=False)
     spaces: list[str] = field(init=False)
 
@@ -247,6 +249,9 @@ class Passage:
                 at = max(at, unit) if self.form.ordered else unit
                 placed.setdefault(at, []).append(mark)
             offset = end + len(space)
+        for place, side in ((0, (self.edges[0], "")), (-1, ("", self.edges[1]))):
+            gap, text, owner = units[place]
+            units[place] = gap, side[0] + text + side[1], owner
         return self._joined(units, placed, check)
 
     def _joined(
@@ -359,11 +364,13 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
     text: list[str] = []
     owners: list[Element] = []
     marks: list[Mark] = []
-    sizes = Counter[tuple[str, str]]()
+    sizes, depth = Counter[tuple[bool, tuple[str, str]]](), 0  # of runs outside of elements, and inside
     for token in tokens:
+        depth += (token.kind == "start") - (token.kind == "end")
         if token.kind == "text":
-            sizes[token.wrap] += len(token.raw.strip())
-    element = run = base = Element(wrap=max(sizes, key=sizes.__getitem__))  # most of the text has no element of its own
+            sizes[not depth, token.wrap] += len(token.raw.strip())
+    *_, base_wrap = max(sizes, key=lambda key: (key[0] and sizes[key] > 0, sizes[key]))
+    element = run = base = Element(wrap=base_wrap)  # most of the text has no element of its own
     outer: list[tuple[Element, int, int, int]] = []  # around the open ones; tokens, characters, marks before them
 
     def add_mark(raw: str, line: bool) -> None:
@@ -408,9 +415,14 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
         elif token.kind != "gone":
             add_mark(token.raw, token.kind == "line")
     whole = "".join(text).rstrip(" ")
-    yield _wrapped(_edges(tokens[0].raw)[0], tokens[0].wrap) if tokens[0].kind == "text" else ""
-    yield Passage(whole, owners[: len(whole)], marks, form, base)
-    yield _wrapped(_edges(tokens[-1].raw)[1], tokens[-1].wrap) if tokens[-1].kind == "text" else ""
+    before, after = (
+        _edges(token.raw)[side] if token.kind == "text" else "" for side, token in ((0, tokens[0]), (1, tokens[-1]))
+    )
+    outside = base.wrap == NO_WRAP  # white space of a run stays in one
+    yield before if outside else ""
+    edges = ("", "") if outside else (before, after)
+    yield Passage(whole, owners[: len(whole)], marks, form, base, edges)
+    yield after if outside else ""
 
 
 def _edges(raw: str) -> tuple[str, str]:
@@ -523,6 +535,8 @@ class _Match:
         new.insert(0, [])  # what stands before the first word
         behind = 0
         for number, word in enumerate(self.words):
+            if not aligned:
+                behind = -(-number * len(self.translated) // len(self.words))
             found = [place for place in kept(word.text) if missing[place[0]] > 0]
             missing.subtract(name for name, *_ in found)
             text = word.text[found[0][1] : found[-1][2]] if found else ""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from xml.parsers import expat
 
 from hf_mlnmt.documents.html import ATTRIBUTE, attributes, quoted
+from hf_mlnmt.documents.kept import has_words
 from hf_mlnmt.documents.marked import Form, Passage, Reading, Token, passages
 from hf_mlnmt.errors import UserError
 
@@ -152,7 +153,9 @@ class Part:
                 first = event.end
             elif event.kind == "start" and event.name in self.rules.blocks:
                 yield Token("break", self.raw(first))
-                yield from self.paragraph(first + 1, event.end)
+                inside = self.events[first + 1 : event.end]
+                words = has_words(self.form.read("".join(each.raw for each in inside if each.kind == "text")))
+                yield from (self.paragraph if words else self.tokens)(first + 1, event.end)
                 yield Token("break", self.raw(event.end))
                 first = event.end
             else:
