@@ -404,7 +404,7 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
                 raw = inner.start + "".join(mark.raw for mark in marks[before:]) + inner.end
                 owners[characters:] = [element] * (len(owners) - characters)
             elif all(
-                unicodedata.category(sign)[0] in "SMCZ" or (token.name == "sup" and sign.isdigit()) for sign in said
+                unicodedata.category(sign)[0] in "SMCZ" or (token.name == "a" and sign.isdigit()) for sign in said
             ):
                 raw = "".join(each.whole for each in tokens[begun : number + 1] if each.kind != "gone")
                 del text[characters:], owners[characters:]  # an arrow, or the number of a note
