@@ -33,15 +33,18 @@ _OFFICE = "application/vnd.openxmlformats-officedocument"
 
 
 class Format(NamedTuple):
-    """A format: its media type, and a reader of text (str) or of an archive (bytes)."""
+    """A format: its media type, and a reader of text (str) or of an archive (bytes). `declared`: a file may name its
+    encoding, and this is done with characters that it lacks."""
 
     media_type: str
     text: Callable[[str, Reading], list[str | Passage]] | None = None
     archive: Callable[[bytes, Reading], Document] | None = None
+    declared: str | None = None
 
 
-_HTML = Format("text/html", read_html)
-_MARKDOWN, _XLIFF = Format("text/markdown", read_markdown), Format("application/xliff+xml", read_xliff)
+_HTML = Format("text/html", read_html, declared="xmlcharrefreplace")
+_XLIFF = Format("application/xliff+xml", read_xliff, declared="xmlcharrefreplace")
+_MARKDOWN = Format("text/markdown", read_markdown)
 FORMATS = {
     ".txt": Format("text/plain", read_text),
     ".html": _HTML,
@@ -51,7 +54,7 @@ FORMATS = {
     ".markdown": _MARKDOWN,
     ".srt": Format("application/x-subrip", read_srt),
     ".vtt": Format("text/vtt", read_vtt),
-    ".po": Format("text/x-gettext-translation", read_po),
+    ".po": Format("text/x-gettext-translation", read_po, declared="strict"),
     ".xlf": _XLIFF,
     ".xliff": _XLIFF,
     ".docx": Format(f"{_OFFICE}.wordprocessingml.document", None, partial(read_archive, kind="docx")),
@@ -68,7 +71,7 @@ REFUSED = {
     ".rtf": _CONVERTED.format("docx"),
     ".ppt": _CONVERTED.format("pptx"),
 }
-_ENCODING = re.compile(rb"""^(?:<\?xml[^>]*?\sencoding=["']|(?s:.){0,2000}?"Content-Type:[^"]*charset=)([\w.:-]+)""")
+_ENCODING = re.compile(rb"""(?s)(?:<\?xml[^>]*?\sencoding=["']|.{0,2000}?\bcharset=["']?)([\w.:-]+)""")
 
 
 def is_document(name: str) -> bool:
@@ -106,8 +109,8 @@ def read_bytes(content: bytes, ending: str, reading: Reading | None = None) -> D
     reading, form = reading or Reading(), FORMATS[ending]
     if form.archive:
         return form.archive(content, reading)
+    named = _ENCODING.match(content) if form.declared else None
     utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
-    named = _ENCODING.match(content) if form in (_XLIFF, FORMATS[".po"]) else None
     encoding = "utf-16" if utf16 else named[1].decode() if named else "utf-8"
     try:
         document = read(content.decode(encoding), ending, reading)
@@ -115,8 +118,16 @@ def read_bytes(content: bytes, ending: str, reading: Reading | None = None) -> D
         raise UserError(f"byte {error.start} is not {encoding.upper()}. Save it as UTF-8.") from error
     except LookupError as error:
         raise UserError(f"its encoding {encoding!r} is unknown. Save it as UTF-8.") from error
-    pack = document.pack
-    return replace(document, original=content, pack=lambda members: pack(members).encode(encoding))
+
+    def pack(members: dict[str, str]) -> bytes:
+        try:
+            return members[""].encode(encoding, form.declared or "strict")
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"its encoding {encoding} lacks characters of the translation. Save it as UTF-8."
+            ) from error
+
+    return replace(document, original=content, pack=pack)
 
 
 def read_file(path: str | Path, reading: Reading | None = None) -> Document:

@@ -20,7 +20,7 @@ _PUNCTUATION = r"""[!-/:-@\[-`{-~]"""
 _DESTINATION = r"""\((?:<[^<>\n]*>|(?:[^\s()]|\([^\s()]*\))*)(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)"""
 _INLINE = re.compile(
     rf"""(?P<escape>\\{_PUNCTUATION})|(?P<code>(?P<ticks>`++).+?(?<!`)(?P=ticks)(?!`)|\$[^\s$](?:[^$\n]*[^\s$])?\$(?!\d))"""
-    rf"""|(?P<mark>\[\^[^\]\s]+\]:?|^\[[ xX]\][ ]|\{{[#.:][^{{}}]*\}}"""
+    rf"""|(?P<mark>\[\^[^\]\s]+\]:?|\[![A-Z]+\]|^\[[ xX]\][ ]|\{{[#.:][^{{}}]*\}}"""
     rf"""|<[a-zA-Z][\w+.-]*:[^\s<>]*>|<[^\s<>@]+@[^\s<>@]+>)"""
     rf"""|(?P<image>!\[(?P<alt>[^\[\]]*)\](?P<to>{_DESTINATION}|\[[^\]]*\]))"""
     rf"""|(?P<open>\[)|(?P<close>\](?:{_DESTINATION}|\[[^\]]+\]))|(?P<tag></?[a-zA-Z][^<>]*>|<!--.*?(?:-->|\Z))"""
@@ -29,13 +29,16 @@ _INLINE = re.compile(
 )
 _LABEL = re.compile(r"\[([^\[\]]+)\](?:\[\])?(?![(\[])")
 _TITLE = re.compile(r"""[("'\s]["']([^"']+)["']\s*\)$""")
-# What would be markup. Between spaces or inside of words some of it is none.
-_MARKUP = re.compile(r"""[\\`\[\]]|(?<!\s)\*|\*(?!\s|\Z)|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|~~""")
-_MARKDOWN = Form(
-    lambda raw: unescape(re.sub(rf"\\({_PUNCTUATION})", r"\1", raw)),
-    lambda text: _MARKUP.sub(lambda match: "\\" + match[0], text),
-    str,
-)
+# What would be markup. Between spaces or inside of words some of it is none, and alone neither.
+_MARKUP = re.compile(r"""[\\`]|\](?=[(\[])|(?<!\s)\*|\*(?!\s|\Z)|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|~~""")
+
+
+def _quote(text: str) -> str:
+    alone = {sign for sign in "*_`" if text.count(sign) == 1}
+    return _MARKUP.sub(lambda match: match[0] if match[0] in alone else "\\" + match[0], text)
+
+
+_MARKDOWN = Form(lambda raw: unescape(re.sub(rf"\\({_PUNCTUATION})", r"\1", raw)), _quote, str)
 
 
 def read_markdown(text: str, reading: Reading) -> list[str | Passage]:

@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape, unescape
-from itertools import accumulate, groupby, takewhile
+from itertools import accumulate, groupby, pairwise, takewhile
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -93,12 +93,13 @@ class Token(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Something without words at an offset of a text; whether white space stands before and behind it."""
+    """Something without words at an offset of a text, in an element, and whether white space is before and behind."""
 
     offset: int
     raw: str
     line: bool
     spaced: tuple[bool, bool]
+    owner: Element
 
 
 class Word(NamedTuple):
@@ -240,11 +241,14 @@ class Passage:
             first, between = len(units), " " if units else ""
             if units and not self.spaces[number - 1] and unicodedata.east_asian_width(units[-1][1][-1:] or " ") in "WF":
                 between = ""
-            match = _Match(sentence, self.owners[offset:end], hypothesis, self.base)
-            units += [(gap if i else between, text, owner) for i, (gap, text, owner) in enumerate(match.units())]
+            marks: list[Mark] = []
             while rest and (last or rest[0].offset < end + len(space)):
+                marks.append(rest.popleft())
+            cuts = [mark.offset - offset for mark in marks]
+            match = _Match(sentence, self.owners[offset:end], hypothesis, self.base, cuts)
+            units += [(gap if i else between, text, owner) for i, (gap, text, owner) in enumerate(match.units())]
+            for mark in marks:
                 check()
-                mark = rest.popleft()
                 unit = first + match.place(mark.offset - offset, mark.line, mark.spaced[0])
                 at = max(at, unit) if self.form.ordered else unit
                 placed.setdefault(at, []).append(mark)
@@ -263,19 +267,40 @@ class Passage:
         current = self.base
         for number, (gap, text, owner) in enumerate([*units, ("", "", self.base)]):
             check()
-            same = _shared(current, owner)
-            out += [(None, element.end) for element in reversed(current.path[len(same) :])]
-            around = (same or (self.base,))[-1].wrap
-            for raw, is_mark in _between(gap, placed.get(number, []), number == len(units)):
-                out.append((None if is_mark else around, raw))
-            for element in owner.path[len(same) :]:
-                out.append((None, self.form.again(element.start) if element in opened else element.start))
-                opened.add(element)
+            same, marks = _shared(current, owner), placed.get(number, [])
+            path, around, late = list(current.path), (same or (self.base,))[-1].wrap, ""
+            inside = [place for place, mark in enumerate(marks) if _holds(current, mark.owner, same)]
+            first = inside[-1] + 1 if inside else 0  # marks before the elements end, and from `last` behind the starts
+            last = next((n for n in range(first, len(marks)) if _holds(owner, marks[n].owner, same)), len(marks))
+            for place, (before, raw, after) in enumerate(_between(gap, marks, number == len(units))):
+                depth = len(marks[place].owner.path) if place < len(marks) else 0
+                opening = place >= last < len(marks)
+                while not opening and len(path) > (max(depth, len(same)) if place < first else len(same)):
+                    out.append((None, path.pop().end))
+                out.append((around, late + before))
+                for element in owner.path[len(path) : depth] if opening else ():
+                    out.append((None, self._start(element, opened)))
+                    path.append(element)
+                out.append((None, raw))
+                late = after
+            for element in owner.path[len(path) :]:
+                out.append((None, self._start(element, opened)))
             out.append((owner.wrap, text))
             current = owner
         pieces = groupby(((wrap, text) for wrap, text in out if text), key=lambda piece: piece[0])
         joined = ((wrap, "".join(text for _, text in some)) for wrap, some in pieces)
         return "".join(text if wrap is None else _wrapped(self.form.quote(text), wrap) for wrap, text in joined)
+
+    def _start(self, element: Element, opened: set[Element]) -> str:
+        """Returns the start tag of an element, which may have been opened before."""
+        start = self.form.again(element.start) if element in opened else element.start
+        opened.add(element)
+        return start
+
+
+def _holds(element: Element, inner: Element, outside: tuple[Element, ...]) -> bool:
+    """Returns whether an element is another one or stands in it, which is none of those outside of both."""
+    return element.path[: len(inner.path)] == inner.path and len(inner.path) > len(outside)
 
 
 def _wrapped(text: str, wrap: tuple[str, str]) -> str:
@@ -378,7 +403,7 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
         if line and not spaced:  # words of two lines are two words
             text.append(" ")
             owners.append(element)
-        marks.append(Mark(len(owners), raw, line, (spaced and not line, False)))
+        marks.append(Mark(len(owners), raw, line, (spaced and not line, False), element))
 
     for number, token in enumerate(tokens):
         if token.kind == "text":
@@ -432,18 +457,17 @@ def _edges(raw: str) -> tuple[str, str]:
     return raw[:start], raw[max(start, end) :]
 
 
-def _between(gap: str, marks: list[Mark], end: bool) -> list[tuple[str, bool]]:
-    """Returns white space with marks in it, and of each piece whether it is a mark."""
-    if not marks:
-        return [(gap, False)]
-    out: list[tuple[str, bool]] = []
+def _between(gap: str, marks: list[Mark], end: bool) -> list[tuple[str, str, str]]:
+    """Returns each mark between white space, and at last the white space `gap` as far as it is needed."""
+    out: list[tuple[str, str, str]] = []
     spaced = False
-    for mark in marks:
+    for number, mark in enumerate(marks, 1):
         before = mark.spaced[0] and bool(gap or end) and not spaced
-        out += [(" " if before else "", False), (mark.raw, True), (" " if mark.spaced[1] and not end else "", False)]
-        spaced = mark.spaced[1]
+        after = mark.spaced[1] and not (end and number == len(marks))
+        out.append((" " if before else "", mark.raw, " " if after else ""))
+        spaced = mark.spaced[1] or mark.line
     needed = gap and not any(mark.line or any(mark.spaced) for mark in marks)
-    return [*out, (" " if needed else "", False)]
+    return [*out, (gap if needed else "", "", "")]
 
 
 def _filled(
@@ -476,8 +500,11 @@ def _words(text: str) -> list[Word]:
 class _Match:
     """The words of a translation, each with the words of its source that it stands for."""
 
-    def __init__(self, source: str, owners: list[Element], hypothesis: Hypothesis, base: Element) -> None:
-        self.source, self.owners, self.base = source, owners, base
+    def __init__(
+        self, source: str, owners: list[Element], hypothesis: Hypothesis, base: Element, cuts: list[int]
+    ) -> None:
+        self.source, self.owners, self.base, self.cuts = source, owners, base, cuts
+        self.at: dict[int, int] = {}  # units before the places of cuts inside of words
         self.words = _words(source)
         self._translate(hypothesis.text, hypothesis.alignment)
         if missing := lost(source, self.target):
@@ -568,7 +595,9 @@ class _Match:
             gap, at, before = self.target[at : word.start], word.end, len(result)
             core = before
             for side, (start, end) in enumerate(word.parts):
-                for text, element in self._part(number, side, self.target[start:end], owner) if start < end else ():
+                part = self._part(number, side, self.target[start:end], owner) if start < end else ()
+                for text, element, place in part:
+                    self.at.setdefault(place, len(result))
                     result.append((gap, text, element))
                     gap = ""
                 if side == 1:
@@ -579,19 +608,20 @@ class _Match:
         self.count = len(result) + len(lost)
         return _filled(result, self.owners[0], self.owners[-1], self.base) + [("", "", element) for element in lost]
 
-    def _part(self, number: int, side: int, text: str, owner: Element | None) -> Iterator[tuple[str, Element | None]]:
+    def _part(
+        self, number: int, side: int, text: str, owner: Element | None
+    ) -> Iterator[tuple[str, Element | None, int]]:
         """Yields the part before (0), in (1) or behind (2) the core of a word. If the source has the same part, it is
-        divided as it is there."""
+        divided as it is there, and its places in the source are named."""
         for read in self.sources[number]:
             start, end = self.words[read].parts[side]
             if self.source[start:end] == text and (side != 1 or owner in self.owners[start:end]):
-                at = 0
-                for element, run in groupby(self.owners[start:end]):
-                    length = len(list(run))
-                    yield text[at : at + length], element
-                    at += length
+                cuts = {*self.cuts[bisect_right(self.cuts, start) : bisect_left(self.cuts, end)]}
+                changes = (at for at in range(start + 1, end) if self.owners[at] is not self.owners[at - 1])
+                for first, last in pairwise([start, *sorted(cuts.union(changes)), end]):
+                    yield self.source[first:last], self.owners[first], first if first in cuts else -1
                 return
-        yield text, owner if side == 1 else None
+        yield text, owner if side == 1 else None, -1
 
     def _elements(self) -> tuple[list[Element | None], list[Element]]:
         """Returns the element of each word of the translation, and those for which no word is left."""
@@ -625,6 +655,8 @@ class _Match:
         """Returns before which unit of the translation something stands that is at this offset of the source."""
         if not self.ends or offset >= len(self.source):
             return self.count
+        if offset in self.at and not spaced:
+            return self.at[offset]
         share = offset / len(self.source) * len(self.target)
         if line or not self.words:
             return self.ends[_nearest(self.places[0], share)][0]

@@ -286,7 +286,7 @@ def test_markdown():
     assert "a quoted line over two" in texts
     assert translated(MARKDOWN.replace("\n", "\r\n"), ".md")[1] == expected.replace("\n", "\r\n")
     assert translated("He **has _read_** [it](x).", ".md", backwards)[1] == "[it](x). **_read_ has** He"
-    assert translated("- a *b", ".md")[1] == "- A \\*B"  # what was no markup becomes none
+    assert translated("- a *b", ".md")[1] == "- A *B"  # alone it is no markup
 
 
 def test_webvtt():
@@ -486,6 +486,20 @@ def test_strange_archives_are_refused():
             read_bytes(bytes(broken), ".docx")
     with pytest.raises(UserError, match="holds U.FDD0, which is no character"):
         read("a \ufdd00\ufdd1", ".txt")
+
+
+def test_encodings():
+    """A file stays in its own; what that lacks is written as a page can, or refused."""
+    page = '<meta charset="iso-8859-1"><p>f\u00fcr</p>'.encode("latin-1")
+    assert translated(page, ".html", lambda text: same("\u00fc\u0142"))[1] == page.replace(b"f\xfcr", b"\xfc&#322;")
+    latin = PO.replace("UTF-8", "ISO-8859-1").encode()
+    with pytest.raises(UserError, match="ISO-8859-1 lacks characters of the translation"):
+        translated(latin, ".po", lambda text: same("\u0142"))
+    for content, said in ((b"<meta charset=x-y><p>a", "'x-y' is unknown"), (b"a\xff", "byte 1 is not UTF-8")):
+        with pytest.raises(UserError, match=said):
+            read_bytes(content, ".html")
+    sixteen = "a dog\n".encode("utf-16")
+    assert translated(sixteen, ".txt")[1] == "A DOG\n".encode("utf-16")
 
 
 @pytest.mark.parametrize("ending", sorted(FORMATS))
