@@ -223,10 +223,12 @@ class _Xliff(Part):
                     raw = re.sub(r"(\s*/?>)$", rf' {wanted}="{language}"\1', raw)
                 if event.name in ("trans-unit", "segment"):
                     unit = number
-                mine = event.name == "source" and number > skipped and self.events[unit].end > number
-                if mine and (done := self._translate(unit, number, parts, second)):
-                    number = done
-                    continue
+                if event.name == "source" and unit:
+                    done = number > skipped and self._translate(unit, number, parts, second)
+                    unit = 0
+                    if done:
+                        number = done
+                        continue
             parts.append(raw)
             number += 1
         return parts
@@ -235,7 +237,7 @@ class _Xliff(Part):
         """Adds the source of a unit and its translation; returns the number of the event behind both, 0 for neither."""
         children = {}
         number = unit + 1
-        while number < self.events[unit].end:
+        while number < self.events[unit].end:  # without those of an ignorable, which stands behind a segment
             if self.events[number].kind == "start":
                 children.setdefault(self.events[number].name, number)
                 number = self.events[number].end

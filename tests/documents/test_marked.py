@@ -1,12 +1,14 @@
 """Documents: what is translated, and that all else stays as it was."""
 
+import io
 import random
 import re
 import sys
+import zipfile
 
 import pytest
 
-from hf_mlnmt.documents import Reading, read
+from hf_mlnmt.documents import Reading, read, read_bytes
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation import Hypothesis
 
@@ -226,14 +228,25 @@ def steps(text, kind, hypothesis=word_by_word):
         count += event == "opcode"
         return trace
 
+    if kind in MEMBERS:
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr(MEMBERS[kind], text)
+        text = file.getvalue()
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        document = read(text, kind)
+        document = (read_bytes if kind in MEMBERS else read)(text, kind)
         document.write([hypothesis(one) for one in document.texts])
     finally:
         sys.settrace(before)
     return count
+
+
+W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+STARTS = {".srt": "00:00:01,000 --> 00:00:02,500\n%s", ".md": "%s", ".xlf": "<xliff>%s</xliff>"}
+STARTS |= {".docx": f"<w:body {W}><w:p>%s</w:p></w:body>", ".odt": "<x xmlns:text='t'>%s</x>"}
+MEMBERS = {".docx": "word/document.xml", ".odt": "content.xml"}
 
 
 @pytest.mark.parametrize(
@@ -241,12 +254,25 @@ def steps(text, kind, hypothesis=word_by_word):
     [
         *(("dog <img> ", ".html"), ("dog<br>", ".html"), ("Dog. <img> The ", ".html"), ("<!-- x -->dog ", ".html")),
         *(("dog <a id=x></a>", ".html"), ("<b>dog</b> ", ".html"), ("狗<img>", ".html"), ("<img>dog", ".html")),
-        ("dog\n", ".srt"),
+        *(
+            ("dog\n", ".srt"),
+            ("`x` *a ", ".md"),
+            ("[a `b", ".md"),
+            ("- a\n", ".md"),
+            ("|a\\|b", ".md"),
+            ("![a](b ", ".md"),
+        ),
+        *(('msgid "%d a\\n"\nmsgstr ""\n', ".po"), ("<a title='b'>", ".html"), ("{a} %s 1 a_b A4 ", ".txt")),
+        *(("<trans-unit><source>a <g/>b</source></trans-unit>", ".xlf"), ("<pc><source>a</source></pc>", ".xlf")),
+        *(("<w:p><w:r><w:t>a</w:t></w:r></w:p>", ".docx"), ("<w:r><w:t>a</w:t><w:br/></w:r>", ".docx")),
+        *(
+            ('<w:r><w:fldChar w:fldCharType="begin"/><w:t>a</w:t></w:r>', ".docx"),
+            ("<text:p>a<text:note/></text:p>", ".odt"),
+        ),
     ],
 )
 def test_twice_the_marks_take_twice_the_steps(piece, kind):
-    start = "00:00:01,000 --> 00:00:02,500\n" if kind == ".srt" else ""
-    some, twice = (steps(start + piece * number, kind) for number in (150, 300))
+    some, twice = (steps(STARTS.get(kind, "%s") % (piece * number), kind) for number in (150, 300))
     assert twice < 2.2 * some
 
 
