@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from hf_mlnmt.documents.html import attributes, read_html
 from hf_mlnmt.documents.marked import Document, Passage, Reading, Token, check_text
@@ -69,7 +69,11 @@ class _Word(Part):
                 shown = shown or (depth == 1 and bool(_SHOWN_FIELDS.match(re.sub("<[^>]*>", "", token.raw))))
             depth -= token.name == "fldChar"
             if not depth or (shown and depth == 1 and token.name == "separate"):
-                yield Token("mark" if not depth else "start", "".join(each.whole for each in held), "fldChar")
+                levels = list(accumulate((each.kind == "start") - (each.kind == "end") for each in held))
+                if levels[-1] or min(levels) < 0:  # it begins in a link and ends outside
+                    yield from held
+                else:
+                    yield Token("start" if depth else "mark", "".join(each.whole for each in held), "fldChar")
                 held, depth, shown = [], 0, False
         yield from held
 
@@ -106,15 +110,16 @@ class _Word(Part):
         properties = _UNSEEN.sub("", properties)
         properties = "" if re.fullmatch(r"<(\w+:rPr)>(</\1>)|<\w+:rPr/>", properties) else properties
         around, end = f"{start}>{properties}", f"</{start[1:]}>"
+        tag, space = f"{start[:-1]}t", "" if start == "<a:r" else ' xml:space="preserve"'
+        wrap = f"{around}{tag}{space}>", f"</{tag[1:]}>{end}"
         while begun < last:
             event = self.events[begun]
             if event.kind == "start" and event.name == "t":
-                tag = event.raw.split()[0].rstrip("/>")
-                space = ' xml:space="preserve"' if start == "<w:r" else ""
-                wrap = f"{around}{tag}{space}>", f"</{tag[1:]}>{end}"
                 token = Token("text", "".join(each.raw for each in self.events[begun + 1 : event.end]), "", wrap)
                 note = token.raw.strip().isdigit() and _RAISED.search(properties)
                 yield Token("mark", token.whole) if note else token
+            elif event.kind == "start" and event.name == "noBreakHyphen":
+                yield Token("text", "\u2011", "", wrap)
             elif event.kind == "start":
                 token = self.mark(begun)
                 name = attributes(event.raw).get("w:fldchartype", "") if event.name == "fldChar" else event.name

@@ -1,8 +1,10 @@
 """The formats of documents: what is translated in each, and that all else stays, to the byte."""
 
 import io
+import random
 import re
 import zipfile
+from xml.parsers import expat
 
 import pytest
 
@@ -543,3 +545,82 @@ def test_a_file_in_python(tmp_path):
         translate_file(pipeline, tmp_path / "in.docx", tmp_path / "out.pdf")
     with pytest.raises(UserError, match=r"in\.pdf: pdf says where each letter stands.*pdftotext"):
         translate_file(pipeline, tmp_path / "in.pdf", tmp_path / "out.pdf")
+
+
+def nested(draw, leaves, elements, depth=0):
+    """Leaves in any order, some of them in elements, which may be in others."""
+    pieces = []
+    for _ in range(draw.randint(1, 5)):
+        start, end = draw.choice(elements)
+        inside = depth < 3 and draw.random() < 0.3
+        pieces.append(start + nested(draw, leaves, elements, depth + 1) + end if inside else draw.choice(leaves))
+    return "".join(pieces)
+
+
+def field(kind):
+    return f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>'
+
+
+LEAVES = {
+    ".docx": [
+        *(run(text, look) for text in ("the ", " red", "dog.", "{x} ", "(b)", "\u732b") for look in ("", BOLD)),
+        *(field("begin"), field("separate"), field("end"), "<w:r><w:instrText>HYPERLINK x</w:instrText></w:r>"),
+        *("<w:r><w:tab/></w:r>", "<w:r><w:br/></w:r>", "<w:bookmarkEnd/>", f"<w:del>{run('x')}</w:del>", "<!-- c -->"),
+        f'<w:r><w:pict descr="x"><w:p>{run("in a box")}</w:p></w:pict></w:r>',
+    ],
+    ".odt": [
+        "the ",
+        " red",
+        "dog. ",
+        "&amp;",
+        "\u732b",
+        "<text:s/>",
+        "<text:tab/>",
+        "<text:note><text:p>a</text:p></text:note>",
+    ],
+    ".xlf": [
+        "the ",
+        " red",
+        "dog. ",
+        "<![CDATA[a<b]]>",
+        "<x/>",
+        '<bpt id="2">b</bpt>',
+        '<ept id="2">c</ept>',
+        "<!-- c -->",
+    ],
+}
+ELEMENTS = {
+    ".docx": [("<w:hyperlink>", "</w:hyperlink>"), ("<w:sdt><w:sdtPr/><w:sdtContent>", "</w:sdtContent></w:sdt>")],
+    ".odt": [("<text:span>", "</text:span>"), ("<text:a>", "</text:a>")],
+    ".xlf": [("<g>", "</g>"), ("<pc>", "</pc>")],
+}
+WHOLE = {
+    ".docx": f"<w:body {W}><w:p>%s</w:p></w:body>",
+    ".odt": f"<office:text {ODF}><text:p>%s</text:p></office:text>",
+    ".xlf": "<xliff><trans-unit><source>%s</source></trans-unit></xliff>",
+}
+
+
+@pytest.mark.parametrize("ending", WHOLE)
+def test_whatever_is_translated_nests_well_and_loses_nothing(ending):
+    draw = random.Random(1)
+    name = {".docx": "word/document.xml", ".odt": "content.xml"}.get(ending)
+
+    def anyhow(text):
+        words = text.split()
+        others = draw.choice([words, words[::-1], ["ein", "Wort"], []])
+        links = [(draw.randrange(len(words)), draw.randrange(len(others) or 1)) for _ in range(2 * len(words))]
+        return Hypothesis(" ".join(others), 0.0, 0.0, 1, alignment=draw.choice([None, tuple(sorted(links))]))
+
+    for _ in range(150):
+        text = WHOLE[ending] % nested(draw, LEAVES[ending], ELEMENTS[ending])
+        texts, out = translated(archive((name, text)) if name else text.encode(), ending, anyhow)
+        out = member(out, name) if name else out.decode()
+        expat.ParserCreate().Parse(out.encode(), True)
+        times = 2 if texts and not name else 1  # in XLIFF the source stays
+        for leaf in LEAVES[ending]:
+            if not leaf.startswith("<w:r><w:t>") and re.fullmatch("<[^!].*>", leaf) and "<w:t>" not in leaf:
+                kept = leaf.split("<text:p>")[0]
+                assert out.count(kept) == times * text.count(kept), (leaf, text, out)
+        if ending == ".docx":  # each text is in a run, and each run in a paragraph
+            assert not re.search(r"</w:r>[^<]|<w:r>[^<]|<w:p>[^<]|<w:r>(?:(?!</w:r>|<w:p>).)*<w:r>", out), (text, out)
