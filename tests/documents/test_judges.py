@@ -120,7 +120,8 @@ def test_libreoffice_opens_what_it_wrote(folder, ending):
 @pytest.mark.parametrize("fuzzy", [False, True])
 def test_gettext_compiles_what_it_made(folder, fuzzy):
     (folder / "a.c").write_text(
-        'int main() { printf(gettext("Open %s\\nand \\"here\\"\\n"), x); ngettext("%d file", "%d files", 2); pgettext("menu", "File"); }'
+        'int main() { printf(gettext("Open %s\\nand \\"here\\"\\n"), x);'
+        ' ngettext("%d file", "%d files", 2); pgettext("menu", "File"); }'
     )
     keys = ("-kgettext", "-kngettext:1,2", "-kpgettext:1c,2")
     run(folder, "xgettext", *keys, "-o", "a.pot", "--from-code=UTF-8", "--package-name=a", "a.c")
