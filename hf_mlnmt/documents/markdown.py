@@ -19,23 +19,26 @@ _FRONT = re.compile(r"---\r?\n.*?\n(?:---|\.\.\.)\r?\n", re.DOTALL)
 _PUNCTUATION = r"""[!-/:-@\[-`{-~]"""
 _DESTINATION = r"""\((?:<[^<>\n]*>|(?:[^\s()]|\([^\s()]*\))*)(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)"""
 _INLINE = re.compile(
-    rf"""(?P<escape>\\{_PUNCTUATION})|(?P<code>(?P<ticks>`++).+?(?<!`)(?P=ticks)(?!`)|\$[^\s$](?:[^$\n]*[^\s$])?\$(?!\d))"""
-    rf"""|(?P<mark>\[\^[^\[\]\s]+\]:?|\[![A-Z]+\]|^\[[ xX]\][ ]|\{{[#.:][^{{}}]*\}}"""
-    rf"""|<[a-zA-Z][\w+.-]*:[^\s<>]*>|<[^\s<>@]+@[^\s<>@]+>)"""
-    rf"""|(?P<image>!\[(?P<alt>[^\[\]]*)\](?P<to>{_DESTINATION}|\[[^\]]*\]))"""
-    rf"""|(?P<open>\[)|(?P<close>\](?:{_DESTINATION}|\[[^\]]+\]))|(?P<tag></?[a-zA-Z][^<>]*>|<!--.*?(?:-->|\Z))"""
-    r"""|(?P<run>\*+|_+|~~)""",
-    re.DOTALL,
+    rf"""(?P<escape>\\{_PUNCTUATION})
+    |(?P<code>(?P<ticks>`++).+?(?<!`)(?P=ticks)(?!`)|\$[^\s$](?:[^$\n]*[^\s$])?\$(?!\d))        # and formulas
+    |(?P<mark>\[\^[^\[\]\s]+\]:?|\[![A-Z]+\]|^\[[ xX]\]\ |\{{[\#.:][^{{}}]*\}}              # notes, alerts, tasks
+        |<[a-zA-Z][\w+.-]*:[^\s<>]*>|<[^\s<>@]+@[^\s<>@]+>)                                   # addresses
+    |(?P<image>!\[(?P<alt>[^\[\]]*)\](?P<to>{_DESTINATION}|\[[^\]]*\]))
+    |(?P<open>\[)|(?P<close>\](?:{_DESTINATION}|\[[^\]]+\]))
+    |(?P<tag></?[a-zA-Z][^<>]*>|<!--.*?(?:-->|\Z))|(?P<run>\*+|_+|~~)""",
+    re.DOTALL | re.VERBOSE,
 )
 _LABEL = re.compile(r"\[([^\[\]]+)\](?:\[\])?(?![(\[])")
 _TITLE = re.compile(r"""[("'\s]["']([^"']+)["']\s*\)$""")
 # What would be markup. Between spaces or inside of words some of it is none, and alone neither.
 _MARKUP = re.compile(r"""[\\`]|\](?=[(\[])|(?<!\s)\*|\*(?!\s|\Z)|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|~~""")
+_BEGINS_ITEM = re.compile(r"\A(\d+(?=[.)]\s)|(?=[#>+-]\s))")
 
 
 def _quote(text: str) -> str:
     alone = {sign for sign in "*_`" if text.count(sign) == 1}
-    return _MARKUP.sub(lambda match: match[0] if match[0] in alone else "\\" + match[0], text)
+    text = _MARKUP.sub(lambda match: match[0] if match[0] in alone else "\\" + match[0], text)
+    return _BEGINS_ITEM.sub(r"\1\\", text)
 
 
 _MARKDOWN = Form(lambda raw: unescape(re.sub(rf"\\({_PUNCTUATION})", r"\1", raw)), _quote, str)
@@ -47,13 +50,13 @@ def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
     at = front.end() if front else 0
     starts = [at, *(match.end() for match in re.compile("\n").finditer(text, at)), len(text)]
     result: list[str | Passage] = [text[:at]]
-    lines = (0, len(starts) - 1)
+    first, last = at, len(text)
     environment: dict[str, Any] = {}
     blocks = re.sub(r"\r\n?", lambda match: "\n" if len(match[0]) == 2 else " ", text[at:])
-    for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(blocks, environment):
+    for token in MarkdownIt("commonmark").enable("table").disable("inline").parse(blocks, environment):
         reading.check()
-        lines = tuple(token.map) if token.map else lines
-        first, last = starts[lines[0]], starts[min(lines[1], len(starts) - 1)]
+        if token.map:  # cells of tables have none, and stand in their row
+            first, last = (starts[min(line, len(starts) - 1)] for line in token.map)
         if token.type == "html_block":
             result += [text[at:first], *passages(html_tokens(text[first:last], reading), HTML, reading.check)]
             at = last
@@ -106,23 +109,26 @@ class _Block:
                     self.tokens.append(Token("mark", self._placed(label[0])))
                 else:
                     self._open("[")
-            elif match["close"]:
-                if not self._close("[", self._titled(raw)):
-                    self._add_text(raw)
-            else:
+            elif match["run"]:
                 self._run(match)
+            elif self.names["["]:
+                self._close("[", self._titled(raw))
+            else:
+                self._add_text(raw)
         self._add_text(self.text[at:])
         return self.tokens
 
     def _run(self, match: re.Match[str]) -> None:
         """Adds marks of emphasis: they close what is open, or open something, or are text."""
         raw = match[0]
-        before, after = self.text[: match.start()][-1:] or " ", self.text[match.end() :][:1] or " "
+        before = self.text[max(0, match.start() - 1) : match.start()] or " "
+        after = self.text[match.end() : match.end() + 1] or " "
         inside = raw[0] == "_" and before.isalnum() and after.isalnum()
         while raw and not before.isspace() and not inside:
             mark = next((mark for mark in (raw, raw[:2], raw[:1]) if self.names[mark]), None)
-            if mark is None or not self._close(mark, mark):
+            if mark is None:
                 break
+            self._close(mark, mark)
             raw = raw[len(mark) :]
         if raw and not after.isspace() and not inside and len(raw) <= 3:
             self._open(raw)
@@ -134,27 +140,20 @@ class _Block:
         self.names[mark] += 1
         self.tokens.append(Token("text", mark))
 
-    def _close(self, mark: str, raw: str) -> bool:
-        """Closes what a mark has opened; returns whether there was any."""
-        if not self.names[mark]:
-            return False
-        while self.opened:
+    def _close(self, mark: str, raw: str) -> None:
+        """Closes what a mark has opened; what was opened since then is text."""
+        name = ""
+        while name != mark:
             number, name = self.opened.pop()
             self.names[name] -= 1
-            if name == mark:
-                self.tokens[number] = Token("start", name, mark)
-                self.tokens.append(Token("end", self._placed(raw), mark))
-                return True
-        return False
+        self.tokens[number] = Token("start", mark, mark)
+        self.tokens.append(Token("end", self._placed(raw), mark))
 
     def _add_text(self, raw: str) -> None:
         first, *others = raw.split("\n")
         for line in others:
-            end = len(first) - len(first.rstrip(" \t\\"))
-            self.tokens += [
-                Token("text", first[: len(first) - end]),
-                Token("line", first[len(first) - end :] + next(self.gaps)),
-            ]
+            said = first.rstrip(" \t\\")
+            self.tokens += [Token("text", said), Token("line", first[len(said) :] + next(self.gaps))]
             first = line
         self.tokens.append(Token("text", first))
 

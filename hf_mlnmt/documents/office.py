@@ -128,14 +128,17 @@ class _Word(Part):
 
 
 class _Odf(Part):
-    """A part of an OpenDocument file, which names language and country apart."""
+    """A part of an OpenDocument file, which names language and country apart, in this order."""
+
+    ours = False  # whether the language before is that of the document
 
     def language(self, name: str, code: str) -> str:
         """Returns what an attribute says that names a language or a country."""
-        language, _, country = (self.reading.language or "").partition("-")
-        if not language or code in ("none", "zxx"):
-            return code
-        return language if name == "language" else country[-2:].upper() or "none"
+        target = self.reading.language or ""
+        if name == "language":
+            self.ours = code not in ("none", "zxx") and self.reading.relabelled(code) == target
+        language, _, country = target.partition("-")
+        return code if not self.ours else language if name == "language" else country[-2:].upper() or "none"
 
 
 class _Book(Part):
@@ -217,7 +220,7 @@ def _packed(archive: zipfile.ZipFile, content: bytes, members: dict[str, str]) -
             infos[entry.filename] = info
             text = members.get(entry.filename)
             if text is not None and text.encode() != archive.read(entry).removeprefix(b"\xef\xbb\xbf"):
-                info.flag_bits &= ~8  # sizes stand before the content
+                info.flag_bits, info.extra = info.flag_bits & ~8, b""  # sizes stand before the content
                 new.writestr(info, text.encode())
                 continue
             info.header_offset = written.tell()

@@ -124,21 +124,17 @@ class Part:
 
     def raw(self, number: int) -> str:
         """Returns an event as it is written, a tag with its attributes as texts."""
-        event = self.events[number]
-        if event.kind != "start" or "=" not in event.raw:
-            return event.raw
-        return self._tag(event)
+        event, rules = self.events[number], self.rules
 
-    def _tag(self, event: Event) -> str:
         def attribute(match: re.Match[str]) -> str:
-            name, value = match[1].split(":")[-1], match[3]
-            if value and (event.name, name) in self.rules.attributes:
-                return match[1] + match[2] + quoted(value, self.reading)
-            if value and {(event.name, name), ("", name)} & self.rules.languages and len(value) > 2:
-                return match[1] + match[2] + value[0] + self.language(name, value[1:-1]) + value[-1]
-            return match[0]
+            name, value = match[1].split(":")[-1], match[3] or ""
+            if value and (event.name, name) in rules.attributes:
+                value = quoted(value, self.reading)
+            elif len(value) > 2 and {(event.name, name), ("", name)} & rules.languages:
+                value = value[0] + self.language(name, value[1:-1]) + value[-1]
+            return match[1] + (match[2] or "") + value
 
-        return re.sub(r"(?<=\s)" + ATTRIBUTE.pattern, attribute, event.raw)
+        return re.sub(r"(?<=\s)" + ATTRIBUTE.pattern, attribute, event.raw) if event.kind == "start" else event.raw
 
     def language(self, name: str, code: str) -> str:
         """Returns what an attribute says that names a language."""

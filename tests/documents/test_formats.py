@@ -305,6 +305,7 @@ def test_markdown():
     assert translated(MARKDOWN.replace("\n", "\r\n"), ".md")[1] == expected.replace("\n", "\r\n")
     assert translated("He **has _read_** [it](x).", ".md", backwards)[1] == "[it](x). **_read_ has** He"
     assert translated("- a *b", ".md")[1] == "- A *B"  # alone it is no markup
+    assert translated("May 1", ".md", lambda text: same("1. Mai"))[1] == "1\\. Mai"  # no item of a list
 
 
 def test_webvtt():
