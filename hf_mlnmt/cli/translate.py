@@ -131,6 +131,8 @@ def translate(
             documents.check_endings(named, output)
         target = documents.language_of(model, search.target_language)
         document = documents.read_file(named, documents.Reading(language=target, fuzzy=fuzzy))
+        if output is None and document.original[:2] == b"PK" and sys.stdout.isatty():
+            raise UserError(f"{named}: is nothing that a terminal shows: give its translation a name, -o FILE.")
         total = len(document.texts)
     else:
         texts = lines.identities(inputs)

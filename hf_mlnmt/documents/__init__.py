@@ -71,7 +71,9 @@ REFUSED = {
     ".rtf": _CONVERTED.format("docx"),
     ".ppt": _CONVERTED.format("pptx"),
 }
-_ENCODING = re.compile(rb"""(?s)(?:<\?xml[^>]*?\sencoding=["']|.{0,2000}?\bcharset=["']?)([\w.:-]+)""")
+_ENCODING = re.compile(
+    rb"""(?s)(?:<\?xml[^>]*?\sencoding=["']|.{0,2000}?(?:<meta\b[^>]*?|"Content-Type:[^"]*?)\bcharset=["']?)([\w.:-]+)"""
+)
 
 
 def is_document(name: str) -> bool:
@@ -116,13 +118,13 @@ def read_bytes(content: bytes, ending: str, reading: Reading | None = None) -> D
         document = read(content.decode(encoding), ending, reading)
     except UnicodeDecodeError as error:
         raise UserError(f"byte {error.start} is not {encoding.upper()}. Save it as UTF-8.") from error
-    except LookupError as error:
+    except (LookupError, UnicodeError) as error:
         raise UserError(f"its encoding {encoding!r} is unknown. Save it as UTF-8.") from error
 
     def pack(members: dict[str, str]) -> bytes:
         try:
             return members[""].encode(encoding, form.declared or "strict")
-        except UnicodeEncodeError as error:
+        except UnicodeError as error:
             raise UserError(
                 f"its encoding {encoding} lacks characters of the translation. Save it as UTF-8."
             ) from error

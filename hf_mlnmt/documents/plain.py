@@ -17,6 +17,7 @@ _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _STATEMENT = re.compile(
     r'^(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*((?:"(?:[^"\\\n]|\\.)*+"\s*+)++)', re.MULTILINE
 )
+_LANGUAGE = re.compile(r"Language: *([\w@-]*)\\n")
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\t": "\\t"}
 _CODES = {"t": "\t", "r": " ", "n": "\n"}
 # The strings of a catalogue: as in C. A line of the text is a line of the file.
@@ -101,7 +102,7 @@ def read_po(text: str, reading: Reading) -> list[str | Passage]:
     parts: list[str | Passage] = []
     entries: list[list[re.Match[str]]] = []
     for match in _STATEMENT.finditer(text):
-        if not entries or (match[1] in ("msgctxt", "msgid") and entries[-1][-1][1] not in ("msgctxt",)):
+        if not entries or (match[1] in ("msgctxt", "msgid") and entries[-1][-1][1] != "msgctxt"):
             entries.append([])
         entries[-1].append(match)
     if not any(match[1] == "msgid" for entry in entries for match in entry):
@@ -111,8 +112,11 @@ def read_po(text: str, reading: Reading) -> list[str | Passage]:
         reading.check()
         said = {match[1]: "".join(_STRING.findall(match[3])) for match in entry}
         targets = [match for match in entry if match[1] == "msgstr"]
-        if not said.get("msgid"):
-            done = _header(text, done, targets, parts, reading)
+        if not said.get("msgid"):  # the header
+            named = _LANGUAGE.search(text, entry[0].start(), entry[-1].end())
+            if named and reading.language:
+                parts += [text[done : named.start()], f"Language: {reading.language.replace('-', '_')}"]
+                done = named.end(1)
             continue
         if any(string for match in targets for string in _STRING.findall(match[3])):
             continue
@@ -125,19 +129,6 @@ def read_po(text: str, reading: Reading) -> list[str | Passage]:
             parts += ['"', *passages(_message_tokens(message), _PO, reading.check), '"']
             done = match.start(3) + len(match[3].rstrip())
     return [*parts, text[done:]]
-
-
-def _header(text: str, done: int, targets: list[re.Match[str]], parts: list[str | Passage], reading: Reading) -> int:
-    """Adds the header with the language of the translation; returns the end of what was added."""
-    for match in targets if reading.language else ():
-        if field := re.search(r"Language:[ ]*([\w@-]*)\\n", match[3]):
-            parts += [
-                text[done : match.start(3) + field.start()],
-                "Language: ",
-                str(reading.language).replace("-", "_"),
-            ]
-            done = match.start(3) + field.end(1)
-    return done
 
 
 def _message_tokens(message: str) -> Iterator[Token]:

@@ -208,15 +208,11 @@ def _encoded(text: str | bytes) -> bytes:
 
 
 def _show(text: str | bytes) -> None:
-    """Writes to standard output; what is no text, only where that is no terminal."""
     if isinstance(text, str):
         print(text, end="", flush=True)
-        return
-    if sys.stdout.isatty() and b"\0" in text:
-        raise UserError("this document is no text that a terminal can show: give it a name, -o FILE.")
-    sys.stdout.flush()
-    sys.stdout.buffer.write(text)
-    sys.stdout.buffer.flush()
+    else:
+        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.flush()
 
 
 @contextmanager

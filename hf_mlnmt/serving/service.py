@@ -220,7 +220,7 @@ class Api:
             documents = await asyncio.to_thread(read_all)
             of_each = [document.texts for document in documents]
             texts = [text for some in of_each for text in some]
-            record.said["characters"] = sum(map(len, texts))
+            record.said.setdefault("characters", sum(map(len, texts)))
             sources, detected = await self.languages_of(["\n".join(some) for some in of_each], source, strict)
             of_texts = [code for some, code in zip(of_each, sources) for _ in some]
             ask = partial(self.translate, record, texts, of_texts, target)
