@@ -399,14 +399,12 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
         elif token.kind != "gone":
             add_mark(token.raw, token.kind == "line")
     whole = "".join(text).rstrip(" ")
-    before, after = (
-        _edges(token.raw)[side] if token.kind == "text" else "" for side, token in ((0, tokens[0]), (1, tokens[-1]))
-    )
+    lead = _edges(tokens[0].raw)[0] if tokens[0].kind == "text" else ""
+    trail = _edges(tokens[-1].raw)[1] if tokens[-1].kind == "text" else ""
     outside = base.wrap == NO_WRAP  # white space of a run stays in one
-    yield before if outside else ""
-    edges = ("", "") if outside else (before, after)
-    yield Passage(whole, owners[: len(whole)], marks, form, base, edges)
-    yield after if outside else ""
+    yield lead if outside else ""
+    yield Passage(whole, owners[: len(whole)], marks, form, base, ("", "") if outside else (lead, trail))
+    yield trail if outside else ""
 
 
 def _edges(raw: str) -> tuple[str, str]:

@@ -231,7 +231,7 @@ class _Xliff(Part):
 
     def _translate(self, unit: int, source: int, parts: list[str | Passage], second: bool) -> int:
         """Adds the source of a unit and its translation; returns the number of the event behind both, 0 for neither."""
-        children = {}
+        children: dict[str, int] = {}
         number = unit + 1
         while number < self.events[unit].end:  # without those of an ignorable, which stands behind a segment
             if self.events[number].kind == "start":
@@ -262,20 +262,20 @@ class _Xliff(Part):
             event = self.events[first]
             named = attributes(event.raw) if event.kind == "start" else {}
             kind, raw, key = event.kind, event.raw, event.name
-            whole = "".join(each.raw for each in self.events[first : event.end + 1])
-            if kind == "start" and event.name in _OPENING | _CLOSING:
-                kind, raw = "start" if event.name in _OPENING else "end", whole
+            kept = named.get("translate") == "no" or named.get("mtype") == "protected"
+            whole = kind == "start" and (event.name not in _PAIRS or kept)
+            if whole:
+                raw = "".join(each.raw for each in self.events[first : event.end + 1])
+                first = event.end
+            if whole and event.name in _OPENING | _CLOSING:
+                kind = "start" if event.name in _OPENING else "end"
                 key = named.get("rid") or named.get("startref") or named.get("id", "")
             elif event.name == "mrk" and (named.get("mtype") == "seg" or first in segments):
                 segments.add(event.end)
                 kind = "break"
-            elif kind == "other" or (
-                kind == "start"
-                and (event.name not in _PAIRS or named.get("translate") == "no" or named.get("mtype") == "protected")
-            ):
-                kind, raw = "mark", whole or raw
+            elif whole or kind == "other":
+                kind = "mark"
             yield Token(kind, raw, key)  # type: ignore[arg-type]
-            first = max(first, event.end) if raw is whole else first
             first += 1
 
 
