@@ -71,13 +71,15 @@ class Token(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Something without words at an offset of a text, in an element, and whether white space is before and behind."""
+    """Something without words at an offset of a text, in an element; whether white space is before and behind it, or a
+    sign, as a full stop, behind."""
 
     offset: int
     raw: str
     line: bool
     spaced: tuple[bool, bool]
     owner: Element
+    sign: bool = False
 
 
 class Reading:
@@ -231,7 +233,7 @@ class Passage:
             inside = [place for place, mark in enumerate(marks) if _holds(current, mark.owner, same)]
             first = inside[-1] + 1 if inside else 0  # marks before the elements end, and from `last` behind the starts
             last = next((n for n in range(first, len(marks)) if _holds(owner, marks[n].owner, same)), len(marks))
-            for place, (before, raw, after) in enumerate(_between(gap, marks, number == len(units))):
+            for place, (before, raw, after) in enumerate(_between(gap, marks, number == len(units), text[:1])):
                 depth = len(marks[place].owner.path) if place < len(marks) else 0
                 kept = max(depth, len(same)) if place < first else len(same) if place <= last else len(path)
                 while len(path) > kept:
@@ -371,6 +373,8 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
             for character in _SPACE.sub(" ", form.read(token.raw)):
                 if character == " " and marks and marks[-1].offset == len(owners):
                     marks[-1] = marks[-1]._replace(spaced=(marks[-1].spaced[0], not marks[-1].line))
+                elif marks and marks[-1].offset == len(owners):
+                    marks[-1] = marks[-1]._replace(sign=not character.isalnum())
                 if character != " " or (owners and text[-1] != " "):
                     text.append(character)
                     owners.append(run)
@@ -414,8 +418,8 @@ def _edges(raw: str) -> tuple[str, str]:
     return raw[:start], raw[max(start, end) :]
 
 
-def _between(gap: str, marks: list[Mark], end: bool) -> list[tuple[str, str, str]]:
-    """Returns each mark between white space, and at last the white space `gap` as far as it is needed."""
+def _between(gap: str, marks: list[Mark], end: bool, letter: str) -> list[tuple[str, str, str]]:
+    """Returns each mark between white space, and at last the gap as far as it is needed, as before a letter."""
     out: list[tuple[str, str, str]] = []
     spaced = False
     for number, mark in enumerate(marks, 1):
@@ -423,5 +427,5 @@ def _between(gap: str, marks: list[Mark], end: bool) -> list[tuple[str, str, str
         after = mark.spaced[1] and not (end and number == len(marks))
         out.append((" " if before else "", mark.raw, " " if after else ""))
         spaced = mark.spaced[1] or mark.line
-    needed = gap and not any(mark.line or any(mark.spaced) for mark in marks)
+    needed = not any(mark.line or any(mark.spaced) for mark in marks) or (marks[-1].sign and letter.isalnum())
     return [*out, (gap if needed else "", "", "")]

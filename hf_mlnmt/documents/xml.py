@@ -145,7 +145,7 @@ class Part:
         while first < end:
             event = self.events[first]
             if event.kind == "start" and event.name in self.rules.opaque:
-                yield Token("break", "".join(self.events[number].raw for number in range(first, event.end + 1)))
+                yield Token("break", "".join(self.raw(number) for number in range(first, event.end + 1)))
                 first = event.end
             elif event.kind == "start" and event.name in self.rules.blocks:
                 yield Token("break", self.raw(first))

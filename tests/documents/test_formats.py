@@ -166,6 +166,14 @@ def test_other_members_and_what_has_no_text_stay_to_the_byte():
     assert translated(nothing, ".docx") == ([], nothing)
 
 
+def test_the_language_of_a_document_of_word():
+    look = '<w:rPrDefault><w:rPr><w:lang w:val="en-US" w:bidi="ar-SA"/></w:rPr></w:rPrDefault>'
+    text = f"<w:document {W}><w:p>{run('a dog')}</w:p></w:document>"
+    before = archive(("word/document.xml", text), ("word/styles.xml", f"<w:styles {W}>{look}</w:styles>"))
+    _, out = translated(before, ".docx", language="de")
+    assert '<w:lang w:val="de" w:bidi="ar-SA"/>' in member(out, "word/styles.xml")
+
+
 def test_powerpoint():
     slide = f'<p:sld xmlns:p="urn:p" {A}><a:p><a:r><a:rPr lang="en-US" dirty="0"/><a:t>The dog</a:t></a:r>'
     slide += '<a:r><a:rPr lang="en-US"/><a:t> sees</a:t></a:r><a:fld type="slidenum"><a:t>3</a:t></a:fld>'

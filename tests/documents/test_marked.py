@@ -120,6 +120,13 @@ def test_the_end_of_a_sentence_is_where_it_was(text, translation, alignment, exp
     assert document.write(hypotheses) == expected
 
 
+def test_what_stood_before_a_full_stop_is_parted_from_a_word():
+    """The full stop, a word of its own in the text of this, is one with a word of the translation."""
+    links = ((0, 0), (1, 1), (2, 2))
+    assert moved("They play <code>x</code>.", "Sie spielen dort.", links) == "Sie spielen <code>x</code> dort."
+    assert moved("They play <img>here.", "Sie spielen hier.", links) == "Sie spielen <img>hier."
+
+
 def test_without_an_alignment_the_same_words_and_the_places_between_say_it():
     assert (
         moved("Yesterday <b>Anna</b> came home.", "Nach Hause kam gestern Anna.")
