@@ -83,7 +83,7 @@ class Mark(NamedTuple):
 
 
 class Reading:
-    """What a reader is told, and the texts that stand inside of tags and marks.
+    """Settings of a reader, and the texts that it finds inside of tags and marks.
 
     Args:
         check: called at every step of reading and writing; it ends them by raising an error.
