@@ -345,18 +345,22 @@ def _partings(segment: list[Token]) -> set[int]:
     return parting
 
 
+def _main_run(tokens: list[Token]) -> tuple[str, str]:
+    """Returns the run of most of a text, which is no element of its own: of what is outside of elements, if any is."""
+    sizes, depth = Counter[tuple[bool, tuple[str, str]]](), 0
+    for token in tokens:
+        depth += (token.kind == "start") - (token.kind == "end")
+        if token.kind == "text":
+            sizes[not depth, token.wrap] += len(token.raw.strip())
+    return max(sizes, key=lambda key: (key[0] and sizes[key] > 0, sizes[key]))[1]
+
+
 def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
     """Yields one text of well nested tokens, and the white space around it."""
     text: list[str] = []
     owners: list[Element] = []
     marks: list[Mark] = []
-    sizes, depth = Counter[tuple[bool, tuple[str, str]]](), 0  # of runs outside of elements, and inside
-    for token in tokens:
-        depth += (token.kind == "start") - (token.kind == "end")
-        if token.kind == "text":
-            sizes[not depth, token.wrap] += len(token.raw.strip())
-    *_, base_wrap = max(sizes, key=lambda key: (key[0] and sizes[key] > 0, sizes[key]))
-    element = run = base = Element(wrap=base_wrap)  # most of the text has no element of its own
+    element = run = base = Element(wrap=_main_run(tokens))
     outer: list[tuple[Element, int, int, int]] = []  # around the open ones; tokens, characters, marks before them
 
     def add_mark(raw: str, line: bool) -> None:
