@@ -60,6 +60,31 @@ assert list(read_pairs(CorpusSpec(path="a.toy"))) == [("one", "eins"), ("two", "
 assert list(read_text(TextSpec(path="a.toy", column="target"))) == ["eins", "zwei"]
 """,
     ),
+    "document format": (
+        {
+            "documents/toy.py": '''
+from hf_mlnmt.documents.marked import PLAIN, Passage, Reading, Token, passages
+
+
+def read_toy(text: str, reading: Reading) -> list[str | Passage]:
+    """Returns the parts of a text, whose lines with # are comments."""
+    lines = text.splitlines(keepends=True)
+    return list(passages((Token("break" if "#" in line else "text", line) for line in lines), PLAIN))
+''',
+            "documents/__init__.py": [
+                (
+                    "from hf_mlnmt.documents.xml import",
+                    "from hf_mlnmt.documents.toy import read_toy\nfrom hf_mlnmt.documents.xml import",
+                ),
+                ("FORMATS = {", 'FORMATS = {\n    ".toy": Format("text/toy", read_toy),'),
+            ],
+        },
+        """
+from hf_mlnmt.documents import is_document, read
+document = read("A dog.\\n# no\\nA cat.\\n", ".toy")
+assert is_document("a.toy") and document.texts == ["A dog.", "A cat."]
+""",
+    ),
     "metric": (
         {
             "evaluation/scores.py": [

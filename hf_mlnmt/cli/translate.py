@@ -33,7 +33,7 @@ def translate(
     model: options.Model,
     files: list[str] | None = argument(
         None,
-        "Text files, one text a line, or one .html or .srt, plain or packed. Without any, or for -: standard input.",
+        "Text files, one text a line, or one document (.docx, .html, .srt...). Without any, or for -: standard input.",
     ),
     *,
     decoding: DecodingOptions,
@@ -45,6 +45,7 @@ def translate(
     prefix_file: Path | None = option(
         None, "A line for each text: what its translation begins with.", "--prefix-file", rich_help_panel=SEARCH
     ),
+    fuzzy: bool = _of_output(False, "Mark translations in .po and .xliff as not reviewed.", "--fuzzy"),
     window: int = options.machine(2048, "Lines that are read and sorted by length together.", min=1),
     shard: options.Shard = None,
     device: options.Device = None,
@@ -56,6 +57,8 @@ def translate(
 ) -> None:
     """Translate text files or standard input, a line at a time; empty lines stay empty, order is kept.
 
+    A document keeps its form: .docx, .pptx, .odt, .odp, .epub, .html, .md, .srt, .vtt, .po, .xliff (docs/documents.md).
+
     The sentences of a line are translated one by one; --split long gives the model whole lines. Stopped at any moment,
     the same command with -o goes on, and ends with the same bytes. With --n-best the lines are 'line number from 0 |||
     translation ||| score'; --alignments writes ' ||| 0-0 1-2' behind each. The options: docs/decoding.md.
@@ -64,6 +67,7 @@ def translate(
 
         hf-mlnmt translate runs/demo/average test.en.gz -o test.de
         echo "Hello." | hf-mlnmt translate facebook/nllb-200-distilled-600M --from eng_Latn --to deu_Latn
+        hf-mlnmt translate MODEL report.docx -o report.de.docx
         hf-mlnmt translate MODEL news.en --shard $SLURM_ARRAY_TASK_ID/50 -o part.$SLURM_ARRAY_TASK_ID.gz
     """
     if scores and not jsonl:
@@ -81,18 +85,23 @@ def translate(
 
     from rich.console import Console
 
+    from hf_mlnmt import documents
     from hf_mlnmt.cli.terminal import LinesProgress
-    from hf_mlnmt.data.lines import format_of
-    from hf_mlnmt.generation import TranslationPipeline, documents, lines
+    from hf_mlnmt.generation import TranslationPipeline, lines
     from hf_mlnmt.generation.journal import identity_of_model
     from hf_mlnmt.generation.pipeline import TranslationCall
 
     document, texts, total = None, None, None
-    if named := next((name for name in inputs if format_of(Path(name)) in documents.FORMATS), None):
+    if named := next((name for name in inputs if documents.is_document(name)), None):
         lists: dict[str, Any] = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
         lists |= {"--jsonl": jsonl, "--shard": shard, "--prefix-file": prefix_file, "a second file": inputs[1:]}
         options.refuse(lists, f"{named} is translated as one document, not line by line. Leave it out.")
-        document = documents.read_file(named)
+        if output is not None:
+            documents.check_endings(named, output)
+        target = documents.language_of(model, decoding.target_language)
+        document = documents.read_file(named, documents.Reading(language=target, fuzzy=fuzzy))
+        if output is None and document.original[:2] == b"PK" and sys.stdout.isatty():
+            raise UserError(f"{named}: is nothing that a terminal shows: give its translation a name, -o FILE.")
         total = len(document.texts)
     else:
         texts = lines.identities(inputs)
@@ -131,7 +140,7 @@ def translate(
 
         progress.show(done, total)
         if document:
-            write(lines.translate_document(pipeline, document, decoding, update), len(document.texts))
+            write(documents.translate_document(pipeline, document, decoding, update), len(document.texts))
             return
         call, count = TranslationCall(pipeline, decoding), done
         plain = not decoding.num_return_sequences  # no n-best list: the translation alone

@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,7 @@ from hf_mlnmt.generation.options import DecodingOptions
 from hf_mlnmt.made_from import digest
 
 if TYPE_CHECKING:
-    from hf_mlnmt.generation.documents import Document
-    from hf_mlnmt.generation.pipeline import Hypothesis, TranslationPipeline
+    from hf_mlnmt.generation.pipeline import Hypothesis
 
 STANDARD_INPUT = "-"
 WINDOW = 2048  # lines of a file that are read and sorted by length together
@@ -165,27 +164,24 @@ def _text(line: bytes, number: int, name: str) -> str:
     return text.removeprefix("\ufeff") if number == 1 else text
 
 
-def translate_document(
-    pipeline: TranslationPipeline, document: Document, options: DecodingOptions, update: Callable[[int], Any]
-) -> str:
-    """Returns a document translated; its elements follow the alignments, where the model and the engine have them."""
-    from hf_mlnmt.generation.pipeline import TranslationCall
+def _encoded(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
 
-    try:
-        call = TranslationCall(pipeline, replace(options, alignments=True))
-        results = call.translate(document.texts, 1, update)
-    except UserError:
-        call = TranslationCall(pipeline, options)
-        results = call.translate(document.texts, 1, update)
-    call.report()
-    return document.write([best[0] for best in results])
+
+def _show(text: str | bytes) -> None:
+    if isinstance(text, str):
+        print(text, end="", flush=True)
+    else:
+        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.flush()
 
 
 @contextmanager
 def opened(
     output: Path | None, about: Mapping[str, Any] | None = None
-) -> Iterator[tuple[int, Callable[[str, int], Any]]]:
-    """Yields how many lines are done already, and what writes the text of more: it takes the text and the lines done.
+) -> Iterator[tuple[int, Callable[[str | bytes, int], Any]]]:
+    """Yields how many lines are done already, and what writes the text of more: it takes the text (of a document, the
+    bytes) and the lines done.
 
     Standard output, a device or a pipe get the text at once. A file is made in the folder NAME.part, packed as its
     name says, and goes on from there when it was stopped; `about` is what it is made from, {"model", "text",
@@ -194,14 +190,14 @@ def opened(
     Raises: UserError where something else was begun, naming what differs.
     """
     if output is None:
-        yield 0, lambda text, done: print(text, end="", flush=True)
+        yield 0, lambda text, done: _show(text)
         return
     pack = packing(output)
     with explained(output):
         target = check_file(output)
         if is_special(output):
             with output.open("wb", buffering=0) as stream:
-                yield 0, lambda text, done: stream.write(pack(text.encode()))
+                yield 0, lambda text, done: stream.write(pack(_encoded(text)))
             return
         folder = target.with_name(f"{target.name}.part")
         with only_one(folder, f"{output}: another process is writing it. Wait for that, or choose another name."):
@@ -218,7 +214,7 @@ def opened(
             try:
                 yield (
                     journal.progress["lines"],
-                    lambda text, done: journal.append({"translations": pack(text.encode())}, done),
+                    lambda text, done: journal.append({"translations": pack(_encoded(text))}, done),
                 )
                 if not journal.progress["lines"]:
                     journal.append({"translations": pack(b"")}, 0)

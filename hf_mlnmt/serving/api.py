@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from starlette.exceptions import HTTPException
 
 from hf_mlnmt import __version__
+from hf_mlnmt.documents import FORMATS, check_format
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.options import DecodingOptions
 from hf_mlnmt.generation.pipeline import Hypothesis
@@ -33,14 +34,8 @@ from hf_mlnmt.serving import detection
 from hf_mlnmt.serving.batcher import Batcher, texts_in
 from hf_mlnmt.serving.gate import FILES, Gate, LimitPassed, Record, RequestLog, error_response
 from hf_mlnmt.serving.limits import Limits
-from hf_mlnmt.serving.service import AUTO, MOST_TERMS, Api, Format, all_languages
+from hf_mlnmt.serving.service import AUTO, MOST_TERMS, Api, all_languages
 
-FORMATS: dict[str, tuple[Format, str]] = {
-    ".txt": ("text", "text/plain"),
-    ".html": ("html", "text/html"),
-    ".htm": ("html", "text/html"),
-    ".srt": ("srt", "application/x-subrip"),
-}
 _KNOWN = {field.name: field for field in fields(DecodingOptions)}
 # The options of the search that a request may set; what they are is said by DecodingOptions.
 OPTIONS = [
@@ -254,7 +249,7 @@ _FILE_FORM = {
     "type": "object",
     "required": ["file", "source", "target"],
     "properties": {
-        "file": {"type": "string", "format": "binary", "description": f"One of {', '.join(FORMATS)}, in UTF-8."},
+        "file": {"type": "string", "format": "binary", "description": f"One of {', '.join(FORMATS)}."},
         **{name: {"type": "string"} for name in ("source", "target", "api_key")},
     },
 }
@@ -302,11 +297,13 @@ async def translate(request: Request, api: Served) -> Response:
         raise HTTPException(400, f"alternatives: the limit (n_best) is {api.limits.n_best - 1}")
     record = request.scope["record"]
     async with api.within("seconds"):
-        sources, detected = await api.languages_of(texts, asked.source, asked.strict)
         options: dict[str, Any] = {"num_return_sequences": asked.alternatives + 1} if asked.alternatives else {}
         if asked.format == "html":
-            ranked, _ = await api.documents(record, texts, "html", sources, asked.target, **options)
+            ranked, detected = await api.documents(
+                record, texts, ".html", asked.source, asked.target, asked.strict, **options
+            )
         else:
+            sources, detected = await api.languages_of(texts, asked.source, asked.strict)
             done = await api.translate(record, texts, sources, asked.target, **options, split="sentences")
             ranked = [[hypothesis.text for hypothesis in hypotheses] for hypotheses in done.texts]
     parts: dict[str, list[Any]] = {"translatedText": [some[0] for some in ranked]}
@@ -352,28 +349,20 @@ async def settings(api: Served) -> dict[str, Any]:
 
 @_post(FILES, response_model=FileResponse, openapi_extra=_body(_FILE_FORM, "multipart/form-data"))
 async def translate_file(request: Request, api: Served) -> Response:
-    """Translate a file: plain text, HTML or subtitles (SubRip)."""
+    """Translate a file: plain text, pages, subtitles, Office documents, e-books, catalogues."""
     given, record, limits = await given_by(request), request.scope["record"], api.limits
     api.admit(request, given)
     _need(given, "file", "source", "target")
     if isinstance(given["file"], str) or not all(isinstance(given[name], str) for name in ("source", "target")):
         raise HTTPException(400, "Invalid request: file is to be a file, source and target are to be codes")
     stem, dot, ending = (given["file"].filename or "").replace("\\", "/").split("/")[-1].rpartition(".")
-    if dot + ending.lower() not in FORMATS:
-        raise HTTPException(400, f"Invalid request: file format not supported; choose one of {', '.join(FORMATS)}")
-    kind, media_type = FORMATS[dot + ending.lower()]
+    check_format(given["file"].filename or "", suffix := dot + ending.lower())
     content = await given["file"].read()
     if len(content) > limits.file_bytes:
         raise LimitPassed("file_bytes", len(content), limits.file_bytes, "bytes of the file")
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        raise HTTPException(400, f"file: byte {error.start} is not UTF-8; save it as UTF-8") from error
-    record.said |= {"characters": len(text)}
     async with api.within("file_seconds"):
-        (source,), _ = await api.languages_of([text], given["source"])
-        ((best, *_),), _ = await api.documents(record, [text], kind, [source], given["target"])
-    token = api.downloads.add(f"{stem}_{given['target']}.{ending}", media_type, best.encode())
+        ((best, *_),), _ = await api.documents(record, [content], suffix, given["source"], given["target"])
+    token = api.downloads.add(f"{stem}_{given['target']}.{ending}", FORMATS[suffix].media_type, best)
     host = request.headers.get("host", "")
     return JSONResponse({"translatedFileUrl": f"{request.scope['scheme']}://{host}/download_file/{token}"})
 
@@ -387,7 +376,7 @@ async def download_file(token: str, api: Served) -> Response:
         "Content-Security-Policy": "sandbox; default-src 'none'",
         "Cache-Control": "no-store",
     }
-    return Response(content, media_type=f"{media_type}; charset=utf-8", headers=headers)
+    return Response(content, media_type=media_type, headers=headers)
 
 
 @_get("/health", responses={503: {"model": Error}})

@@ -12,22 +12,22 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from hf_mlnmt.documents import Document, Reading, language_tag, read, read_bytes
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.documents import read
 from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.serving import detection
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, Translations
 from hf_mlnmt.serving.gate import LimitPassed, Record, RequestLog, client_of
 from hf_mlnmt.serving.limits import Limits, RequestsAMinute
 
-Format = Literal["text", "html", "srt"]
 AUTO = "auto"
 MOST_TERMS = 100
+_UNPACKED = 10  # times the limit of a file's bytes that an archive may unpack to
 _TOGETHER = 500  # texts of a document that are translated by one call
 
 
@@ -186,20 +186,29 @@ class Api:
     async def documents(
         self,
         record: Record,
-        texts: Sequence[str],
-        kind: Format,
-        sources: Sequence[str | None],
+        contents: Sequence[str | bytes],
+        ending: str,
+        source: str | None,
         target: str | None,
+        strict: bool = False,
         **options: Any,
-    ) -> tuple[list[list[str]], Translations]:
-        """Returns each document translated, as often as there are hypotheses, the best first."""
+    ) -> tuple[list[list[Any]], list[detection.Detected] | None]:
+        """Returns each document translated, as often as there are hypotheses, the best first; and what was detected."""
         ended = threading.Event()  # a thread goes on when nobody waits for it any more
 
         def check() -> None:
             if ended.is_set():
                 raise TimedOut
 
-        def write() -> list[list[str]]:
+        def read_all() -> list[Document]:
+            most = _UNPACKED * self.limits.file_bytes
+            readings = (Reading(check, language_tag(target), most=most) for _ in contents)
+            return [
+                read(content, ending, reading) if isinstance(content, str) else read_bytes(content, ending, reading)
+                for content, reading in zip(contents, readings)
+            ]
+
+        def write() -> list[list[Any]]:
             rest, written = iter(done.texts), []
             for document in documents:
                 some = [next(rest) for _ in document.texts]
@@ -208,18 +217,20 @@ class Api:
             return written
 
         try:
-            documents = await asyncio.to_thread(lambda: [read(text, kind, check) for text in texts])
-            pieces = [(text, source) for document, source in zip(documents, sources) for text in document.texts]
-            ask = partial(
-                self.translate, record, [text for text, _ in pieces], [source for _, source in pieces], target
-            )
+            documents = await asyncio.to_thread(read_all)
+            of_each = [document.texts for document in documents]
+            texts = [text for some in of_each for text in some]
+            record.said.setdefault("characters", sum(map(len, texts)))
+            sources, detected = await self.languages_of(["\n".join(some) for some in of_each], source, strict)
+            of_texts = [code for some, code in zip(of_each, sources) for _ in some]
+            ask = partial(self.translate, record, texts, of_texts, target)
             try:
-                done = await ask(**options, alignments=kind != "text")
+                done = await ask(**options, alignments=ending != ".txt")
             except UserError:  # not every model and engine has alignments
-                if kind == "text":
+                if ending == ".txt":
                     raise
                 done = await ask(**options)
-            return await asyncio.to_thread(write), done
+            return await asyncio.to_thread(write), detected
         finally:
             ended.set()
 

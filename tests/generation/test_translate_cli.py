@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zipfile
 
 import pytest
 import torch
@@ -397,6 +398,24 @@ def test_subtitles_and_html_are_read_as_documents(ours, tmp_path):
     (tmp_path / "in.srt").write_text("A man.\n")
     with pytest.raises(UserError, match=r"in\.srt: no line gives the times"):
         run("nowhere", tmp_path / "in.srt")
+    with pytest.raises(UserError, match=r"out\.pdf: .*in\.srt is written in its own format. Name it \.srt"):
+        run("nowhere", tmp_path / "in.srt", "-o", tmp_path / "out.pdf")
+    with pytest.raises(UserError, match=r"in\.pdf: pdf says where each letter stands on a page"):
+        run("nowhere", tmp_path / "in.pdf", "-o", tmp_path / "out.pdf")
+
+
+def test_a_document_of_word_and_a_catalogue(ours, tmp_path):
+    w = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+    with zipfile.ZipFile(tmp_path / "in.docx", "w") as archive:
+        archive.writestr("word/document.xml", f"<w:body {w}><w:p><w:r><w:t>A man.</w:t></w:r></w:p></w:body>")
+        archive.writestr("other.xml", "A man.")
+    first = TranslationPipeline.from_pretrained(ours, device="cpu")("A man.")
+    run(ours, tmp_path / "in.docx", "-o", tmp_path / "out.docx")
+    with zipfile.ZipFile(tmp_path / "out.docx") as archive:
+        assert f">{first}</w:t>" in archive.read("word/document.xml").decode()
+        assert archive.read("other.xml") == b"A man."
+    (tmp_path / "in.po").write_text('msgid "A man."\nmsgstr ""\n')
+    assert run(ours, tmp_path / "in.po", "--fuzzy").stdout == f'#, fuzzy\nmsgid "A man."\nmsgstr "{first}"\n'
 
 
 def test_prefixes_of_a_shard_are_those_of_its_lines(ours, many, tmp_path):

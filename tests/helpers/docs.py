@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 import shlex
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -190,6 +191,21 @@ class StandIns:
 
         return self._once("data", make)
 
+    def document(self, ending: str) -> Path:
+        """A small document with two sentences."""
+        words = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+
+        def make(place: Path) -> None:
+            if ending == "docx":
+                with zipfile.ZipFile(place, "w") as file:
+                    text = "<w:p><w:r><w:t>A dog. Two dogs.</w:t></w:r></w:p>"
+                    file.writestr("word/document.xml", f"<w:body {words}>{text}</w:body>")
+            texts = {"po": 'msgid "A dog."\nmsgstr ""\n', "srt": "0:00:01,000 --> 0:00:02,000\nA dog.\n"}
+            if ending in texts:
+                place.write_text(texts[ending], encoding="utf-8")
+
+        return self._once(f"document.{ending}", make)
+
     def text(self, language: str, packed: str | None) -> Path:
         return self._once(f"text.{language}{packed or ''}", lambda place: _write(place, sentences(language, 120)))
 
@@ -206,6 +222,7 @@ KINDS = {
     r"fused": "fused",
     r"MODEL|opus-en-de": "system",
     r"lm-en": "lm",
+    r"(?:report|messages|film)\.(docx|po|srt)": "document",
     r"(?:.*[./])?(en|de|fr|cs)(\.gz)?": "text",
     r"Helsinki-NLP/opus-mt-en-de": "opus",
     r"runs/bridge-rnn\.multi30k-many": "many",

@@ -1,6 +1,7 @@
 """The API in this process: what requests get, and what none may do. The translations are a stand-in's."""
 
 import asyncio
+import io
 import json
 import logging
 import math
@@ -9,6 +10,7 @@ import re
 import sys
 import threading
 import time
+import zipfile
 from dataclasses import fields, replace
 from functools import partial
 from types import SimpleNamespace
@@ -186,6 +188,8 @@ def test_languages_say_targets_that_are_no_source(client, batcher):
 def test_settings_health_models_and_the_page_without_gradio(client):
     settings = client.get("/frontend/settings").json()
     assert settings["language"]["source"]["code"] == "auto"
+    # LibreTranslate's own, but for pdf.
+    assert {".txt", ".odt", ".odp", ".docx", ".pptx", ".epub", ".html", ".srt"} <= {*settings["supportedFilesFormat"]}
     assert (settings["charLimit"], settings["keyRequired"]) == (Limits().text_characters, False)
     assert [client.get(path).json() for path in ("/health", "/healthz", "/readyz")] == [{"status": "ok"}] * 3
     assert client.get("/v1/models").json() == [{"name": "toy", "pairs": [["en", "de"], ["de", "fr"], ["fr", "en"]]}]
@@ -424,9 +428,9 @@ def test_the_time_of_a_request_is_also_that_of_its_document(batcher, monkeypatch
     """A document that is read without end: the thread that reads it ends with the request."""
     ended = threading.Event()
 
-    def endless(text, kind, check):
+    def endless(text, ending, reading):
         try:
-            while not check():
+            while not reading.check():
                 time.sleep(0.01)
         finally:
             ended.set()
@@ -538,11 +542,34 @@ def test_files(client, name):
     assert client.get(url[:-1]).status_code == 404
 
 
-@pytest.mark.parametrize("name", ["a.pdf", "txt", "a.txt/", "", "a.srt"])
+def test_documents_of_word(client, batcher):
+    """An archive comes back as one, its language told by its text; the limit of bytes says what it may unpack to."""
+    w = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+    text = f"<w:body {w}><w:p><w:r><w:t>{GERMAN}</w:t></w:r></w:p></w:body>"
+
+    def post(text, client):
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("word/document.xml", text)
+        asked = {"source": "auto", "target": "en"}
+        return client.post("/translate_file", files={"file": ("a.docx", file.getvalue())}, data=asked)
+
+    file = client.get(post(text, client).json()["translatedFileUrl"])
+    assert zipfile.ZipFile(io.BytesIO(file.content)).read("word/document.xml").decode() == text.replace(
+        f"<w:t>{GERMAN}", f'<w:t xml:space="preserve">en:{GERMAN}'
+    )
+    assert file.headers["content-type"].endswith("wordprocessingml.document")
+    assert batcher.calls[-1]["source"] == "de"
+    answer = post(text + " " * 20_000, limited(batcher, file_bytes=1_000))
+    assert (answer.status_code, "unpacks to 20," in answer.json()["error"]) == (400, True)
+
+
+@pytest.mark.parametrize("name", ["a.pdf", "txt", "a.txt/", "", "a.srt", "a.docx", "a.doc"])
 def test_files_that_are_refused(client, name):
     answer = client.post("/translate_file", files={"file": (name, b"Hello")}, data={"source": "en", "target": "de"})
     assert answer.status_code == 400
     assert answer.json().keys() == {"error"}
+    assert name != "a.pdf" or "Give the document that the PDF was made from" in answer.json()["error"]
     answer = client.post("/translate_file", files={"file": ("a.txt", b"\xff")}, data={"source": "en", "target": "de"})
     assert (answer.status_code, "UTF-8" in answer.text) == (400, True)
 

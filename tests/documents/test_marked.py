@@ -1,14 +1,16 @@
 """Documents: what is translated, and that all else stays as it was."""
 
+import io
 import random
 import re
 import sys
+import zipfile
 
 import pytest
 
+from hf_mlnmt.documents import Reading, read, read_bytes
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation import Hypothesis
-from hf_mlnmt.generation.documents import read
 
 GERMAN = {"the": "das", "red": "rote", "house": "Haus", "dog": "Hund", "sees": "sieht", "hello": "hallo"}
 GERMAN |= {"world": "Welt", "and": "und"}
@@ -18,7 +20,7 @@ def word_by_word(text):
     return Hypothesis(re.sub(r"\w+", lambda match: GERMAN.get(match[0].lower(), match[0]), text), 0.0, 0.0, 1)
 
 
-def translated(text, kind="html"):
+def translated(text, kind=".html"):
     document = read(text, kind)
     return document.write([word_by_word(one) for one in document.texts])
 
@@ -37,9 +39,17 @@ CASES = {
     "entities": ("&nbsp;the dog &amp; world &lt;b&gt; &#128512;&nbsp;", "&nbsp;das Hund &amp; Welt &lt;b&gt; 😀&nbsp;"),
     "comment and image": (
         "Hello <!-- the dog --> world <img alt='dog'>.",
-        "hallo <!-- the dog --> Welt <img alt='dog'>.",
+        "hallo <!-- the dog --> Welt <img alt='Hund'>.",
     ),
     "empty": ('<a id="x"></a>the dog<i></i> sees', '<a id="x"></a>das Hund<i></i> sieht'),
+    "code between signs": (
+        "the (<code>dog</code>, <code>red</code>) house <i>'<code>dog</code>'</i>.",
+        "das (<code>dog</code>, <code>red</code>) Haus <i>'<code>dog</code>'</i>.",
+    ),
+    "images at the ends of elements": (
+        "the <a><img> red</a> house <b>sees <img></b> <img> <i><b>dog</b> <img></i> world",
+        "das <a><img> rote</a> Haus <b>sieht <img></b> <img> <i><b>Hund</b> <img></i> Welt",
+    ),
     "code": ("the <code>dog</code> sees", "das <code>dog</code> sieht"),
     "not translated": (
         '<p translate="no">dog <p>dog <span class="a notranslate">dog <span>dog</span></span> sees</p>',
@@ -71,7 +81,7 @@ def moved(text, translation, alignment=None):
     hypothesis = Hypothesis(translation, 0.0, 0.0, 1)
     if alignment:
         object.__setattr__(hypothesis, "alignment", alignment)
-    return read(text, "html").write([hypothesis])
+    return read(text, ".html").write([hypothesis])
 
 
 def test_an_element_follows_its_words():
@@ -103,11 +113,18 @@ def test_an_element_that_comes_apart_is_written_twice_without_its_id():
 )
 def test_the_end_of_a_sentence_is_where_it_was(text, translation, alignment, expected):
     """What no word of the source stands for, a full stop above all, leaves no element in which the text ends."""
-    document = read(text, "html")
+    document = read(text, ".html")
     links = tuple(tuple(map(int, link.split("-"))) for link in alignment.split())
     parts = re.findall(r"[^.]+\.", translation) if len(document.texts) > 1 else [translation]
     hypotheses = [Hypothesis(part.strip(), 0.0, 0.0, 1, alignment=links) for part in parts]
     assert document.write(hypotheses) == expected
+
+
+def test_what_stood_before_a_full_stop_is_parted_from_a_word():
+    """The full stop, a word of its own in the text of this, is one with a word of the translation."""
+    links = ((0, 0), (1, 1), (2, 2))
+    assert moved("They play <code>x</code>.", "Sie spielen dort.", links) == "Sie spielen <code>x</code> dort."
+    assert moved("They play <img>here.", "Sie spielen hier.", links) == "Sie spielen <img>hier."
 
 
 def test_without_an_alignment_the_same_words_and_the_places_between_say_it():
@@ -170,7 +187,7 @@ def test_random_markup_keeps_every_tag_and_nests_as_before():
     ]
     for _ in range(300):
         text = "".join(draw.choices(pieces, k=draw.randint(1, 40)))
-        document = read(text, "html")
+        document = read(text, ".html")
         same = document.write([Hypothesis(one, 0.0, 0.0, 1) for one in document.texts])
         for tag in ("<p>", "</p>", "<img>", "<br>", "<!-- x -->", "<code>", "<a id=x>"):
             assert same.count(tag) == text.count(tag), text
@@ -203,7 +220,7 @@ def test_random_markup_keeps_every_tag_and_nests_as_before():
 )
 def test_strange_markup_takes_time_in_proportion(text):
     """Quadratic, each of these would take minutes."""
-    document = read(text, "html")
+    document = read(text, ".html")
     document.write([word_by_word(one) for one in document.texts])
     document.write([Hypothesis("b a b", 0.0, 0.0, 1, alignment=((2, 0), (0, 1), (1, 2))) for _ in document.texts])
 
@@ -218,45 +235,70 @@ def steps(text, kind, hypothesis=word_by_word):
         count += event == "opcode"
         return trace
 
+    if kind in MEMBERS:
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr(MEMBERS[kind], text)
+        text = file.getvalue()
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        document = read(text, kind)
+        document = (read_bytes if kind in MEMBERS else read)(text, kind)
         document.write([hypothesis(one) for one in document.texts])
     finally:
         sys.settrace(before)
     return count
 
 
+W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+STARTS = {".srt": "00:00:01,000 --> 00:00:02,500\n%s", ".md": "%s", ".xlf": "<xliff>%s</xliff>"}
+STARTS |= {".docx": f"<w:body {W}><w:p>%s</w:p></w:body>", ".odt": "<x xmlns:text='t'>%s</x>"}
+MEMBERS = {".docx": "word/document.xml", ".odt": "content.xml"}
+
+
 @pytest.mark.parametrize(
     ("piece", "kind"),
     [
-        *(("dog <img> ", "html"), ("dog<br>", "html"), ("Dog. <img> The ", "html"), ("<!-- x -->dog ", "html")),
-        *(("dog <a id=x></a>", "html"), ("<b>dog</b> ", "html"), ("狗<img>", "html"), ("<img>dog", "html")),
-        ("dog\n", "srt"),
+        *(("dog <img> ", ".html"), ("dog<br>", ".html"), ("Dog. <img> The ", ".html"), ("<!-- x -->dog ", ".html")),
+        *(("dog <a id=x></a>", ".html"), ("<b>dog</b> ", ".html"), ("狗<img>", ".html"), ("<img>dog", ".html")),
+        *(
+            ("dog\n", ".srt"),
+            ("`x` *a ", ".md"),
+            ("[a `b", ".md"),
+            ("- a\n", ".md"),
+            ("|a\\|b", ".md"),
+            ("![a](b ", ".md"),
+        ),
+        *(('msgid "%d a\\n"\nmsgstr ""\n', ".po"), ("<a title='b'>", ".html"), ("{a} %s 1 a_b A4 ", ".txt")),
+        *(("<trans-unit><source>a <g/>b</source></trans-unit>", ".xlf"), ("<pc><source>a</source></pc>", ".xlf")),
+        *(("<w:p><w:r><w:t>a</w:t></w:r></w:p>", ".docx"), ("<w:r><w:t>a</w:t><w:br/></w:r>", ".docx")),
+        *(
+            ('<w:r><w:fldChar w:fldCharType="begin"/><w:t>a</w:t></w:r>', ".docx"),
+            ("<text:p>a<text:note/></text:p>", ".odt"),
+        ),
     ],
 )
 def test_twice_the_marks_take_twice_the_steps(piece, kind):
-    start = "00:00:01,000 --> 00:00:02,500\n" if kind == "srt" else ""
-    some, twice = (steps(start + piece * number, kind) for number in (150, 300))
+    some, twice = (steps(STARTS.get(kind, "%s") % (piece * number), kind) for number in (150, 300))
     assert twice < 2.2 * some
 
 
 def test_reading_and_writing_can_be_ended():
     """Who has a limit of time is asked at every tag and every word."""
     asked = []
-    document = read("<p>The <b>dog</b>. <img> Hello <i>world</i></p>" * 20, "html", lambda: asked.append("reading"))
-    document.check = lambda: asked.append("written")
+    reading = Reading(lambda: asked.append("reading"))
+    document = read("<p>The <b>dog</b>. <img> Hello <i>world</i></p>" * 20, ".html", reading)
+    reading.check = lambda: asked.append("written")
     document.write([word_by_word(one) for one in document.texts])
     assert asked.count("reading") >= 20 * 7
     assert asked.count("written") >= 20 * 4
     with pytest.raises(ZeroDivisionError):
-        read("Hello\nworld", "text", lambda: 1 / 0)
+        read("Hello\nworld", ".txt", Reading(lambda: 1 / 0))
 
 
 def test_elements_inside_one_another_are_limited():
     with pytest.raises(UserError, match="more than 100 elements inside one another"):
-        read("<b>a " * 101 + "</b>" * 101, "html")
+        read("<b>a " * 101 + "</b>" * 101, ".html")
 
 
 SUBTITLES = (
@@ -266,11 +308,11 @@ SUBTITLES = (
 
 
 def test_subtitles_keep_numbers_times_and_lines():
-    assert translated(SUBTITLES, "srt") == (
+    assert translated(SUBTITLES, ".srt") == (
         "\ufeff1\r\n00:00:01,000 --> 00:00:02,000\r\n<i>hallo Welt</i>\r\ndas Hund\r\n\r\n"
         "2\r\n00:00:03,000 --> 00:00:04,500 X1:1\r\n{\\an8}- hallo.\r\n- das Hund & Haus!\r\n"
     )
-    assert read(SUBTITLES, "srt").texts == ["Hello world the dog", "Hello.", "The dog & house!"]
+    assert read(SUBTITLES, ".srt").texts == ["Hello world the dog", "Hello.", "The dog & house!"]
 
 
 @pytest.mark.parametrize(
@@ -284,19 +326,18 @@ def test_subtitles_keep_numbers_times_and_lines():
 )
 def test_the_dashes_of_a_dialogue_are_no_text(cue, texts):
     """A model that never saw one leaves it out; each is another speaker's line, whether the one before ends or not."""
-    document = read("00:00:01,000 --> 00:00:02,000\n" + cue, "srt")
+    document = read("00:00:01,000 --> 00:00:02,000\n" + cue, ".srt")
     assert document.texts == texts
     written = document.write([word_by_word(one) for one in document.texts])
-    moved = re.sub("<i>([\u2013\u2014] ?)", r"\1<i>", cue)  # what has no words stands before the element
-    assert written == "00:00:01,000 --> 00:00:02,000\n" + word_by_word(moved).text
+    assert written == "00:00:01,000 --> 00:00:02,000\n" + word_by_word(cue).text
 
 
 def test_subtitles_without_times_are_refused():
     with pytest.raises(UserError, match="not SubRip"):
-        read("Hello world", "srt")
+        read("Hello world", ".srt")
 
 
 def test_plain_text_keeps_its_lines():
-    assert translated("Hello world\r\n\r\n  the dog. 5 < 6\n<b>red</b>", "text") == (
+    assert translated("Hello world\r\n\r\n  the dog. 5 < 6\n<b>red</b>", ".txt") == (
         "hallo Welt\r\n\r\n  das Hund. 5 < 6\n<b>rote</b>"
     )

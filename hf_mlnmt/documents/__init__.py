@@ -1,0 +1,207 @@
+"""Documents whose text is translated and whose form stays: pages, subtitles, files of Office programs, catalogues.
+
+FORMATS has a line for each ending. A reader takes text, or the bytes of an archive, and makes a Document (marked.py):
+its `texts` are translated, `write` puts the translations into their places. A new format is a reader and a line here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hf_mlnmt.data.lines import format_of, open_text
+from hf_mlnmt.documents.html import read_html
+from hf_mlnmt.documents.markdown import read_markdown
+from hf_mlnmt.documents.marked import Document, Passage, Reading, check_text
+from hf_mlnmt.documents.office import read_archive
+from hf_mlnmt.documents.plain import read_po, read_srt, read_text, read_vtt
+from hf_mlnmt.documents.xml import read_xliff
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import atomic_path, check_file, packing
+from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.languages import base_language, direction_of
+
+if TYPE_CHECKING:
+    from hf_mlnmt.generation.pipeline import TranslationPipeline
+
+_OPEN = "application/vnd.oasis.opendocument"
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+
+
+class Format(NamedTuple):
+    """A format: its media type, and a reader of text (str) or of an archive (bytes). `declared`: a file may name its
+    encoding, and this is done with characters that it lacks."""
+
+    media_type: str
+    text: Callable[[str, Reading], list[str | Passage]] | None = None
+    archive: Callable[[bytes, Reading], Document] | None = None
+    declared: str | None = None
+
+
+_HTML = Format("text/html", read_html, declared="xmlcharrefreplace")
+_XLIFF = Format("application/xliff+xml", read_xliff, declared="xmlcharrefreplace")
+_MARKDOWN = Format("text/markdown", read_markdown)
+FORMATS = {
+    ".txt": Format("text/plain", read_text),
+    ".html": _HTML,
+    ".htm": _HTML,
+    ".xhtml": _HTML,
+    ".md": _MARKDOWN,
+    ".markdown": _MARKDOWN,
+    ".srt": Format("application/x-subrip", read_srt),
+    ".vtt": Format("text/vtt", read_vtt),
+    ".po": Format("text/x-gettext-translation", read_po, declared="strict"),
+    ".xlf": _XLIFF,
+    ".xliff": _XLIFF,
+    ".docx": Format(f"{_OFFICE}.wordprocessingml.document", None, partial(read_archive, kind="docx")),
+    ".pptx": Format(f"{_OFFICE}.presentationml.presentation", None, partial(read_archive, kind="pptx")),
+    ".odt": Format(f"{_OPEN}.text", None, partial(read_archive, kind="odt")),
+    ".odp": Format(f"{_OPEN}.presentation", None, partial(read_archive, kind="odp")),
+    ".epub": Format("application/epub+zip", None, partial(read_archive, kind="epub")),
+}
+_CONVERTED = "is a format of programs long gone. Convert it: soffice --headless --convert-to {} FILE"
+REFUSED = {
+    ".pdf": "says where each letter stands on a page, not what a sentence is. Give the document that the PDF was made "
+    "from (.docx, .odt, .html), or its text: pdftotext FILE.pdf FILE.txt",
+    ".doc": _CONVERTED.format("docx"),
+    ".rtf": _CONVERTED.format("docx"),
+    ".ppt": _CONVERTED.format("pptx"),
+}
+_ENCODING = re.compile(
+    rb"""(?s)(?:<\?xml[^>]*?\sencoding=["']|.{0,2000}?(?:<meta\b[^>]*?|"Content-Type:[^"]*?)\bcharset=["']?)([\w.:-]+)"""
+)
+
+
+def is_document(name: str) -> bool:
+    """Returns whether a file is a document, by its ending, and not lines of text as `a.en` or `a.txt`.
+
+    Raises: UserError for a format that cannot be translated, with what to do.
+    """
+    if (ending := format_of(Path(name))) in REFUSED:
+        check_format(name, ending)
+    return ending in FORMATS and ending != ".txt"
+
+
+def check_format(name: str, ending: str) -> None:
+    """Raises UserError for a format that cannot be translated, with what to do."""
+    if ending in REFUSED:
+        raise UserError(f"{name}: {ending[1:]} {REFUSED[ending]}.")
+    if ending not in FORMATS:
+        raise UserError(f"file format not supported; choose one of {', '.join(FORMATS)}.")
+
+
+def read(text: str, ending: str, reading: Reading | None = None) -> Document:
+    """Reads a document in memory, of a format of text: its `write` returns a string.
+
+    Raises: UserError for one that cannot be read.
+    """
+    reading, reader = reading or Reading(), FORMATS[ending].text
+    assert reader is not None
+    mark = "\ufeff" * text.startswith("\ufeff")  # of an encoding, which editors put there
+    parts = reader(check_text(text[len(mark) :]), reading)
+    return Document({"": [mark, *parts]}, reading, text, lambda members: members[""])
+
+
+def read_bytes(content: bytes, ending: str, reading: Reading | None = None) -> Document:
+    """Reads the content of a file: its `write` returns bytes. Raises: UserError as `read`."""
+    reading, form = reading or Reading(), FORMATS[ending]
+    if form.archive:
+        return form.archive(content, reading)
+    named = _ENCODING.match(content) if form.declared else None
+    utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+    encoding = "utf-16" if utf16 else named[1].decode() if named else "utf-8"
+    try:
+        document = read(content.decode(encoding), ending, reading)
+    except UnicodeDecodeError as error:
+        raise UserError(f"byte {error.start} is not {encoding.upper()}. Save it as UTF-8.") from error
+    except (LookupError, UnicodeError) as error:
+        raise UserError(f"its encoding {encoding!r} is unknown. Save it as UTF-8.") from error
+
+    def pack(members: dict[str, str]) -> bytes:
+        try:
+            return members[""].encode(encoding, form.declared or "strict")
+        except UnicodeError as error:
+            raise UserError(
+                f"its encoding {encoding} lacks characters of the translation. Save it as UTF-8."
+            ) from error
+
+    return replace(document, original=content, pack=pack)
+
+
+def read_file(path: str | Path, reading: Reading | None = None) -> Document:
+    """Reads a document, plain or packed, of the format that its name says. Raises: UserError as `read_lines`."""
+    path, ending = Path(path), format_of(Path(path))
+    ending = ending if is_document(str(path)) else ".txt"
+    if FORMATS[ending].archive and path.is_file():
+        content = path.read_bytes()
+    else:
+        with open_text(path) as file:
+            content = file.read()
+    try:
+        return read_bytes(content, ending, reading)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def language_tag(code: str | None) -> str | None:
+    """Returns a code of a language as tags name it: de of deu_Latn, pt-BR of pt_BR, zh-Hant of zho_Hant."""
+    if code is None:
+        return None
+    others = [part for part in re.split("[-_]", code)[1:] if len(part) == 2 or part in ("Hans", "Hant")]
+    return "-".join([base_language(code), *others])
+
+
+def translate_document(
+    pipeline: TranslationPipeline, document: Document, options: DecodingOptions, update: Callable[[int], Any]
+) -> Any:
+    """Returns a document translated; its elements follow the alignments, where the model and the engine have them."""
+    from hf_mlnmt.generation.pipeline import TranslationCall
+
+    try:
+        call = TranslationCall(pipeline, replace(options, alignments=True))
+        results = call.translate(document.texts, 1, update)
+    except UserError:
+        call = TranslationCall(pipeline, options)
+        results = call.translate(document.texts, 1, update)
+    call.report()
+    return document.write([best[0] for best in results])
+
+
+def translate_file(
+    pipeline: TranslationPipeline, path: str | Path, output: str | Path, *, fuzzy: bool = False, **options: Any
+) -> Path:
+    """Translates a document and writes it; returns the path that was written.
+
+    Args:
+        path, output: files of one format of FORMATS; of any other ending they are lines of text.
+        fuzzy: translations in .po and .xliff are marked as not reviewed.
+        options: the fields of DecodingOptions.
+
+    Raises: UserError for one that cannot be read, and where the endings differ.
+    """
+    check_endings(path, output)
+    decoding = DecodingOptions.of({"split": "sentences", **options})
+    target = language_of(pipeline.name, decoding.target_language)
+    document = read_file(path, Reading(language=target, fuzzy=fuzzy))
+    written = translate_document(pipeline, document, decoding, lambda done: None)
+    packed = packing(output)(written)
+    with atomic_path(check_file(output)) as temporary:
+        temporary.write_bytes(packed)
+    return Path(output)
+
+
+def language_of(model: str, code: str | None) -> str | None:
+    """Returns the tag of the language that a model translates into: the code that is given, or what its folder says."""
+    pair = direction_of(model) if code is None and Path(model).is_dir() else None
+    return language_tag(pair[1] if pair else code)
+
+
+def check_endings(path: str | Path, output: str | Path) -> None:
+    """Raises UserError where a document is to become one of another format."""
+    own, ending = format_of(Path(path)) if is_document(str(path)) else ".txt", format_of(Path(output))
+    if ending in FORMATS | REFUSED and FORMATS.get(ending) != FORMATS[own]:
+        raise UserError(f"{output}: {path} is written in its own format. Name it {own}.")

@@ -1,0 +1,144 @@
+"""HTML, and the XHTML of e-books: read with a list of tags and their places, so that nothing is written anew.
+
+Parsers (lxml, selectolax) write tags, entities and ends of lines as they would; what is no text is not parsed here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+
+from hf_mlnmt.documents.marked import HTML, Form, Passage, Reading, Token, passages
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_INLINE = _names(
+    "a abbr acronym b bdi bdo big cite data del dfn em font i ins label mark q s small span strike strong sub sup time "
+    "tt u"
+)
+_VOID = _names("area base br col embed hr img input link meta param source track wbr")
+_OPAQUE_INLINE = _names("code kbd samp var math svg object audio video canvas")
+_RAW = _names("script style textarea title iframe noembed noframes xmp")  # hold no tags, whatever is there
+_OPAQUE = _OPAQUE_INLINE | _RAW - {"title"} | {"pre", "template"}
+# A reading says how characters of the source are spoken: a translation has none.
+_RUBY, _READINGS = _names("ruby rb rbc"), _names("rt rp rtc")
+_END_OF_READING = re.compile(r"</r(?:t|p|tc)\s*>|(?=</ruby|<r[tp][\s>])|\Z", re.IGNORECASE)
+_ENDED_BY_SIBLING = _names("p li dt dd td th tr option")
+# A comment or a tag that does not end takes the rest. Possessive: a start tag that does not end is given up after one
+# look.
+TAG = re.compile(
+    r"""<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|</(?P<end>[a-zA-Z][^\s/>]*)[^>]*>?|<[!?/][^>]*>?"""
+    r"""|<(?P<start>[a-zA-Z][^\s/>]*+)(?P<attributes>(?:[^>"'=]|=\s*+(?:"[^"]*"|'[^']*')?|["'])*+)>|<[a-zA-Z].*\Z""",
+    re.DOTALL,
+)
+ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)(?:(\s*=\s*)("[^"]*"|'[^']*'|[^\s"'=<>`]+))?""")
+# Attributes that people read, of any tag and of some.
+_SPOKEN = {"title", "aria-label", "aria-description", "alt", "placeholder"}
+_SPOKEN_OF = {("option", "label"), ("optgroup", "label"), ("track", "label")}
+_BUTTONS, _DESCRIPTIONS = _names("submit button reset"), re.compile(r"(?:(?:og|twitter):)?(?:description|title)|.*:alt")
+
+
+def read_html(text: str, reading: Reading) -> list[str | Passage]:
+    """Returns the parts of a page, of a piece of one, or of a chapter of an e-book."""
+    return list(passages(html_tokens(text, reading), HTML, reading.check))
+
+
+def attributes(tag: str) -> dict[str, str]:
+    """Returns the attributes of a start tag, their names in small letters."""
+    return {match[1].lower(): unescape((match[3] or "").strip("\"'")) for match in ATTRIBUTE.finditer(tag)}
+
+
+def quoted(value: str, reading: Reading) -> str:
+    """Returns the value of an attribute, in its quotes, as a text to translate."""
+    mark = value[0] if value[0] in "\"'" else '"'
+    written = {"&": "&amp;", "<": "&lt;", mark: "&quot;" if mark == '"' else "&#39;"}
+    form = Form(unescape, lambda text: re.sub("[&<\"']", lambda match: written.get(match[0], match[0]), text))
+    slot = reading.text(value.strip(mark), form)
+    return value if slot == value.strip(mark) else mark + slot + mark
+
+
+def html_tokens(html: str, reading: Reading) -> Iterator[Token]:
+    """Yields the tokens of a page; those that close themselves (`<i/>`) do so in XHTML."""
+    at, closing = 0, html.lstrip("\ufeff")[:5] == "<?xml"
+    while match := TAG.search(html, at):
+        if match.start() > at:
+            yield Token("text", html[at : match.start()])
+        at, raw, name = match.end(), match[0], (match["start"] or match["end"] or "").lower()
+        inline = name in _INLINE or "-" in name
+        empty = closing and raw.endswith("/>")
+        if not name:
+            yield Token("mark", raw)
+        elif name in _RUBY | _READINGS:
+            if name in _READINGS and match["start"]:
+                at = _END_OF_READING.search(html, at).end()  # type: ignore[union-attr]
+            yield Token("gone", html[match.start() : at])
+        elif match["end"]:
+            yield Token("end" if inline else "break", raw, name)
+        elif untranslated(match["attributes"]):
+            at = at if empty or name in _VOID else _end_of_element(html, at, name)
+            yield Token("mark" if inline or name in _OPAQUE_INLINE else "break", html[match.start() : at])
+        else:
+            raw = _start_tag(raw, name, reading)
+            if name == "br":
+                yield Token("line", raw, name)
+            elif name in _VOID:
+                yield Token("mark" if name in ("img", "wbr", "input") else "break", raw, name)
+            elif name in _OPAQUE or empty:
+                start = at
+                at = at if empty else _end_of_element(html, at, name)
+                yield Token("mark" if inline or name in _OPAQUE_INLINE else "break", raw + html[start:at])
+            else:
+                yield Token("start" if inline else "break", raw, name)
+    if at < len(html):
+        yield Token("text", html[at:])
+
+
+def _start_tag(raw: str, name: str, reading: Reading) -> str:
+    """Returns a start tag with what people read in it as texts, and with the language of the translation."""
+    if "=" not in raw:
+        return raw
+    spoken, named = set(_SPOKEN), attributes(raw)
+    if name == "meta" and _DESCRIPTIONS.fullmatch(named.get("name") or named.get("property") or ""):
+        spoken.add("content")
+    if name == "input" and named.get("type", "").lower() in _BUTTONS:
+        spoken.add("value")
+
+    def attribute(match: re.Match[str]) -> str:
+        key, value = match[1].lower(), match[3]
+        if value and (key in spoken or (name, key) in _SPOKEN_OF):
+            return match[1] + match[2] + quoted(value, reading)
+        if value and key in ("lang", "xml:lang") and value.strip("\"'"):
+            return match[1] + match[2] + value.replace(code := value.strip("\"'"), reading.relabelled(code))
+        return match[0]
+
+    return raw[: len(name) + 1] + ATTRIBUTE.sub(attribute, raw[len(name) + 1 :])
+
+
+def untranslated(raw: str) -> bool:
+    """Returns whether the attributes of a tag say that its text is not to be translated."""
+    if "translate" not in raw.lower():
+        return False
+    named = attributes(raw)
+    return named.get("translate", "").lower() == "no" or "notranslate" in named.get("class", "").split()
+
+
+def _end_of_element(html: str, at: int, name: str) -> int:
+    """Returns the end of an element whose start tag ends here: behind its end tag, or where a sibling or the document
+    ends."""
+    if name in _RAW:
+        match = re.compile(rf"</{name}(?=[\s/>])[^>]*>?", re.IGNORECASE).search(html, at)
+        return match.end() if match else len(html)
+    depth = 1
+    for match in re.compile(rf"<(/?)({re.escape(name)})(?=[\s/>])", re.IGNORECASE).finditer(html, at):
+        if not match[1] and depth == 1 and name in _ENDED_BY_SIBLING:
+            return match.start()
+        tag = TAG.match(html, match.start())
+        assert tag is not None
+        depth += -1 if match[1] else not tag[0].endswith("/>")
+        if not depth:
+            return tag.end()
+    return len(html)

@@ -1,0 +1,168 @@
+"""Markdown: blocks as markdown-it finds them, with the places of their texts; marks inside of them by an expression."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from html import unescape
+from itertools import pairwise
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import normalizeReference
+
+from hf_mlnmt.documents.html import html_tokens
+from hf_mlnmt.documents.marked import HTML, Form, Passage, Reading, Token, passages
+
+_FRONT = re.compile(r"---\r?\n.*?\n(?:---|\.\.\.)\r?\n", re.DOTALL)
+_PUNCTUATION = r"""[!-/:-@\[-`{-~]"""
+_DESTINATION = r"""\((?:<[^<>\n]*>|(?:[^\s()]|\([^\s()]*\))*)(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)"""
+_INLINE = re.compile(
+    rf"""(?P<escape>\\{_PUNCTUATION})
+    |(?P<code>(?P<ticks>`++).+?(?<!`)(?P=ticks)(?!`)|\$[^\s$](?:[^$\n]*[^\s$])?\$(?!\d))        # and formulas
+    |(?P<mark>\[\^[^\[\]\s]+\]:?|\[![A-Z]+\]|^\[[ xX]\]\ |\{{[\#.:][^{{}}]*\}}              # notes, alerts, tasks
+        |<[a-zA-Z][\w+.-]*:[^\s<>]*>|<[^\s<>@]+@[^\s<>@]+>)                                   # addresses
+    |(?P<image>!\[(?P<alt>[^\[\]]*)\](?P<to>{_DESTINATION}|\[[^\]]*\]))
+    |(?P<open>\[)|(?P<close>\](?:{_DESTINATION}|\[[^\]]+\]))
+    |(?P<tag></?[a-zA-Z][^<>]*>|<!--.*?(?:-->|\Z))|(?P<run>\*+|_+|~~)""",
+    re.DOTALL | re.VERBOSE,
+)
+_LABEL = re.compile(r"\[([^\[\]]+)\](?:\[\])?(?![(\[])")
+_TITLE = re.compile(r"""[("'\s]["']([^"']+)["']\s*\)$""")
+# What would be markup. Between spaces or inside of words some of it is none, and alone neither.
+_MARKUP = re.compile(r"""[\\`]|\](?=[(\[])|(?<!\s)\*|\*(?!\s|\Z)|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|~~""")
+_BEGINS_ITEM = re.compile(r"\A(\d+(?=[.)]\s)|(?=[#>+-]\s))")
+
+
+def _quote(text: str) -> str:
+    alone = {sign for sign in "*_`" if text.count(sign) == 1}
+    text = _MARKUP.sub(lambda match: match[0] if match[0] in alone else "\\" + match[0], text)
+    return _BEGINS_ITEM.sub(r"\1\\", text)
+
+
+_MARKDOWN = Form(lambda raw: unescape(re.sub(rf"\\({_PUNCTUATION})", r"\1", raw)), _quote, str)
+
+
+def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
+    """Returns the parts of a text: of paragraphs, headings, items, quotes and tables, and of HTML between them."""
+    front = _FRONT.match(text)
+    at = front.end() if front else 0
+    starts = [at, *(match.end() for match in re.compile("\n").finditer(text, at)), len(text)]
+    result: list[str | Passage] = [text[:at]]
+    first, last = at, len(text)
+    environment: dict[str, Any] = {}
+    blocks = re.sub(r"\r\n?", lambda match: "\n" if len(match[0]) == 2 else " ", text[at:])
+    for token in MarkdownIt("commonmark").enable("table").disable("inline").parse(blocks, environment):
+        reading.check()
+        if token.map:  # cells of tables have none, and stand in their row
+            first, last = (starts[min(line, len(starts) - 1)] for line in token.map)
+        if token.type == "html_block":
+            result += [text[at:first], *passages(html_tokens(text[first:last], reading), HTML, reading.check)]
+            at = last
+        elif token.type == "inline" and token.content:
+            pieces, end = [], max(at, first)
+            for line in token.content.split("\n"):
+                place = text.find(line, end, last)
+                if place < 0:  # written otherwise than it is read: left as it is
+                    break
+                end = place + len(line)
+                pieces.append((place, end))
+            else:
+                gaps = iter([text[end:start] for (_, end), (start, _) in pairwise(pieces)])
+                tokens = _Block(token.content, gaps, reading, environment.get("references", {})).read()
+                result += [text[at : pieces[0][0]], *passages(tokens, _MARKDOWN, reading.check)]
+                at = end
+    return [*result, text[at:]]
+
+
+class _Block:
+    """The text of a block, whose lines are parted in the file by `gaps` (ends of lines, marks of a quote)."""
+
+    def __init__(self, text: str, gaps: Iterator[str], reading: Reading, references: dict[str, Any]) -> None:
+        self.text, self.gaps, self.reading, self.references = text, gaps, reading, references
+        self.tokens: list[Token] = []
+        self.opened: list[tuple[int, str]] = []  # tokens that may open an element, and what closes it
+        self.names: Counter[str] = Counter()
+
+    def read(self) -> list[Token]:
+        """Returns the tokens of the block."""
+        at = 0
+        while match := _INLINE.search(self.text, at):
+            self.reading.check()
+            self._add_text(self.text[at : match.start()])
+            at, raw = match.end(), match[0]
+            if match["escape"]:
+                self._add_text(raw)
+            elif match["image"]:
+                raw = f"![{self.reading.text(match['alt'], _MARKDOWN)}]{self._titled(match['to'])}"
+                self.tokens.append(Token("mark", self._placed(raw)))
+            elif match["code"] or match["mark"]:
+                self.tokens.append(Token("mark", self._placed(raw)))
+            elif match["tag"]:
+                tokens = html_tokens(raw, self.reading)
+                self.tokens += [token._replace(raw=self._placed(token.raw)) for token in tokens]
+            elif match["open"]:
+                label = _LABEL.match(self.text, match.start())
+                if label and normalizeReference(label[1]) in self.references:
+                    at = label.end()
+                    self.tokens.append(Token("mark", self._placed(label[0])))
+                else:
+                    self._open("[")
+            elif match["run"]:
+                self._run(match)
+            elif self.names["["]:
+                self._close("[", self._titled(raw))
+            else:
+                self._add_text(raw)
+        self._add_text(self.text[at:])
+        return self.tokens
+
+    def _run(self, match: re.Match[str]) -> None:
+        """Adds marks of emphasis: they close what is open, or open something, or are text."""
+        raw = match[0]
+        before = self.text[max(0, match.start() - 1) : match.start()] or " "
+        after = self.text[match.end() : match.end() + 1] or " "
+        inside = raw[0] == "_" and before.isalnum() and after.isalnum()
+        while raw and not before.isspace() and not inside:
+            mark = next((mark for mark in (raw, raw[:2], raw[:1]) if self.names[mark]), None)
+            if mark is None:
+                break
+            self._close(mark, mark)
+            raw = raw[len(mark) :]
+        if raw and not after.isspace() and not inside and len(raw) <= 3:
+            self._open(raw)
+        elif raw:
+            self._add_text(raw)
+
+    def _open(self, mark: str) -> None:
+        self.opened.append((len(self.tokens), mark))
+        self.names[mark] += 1
+        self.tokens.append(Token("text", mark))
+
+    def _close(self, mark: str, raw: str) -> None:
+        """Closes what a mark has opened; what was opened since then is text."""
+        name = ""
+        while name != mark:
+            number, name = self.opened.pop()
+            self.names[name] -= 1
+        self.tokens[number] = Token("start", mark, mark)
+        self.tokens.append(Token("end", self._placed(raw), mark))
+
+    def _add_text(self, raw: str) -> None:
+        first, *others = raw.split("\n")
+        for line in others:
+            said = first.rstrip(" \t\\")
+            self.tokens += [Token("text", said), Token("line", first[len(said) :] + next(self.gaps))]
+            first = line
+        self.tokens.append(Token("text", first))
+
+    def _placed(self, raw: str) -> str:
+        return re.sub("\n", lambda match: next(self.gaps), raw)
+
+    def _titled(self, raw: str) -> str:
+        """Returns the end of a link, with its title as a text."""
+        title = _TITLE.search(raw)
+        if not title:
+            return raw
+        return raw[: title.start(1)] + self.reading.text(title[1], _MARKDOWN) + raw[title.end(1) :]

@@ -1,0 +1,435 @@
+"""Marked text: the texts of a document, which are translated, and all else, which stays as it was, to the character.
+
+A format's reader makes a list of tokens. Breaks (the tags of paragraphs, cells, items) part texts from one another.
+Inside a text, an inline element follows its words: each word of the translation is in the elements of the word that it
+translates, as the hypothesis' alignment says; without one, words that are the same on both sides and the relative
+positions between them say it. An element that comes apart is written twice; one of which no word is left keeps the
+nearest word. What has no words (images, comments, code, an empty anchor) stays beside its neighbour. Numbers, codes and
+placeholders that a translation lacks are put back (kept.py). Reading and writing take time in proportion to the length.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape, unescape
+from itertools import groupby
+from typing import Any, Literal, NamedTuple
+
+from hf_mlnmt.documents.kept import has_words
+from hf_mlnmt.documents.matching import NO_WRAP, SLOT, Element, Match, shared
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.pipeline import Hypothesis
+from hf_mlnmt.generation.segments import split_sentences
+from hf_mlnmt.languages import base_language
+
+DEEPEST = 100  # inline elements inside one another
+_SLOT = re.compile("\ufdd0(\\d+)\ufdd1")
+_ID = re.compile(r"""(?<!\s)\s+id\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+)""", re.IGNORECASE)
+_SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
+# White space as it is written, at the start of a text; or at its end, of the text turned round (a search for the end
+# would begin anew at each space).
+_LEADING = re.compile(r"(?:\s|&nbsp;|&#160;|&#xa0;)*+", re.IGNORECASE)
+_TRAILING = re.compile(r"(?:\s|;psbn&|;061#&|;0ax#&)*+", re.IGNORECASE)
+_ENDS_SENTENCE = re.compile(r"[.!?…。！？:։۔।][\"'”’“»›)\]}]*\s*$")
+
+
+def without_id(tag: str) -> str:
+    """Returns a start tag as it is written a second time."""
+    return _ID.sub("", tag)
+
+
+class Form(NamedTuple):
+    """The characters of a format: how they are read, and how text is written. `again`: a start tag for the second time;
+    `ordered`: what has no words stays in its order, since some of it opens and some closes."""
+
+    read: Callable[[str], str] = str
+    quote: Callable[[str], str] = str
+    again: Callable[[str], str] = without_id
+    ordered: bool = False
+
+
+HTML, PLAIN = Form(unescape, lambda text: escape(text, quote=False)), Form()
+
+
+class Token(NamedTuple):
+    """A piece of the document. `break`: between texts; `mark`: stays in its text, without words; `line`: a line break,
+    which parts two texts where a sentence ends; `gone`: is left out of a translation. `wrap` is a text's run."""
+
+    kind: Literal["text", "start", "end", "mark", "line", "break", "gone"]
+    raw: str
+    name: str = ""
+    wrap: tuple[str, str] = NO_WRAP
+
+    @property
+    def whole(self) -> str:
+        """Returns the token as it stands in a document."""
+        return self.wrap[0] + self.raw + self.wrap[1]
+
+
+class Mark(NamedTuple):
+    """Something without words at an offset of a text, in an element; whether white space is before and behind it, or a
+    sign, as a full stop, behind."""
+
+    offset: int
+    raw: str
+    line: bool
+    spaced: tuple[bool, bool]
+    owner: Element
+    sign: bool = False
+
+
+class Reading:
+    """Settings of a reader, and the texts that it finds inside of tags and marks.
+
+    Args:
+        check: called at every step of reading and writing; it ends them by raising an error.
+        language: of the translation, as tags name it (de, pt-BR); None leaves what they say.
+        fuzzy: translations are marked as not reviewed, where a format has that (po, xliff).
+        most: bytes that an archive may unpack to.
+    """
+
+    def __init__(
+        self,
+        check: Callable[[], object] = lambda: None,
+        language: str | None = None,
+        fuzzy: bool = False,
+        most: int = 100_000_000,
+    ) -> None:
+        self.check, self.language, self.fuzzy, self.most = check, language, fuzzy, most
+        self.source: str | None = None
+        self.slots: list[list[str | Passage]] = []
+
+    def slot(self, parts: Iterable[str | Passage]) -> str:
+        """Returns what stands for these parts inside of a tag or a mark, until the document is written."""
+        parts = list(parts)
+        if all(isinstance(part, str) for part in parts):
+            return "".join(map(str, parts))
+        self.slots.append(parts)
+        return f"\ufdd0{len(self.slots) - 1}\ufdd1"
+
+    def text(self, raw: str, form: Form) -> str:
+        """Returns what stands for a text inside of a tag or a mark."""
+        return self.slot(passages([Token("text", raw)], form, self.check))
+
+    def relabelled(self, code: str) -> str:
+        """Returns the language of the translation for the code of the document's, which is the first that is seen."""
+        self.source = self.source or base_language(code)
+        return self.language if self.language and base_language(code) == self.source else code
+
+
+@dataclass
+class Document:
+    """Parts that stay as they are, and passages, whose sentences or lines (`texts`) are translated.
+
+    Args:
+        members: the parts of each file of an archive; of a single file, of "".
+        reading: with the texts inside of tags and marks.
+        original: the whole as it was read, which a document without texts remains.
+        pack: makes the whole from what the members become.
+    """
+
+    members: Mapping[str, list[str | Passage]]
+    reading: Reading
+    original: Any
+    pack: Callable[[dict[str, str]], Any]
+
+    @property
+    def _passages(self) -> Iterator[Passage]:
+        for parts in (*self.members.values(), *self.reading.slots):
+            yield from (part for part in parts if isinstance(part, Passage))
+
+    @property
+    def texts(self) -> list[str]:
+        """Returns the texts in order; each is to be translated by itself."""
+        return [text for passage in self._passages for text in passage.sentences]
+
+    def write(self, hypotheses: Sequence[Hypothesis]) -> Any:
+        """Returns the document with these in the places of its texts: a string, or the bytes of a file."""
+        if not hypotheses:
+            return self.original
+        rest, check = iter(hypotheses), self.reading.check
+
+        def written(parts: list[str | Passage]) -> str:
+            return "".join(
+                part if isinstance(part, str) else part.write([next(rest) for _ in part.sentences], check)
+                for part in parts
+            )
+
+        members = {name: written(parts) for name, parts in self.members.items()}
+        slots: list[str] = []  # each holds none but those before it
+        for text in map(written, self.reading.slots):
+            slots.append(_SLOT.sub(lambda match: slots[int(match[1])], text))
+        return self.pack({n: _SLOT.sub(lambda match: slots[int(match[1])], text) for n, text in members.items()})
+
+
+def check_text(text: str) -> str:
+    """Returns the text of a document. Raises: UserError for what is no character, and stands for other texts here."""
+    if match := re.search(SLOT, text):
+        raise UserError(f"holds U+{ord(match[0]):04X}, which is no character. Remove it.")
+    return text
+
+
+@dataclass
+class Passage:
+    """Text with inline elements: `owners` are the elements of its characters, `marks` what stands between words, and
+    `edges` the white space around it that is to be in its elements."""
+
+    text: str
+    owners: list[Element]
+    marks: list[Mark]
+    form: Form
+    base: Element
+    edges: tuple[str, str]
+    sentences: list[str] = field(init=False)
+    spaces: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        pieces = split_sentences(self.text)
+        self.sentences, self.spaces = [piece.text for piece in pieces], [piece.space for piece in pieces]
+
+    def write(self, hypotheses: Sequence[Hypothesis], check: Callable[[], object]) -> str:
+        """Returns the translated sentences, with elements and marks."""
+        units: list[tuple[str, str, Element]] = []  # white space before, text, element
+        placed: dict[int, list[Mark]] = {}  # before which unit
+        offset, at, rest = 0, 0, deque(self.marks)  # which stand in the order of their offsets
+        for number, (sentence, space, hypothesis) in enumerate(zip(self.sentences, self.spaces, hypotheses)):
+            end = offset + len(sentence)
+            last = number == len(self.sentences) - 1
+            first, between = len(units), " " if units else ""
+            if units and not self.spaces[number - 1] and unicodedata.east_asian_width(units[-1][1][-1:] or " ") in "WF":
+                between = ""
+            marks: list[Mark] = []
+            while rest and (last or rest[0].offset < end + len(space)):
+                marks.append(rest.popleft())
+            cuts = [mark.offset - offset for mark in marks]
+            match = Match(sentence, self.owners[offset:end], hypothesis, self.base, cuts)
+            units += [(gap if i else between, text, owner) for i, (gap, text, owner) in enumerate(match.units())]
+            for mark in marks:
+                check()
+                unit = first + match.place(mark.offset - offset, mark.line, mark.spaced[0])
+                at = max(at, unit) if self.form.ordered else unit
+                placed.setdefault(at, []).append(mark)
+            offset = end + len(space)
+        for place, side in ((0, (self.edges[0], "")), (-1, ("", self.edges[1]))):
+            gap, text, owner = units[place]
+            units[place] = gap, side[0] + text + side[1], owner
+        return self._joined(units, placed, check)
+
+    def _joined(
+        self, units: list[tuple[str, str, Element]], placed: dict[int, list[Mark]], check: Callable[[], object]
+    ) -> str:
+        """Returns the units with the tags of their elements between them, and the marks before them."""
+        out: list[tuple[tuple[str, str] | None, str]] = []  # text with what is around it, and markup (None)
+        opened: set[Element] = set()
+        current = self.base
+        for number, (gap, text, owner) in enumerate([*units, ("", "", self.base)]):
+            check()
+            same, marks = shared(current, owner), placed.get(number, [])
+            path, around, late = list(current.path), (same or (self.base,))[-1].wrap, ""
+            inside = [place for place, mark in enumerate(marks) if _holds(current, mark.owner, same)]
+            first = inside[-1] + 1 if inside else 0  # marks before the elements end, and from `last` behind the starts
+            last = next((n for n in range(first, len(marks)) if _holds(owner, marks[n].owner, same)), len(marks))
+            for place, (before, raw, after) in enumerate(_between(gap, marks, number == len(units), text[:1])):
+                depth = len(marks[place].owner.path) if place < len(marks) else 0
+                kept = max(depth, len(same)) if place < first else len(same) if place <= last else len(path)
+                while len(path) > kept:
+                    out.append((None, path.pop().end))
+                out.append((around, late + before))
+                for element in owner.path[len(path) : depth] if place >= last else ():
+                    out.append((None, self._start(element, opened)))
+                    path.append(element)
+                out.append((None, raw))
+                late = after
+            for element in owner.path[len(path) :]:
+                out.append((None, self._start(element, opened)))
+            out.append((owner.wrap, text))
+            current = owner
+        pieces = groupby(((wrap, text) for wrap, text in out if text), key=lambda piece: piece[0])
+        joined = ((wrap, "".join(text for _, text in some)) for wrap, some in pieces)
+        return "".join(text if wrap is None else _wrapped(self.form.quote(text), wrap) for wrap, text in joined)
+
+    def _start(self, element: Element, opened: set[Element]) -> str:
+        """Returns the start tag of an element, which may have been opened before."""
+        start = self.form.again(element.start) if element in opened else element.start
+        opened.add(element)
+        return start
+
+
+def _holds(element: Element, inner: Element, outside: tuple[Element, ...]) -> bool:
+    """Returns whether an element is another one or stands in it, which is none of those outside of both."""
+    return element.path[: len(inner.path)] == inner.path and len(inner.path) > len(outside)
+
+
+def _wrapped(text: str, wrap: tuple[str, str]) -> str:
+    return wrap[0] + text + wrap[1] if text else ""
+
+
+def passages(
+    tokens: Iterable[Token], form: Form, check: Callable[[], object] = lambda: None
+) -> Iterator[str | Passage]:
+    """Yields the texts between breaks, and what stands between them as it is."""
+    segment: list[Token] = []
+    for token in tokens:
+        check()
+        if token.kind != "break":
+            segment.append(token)
+            continue
+        yield from _of_segment(segment, form)
+        yield token.whole
+        segment = []
+    yield from _of_segment(segment, form)
+
+
+def _of_segment(segment: list[Token], form: Form) -> Iterator[str | Passage]:
+    """Yields the texts of a segment without block elements: they are parted where a sentence ends with a line, and
+    where a tag has no counterpart in the segment."""
+    parting = _partings(segment)
+    for parted, group in groupby(range(len(segment)), parting.__contains__):
+        part = [segment[number] for number in group]
+        if parted or not has_words(form.read("".join(token.raw for token in part if token.kind == "text"))):
+            yield "".join(token.whole for token in part)
+            continue
+        inner = [
+            number
+            for number, token in enumerate(part)
+            if token.kind not in ("mark", "line", "gone") and (token.kind != "text" or token.raw.strip())
+        ]
+        first, last = inner[0], inner[-1] + 1
+        yield "".join(token.whole for token in part[:first] if token.kind != "gone")
+        yield from _passage(part[first:last], form)
+        yield "".join(token.whole for token in part[last:] if token.kind != "gone")
+
+
+def _partings(segment: list[Token]) -> set[int]:
+    """Returns the numbers of tokens that part texts. What is left is nested well."""
+    parting: set[int] = set()
+    opened: list[list[Any]] = []  # number, name, whether something inside parts
+    names: Counter[str] = Counter()
+    said, visible = "", False  # the text since the last line break, and whether there was one
+
+    def part(number: int) -> None:
+        parting.add(number)
+        if opened:
+            opened[-1][2] = True
+
+    def close(broken: bool) -> bool:
+        number, name, inside = opened.pop()
+        names[name] -= 1
+        if broken or inside:
+            part(number)
+        return broken or inside
+
+    for number, token in enumerate(segment):
+        if token.kind == "text":
+            said, visible = (said + token.raw)[-40:], visible or bool(token.raw.strip())
+        elif token.kind == "line":
+            if not visible or _ENDS_SENTENCE.search(said):
+                part(number)
+            said, visible = "", False
+        elif token.kind == "start":
+            opened.append([number, token.name, False])
+            names[token.name] += 1
+        elif token.kind == "end" and names[token.name]:
+            while opened[-1][1] != token.name:
+                close(True)
+            if close(False):
+                part(number)
+        elif token.kind == "end":
+            part(number)
+    while opened:
+        close(True)
+    return parting
+
+
+def _main_run(tokens: list[Token]) -> tuple[str, str]:
+    """Returns the run of most of a text, which is no element of its own: of what is outside of elements, if any is."""
+    sizes, depth = Counter[tuple[bool, tuple[str, str]]](), 0
+    for token in tokens:
+        depth += (token.kind == "start") - (token.kind == "end")
+        if token.kind == "text":
+            sizes[not depth, token.wrap] += len(token.raw.strip())
+    return max(sizes, key=lambda key: (key[0] and sizes[key] > 0, sizes[key]))[1]
+
+
+def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
+    """Yields one text of well nested tokens, and the white space around it."""
+    text: list[str] = []
+    owners: list[Element] = []
+    marks: list[Mark] = []
+    element = run = base = Element(wrap=_main_run(tokens))
+    outer: list[tuple[Element, int, int, int]] = []  # around the open ones; tokens, characters, marks before them
+
+    def add_mark(raw: str, line: bool) -> None:
+        spaced = not owners or text[-1] == " "
+        if line and not spaced:  # words of two lines are two words
+            text.append(" ")
+            owners.append(element)
+        marks.append(Mark(len(owners), raw, line, (spaced and not line, False), element))
+
+    for number, token in enumerate(tokens):
+        if token.kind == "text":
+            if run.wrap != token.wrap or run.path[: len(element.path)] != element.path:
+                run = element if token.wrap == base.wrap else Element("", element, token.wrap)
+            for character in _SPACE.sub(" ", form.read(token.raw)):
+                if character == " " and marks and marks[-1].offset == len(owners):
+                    marks[-1] = marks[-1]._replace(spaced=(marks[-1].spaced[0], not marks[-1].line))
+                elif marks and marks[-1].offset == len(owners):
+                    marks[-1] = marks[-1]._replace(sign=not character.isalnum())
+                if character != " " or (owners and text[-1] != " "):
+                    text.append(character)
+                    owners.append(run)
+        elif token.kind == "start":
+            if len(element.path) == DEEPEST:
+                raise UserError(f"a text of the document has more than {DEEPEST} elements inside one another.")
+            outer.append((element, number, len(owners), len(marks)))
+            element = run = Element(token.raw, element, base.wrap)
+        elif token.kind == "end":
+            inner, (element, begun, characters, before) = element, outer.pop()
+            run = element
+            inner.end = token.raw
+            said = "".join(text[characters:])
+            if not said.strip():  # an element without words is a mark
+                raw = inner.start + "".join(mark.raw for mark in marks[before:]) + inner.end
+                owners[characters:] = [element] * (len(owners) - characters)
+            elif all(
+                unicodedata.category(sign)[0] in "SMCZ" or (token.name == "a" and sign.isdigit()) for sign in said
+            ):
+                raw = "".join(each.whole for each in tokens[begun : number + 1] if each.kind != "gone")
+                del text[characters:], owners[characters:]  # an arrow, or the number of a note
+            else:
+                continue
+            del marks[before:]
+            add_mark(raw, False)
+        elif token.kind != "gone":
+            add_mark(token.raw, token.kind == "line")
+    whole = "".join(text).rstrip(" ")
+    lead = _edges(tokens[0].raw)[0] if tokens[0].kind == "text" else ""
+    trail = _edges(tokens[-1].raw)[1] if tokens[-1].kind == "text" else ""
+    outside = base.wrap == NO_WRAP  # white space of a run stays in one
+    yield lead if outside else ""
+    yield Passage(whole, owners[: len(whole)], marks, form, base, ("", "") if outside else (lead, trail))
+    yield trail if outside else ""
+
+
+def _edges(raw: str) -> tuple[str, str]:
+    """Returns the white space before and behind a text, as it is written."""
+    start = len(raw) - len(_LEADING.sub("", raw, count=1))
+    end = len(_TRAILING.sub("", raw[::-1], count=1))
+    return raw[:start], raw[max(start, end) :]
+
+
+def _between(gap: str, marks: list[Mark], end: bool, letter: str) -> list[tuple[str, str, str]]:
+    """Returns each mark between white space, and at last the gap as far as it is needed, as before a letter."""
+    out: list[tuple[str, str, str]] = []
+    spaced = False
+    for number, mark in enumerate(marks, 1):
+        before = mark.spaced[0] and bool(gap or end) and not spaced
+        after = mark.spaced[1] and not (end and number == len(marks))
+        out.append((" " if before else "", mark.raw, " " if after else ""))
+        spaced = mark.spaced[1] or mark.line
+    needed = not any(mark.line or any(mark.spaced) for mark in marks) or (marks[-1].sign and letter.isalnum())
+    return [*out, (gap if needed else "", "", "")]

@@ -1,0 +1,232 @@
+"""Archives of XML: Word and PowerPoint, OpenDocument texts and presentations, e-books.
+
+Members without translations are copied as they are, packed; their order stays. What is unpacked is limited.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Callable, Iterator
+from copy import copy
+from functools import partial
+from itertools import accumulate, pairwise
+
+from hf_mlnmt.documents.html import attributes, read_html
+from hf_mlnmt.documents.marked import Document, Passage, Reading, Token, check_text
+from hf_mlnmt.documents.xml import Part, Rules
+from hf_mlnmt.errors import UserError
+
+_Read = Callable[[str, Reading], list[str | Passage]]
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_WORD = Rules(
+    blocks=_names("p"),
+    inline=_names("hyperlink ins moveTo smartTag fldSimple dir bdo customXml sdt sdtContent"),
+    lines=_names("br cr"),
+    breaks=_names("tab ptab"),
+    gone=_names("proofErr lastRenderedPageBreak softHyphen"),
+    opaque=_names("del moveFrom instrText rPr pPr sectPr"),
+    attributes=frozenset({("docPr", "descr"), ("docPr", "title"), ("cNvPr", "descr"), ("cNvPr", "title")}),
+    languages=frozenset({("lang", "val"), ("rPr", "lang"), ("endParaRPr", "lang"), ("defRPr", "lang")}),
+)
+_ODF = Rules(
+    blocks=_names("p h title desc header-decl footer-decl"),
+    inline=_names("span a meta"),
+    lines=_names("line-break s"),
+    breaks=_names("tab"),
+    gone=_names("soft-page-break ruby-text"),
+    opaque=_names("annotation tracked-changes note-citation"),
+    languages=frozenset({("text-properties", "language"), ("text-properties", "country")}),
+)
+_EPUB = Rules(blocks=_names("text title description"), languages=frozenset({("", "lang")}))
+_SHOWN_FIELDS = re.compile(r"\s*(HYPERLINK|TOC|REF|QUOTE|INCLUDETEXT|STYLEREF)\b")
+_RAISED = re.compile(r"""w:val="superscript"|\sbaseline="[1-9]""")
+_UNSEEN = re.compile(r"<\w+:noProof\s*/>|\s(?:dirty|err|smtClean|noProof)=\"[^\"]*\"|\s(?=/?>)")
+
+
+class _Word(Part):
+    """A part of a file of Word or PowerPoint, in which text stands in runs."""
+
+    def paragraph(self, first: int, end: int) -> Iterator[Token]:
+        """Yields the tokens of a paragraph. Fields (links, references) are elements around what they show; those that
+        compute something stay as they are."""
+        held: list[Token] = []  # of the beginning of a field, or of one that stays
+        depth, shown = 0, False
+        for token in self._of_runs(first, end):
+            if token.name == "begin":
+                depth, shown = (depth + 1 if held else 1), shown and bool(held)
+            if not depth:
+                yield token._replace(kind="end") if token.name == "fldChar" else token
+                continue
+            held.append(token)
+            if token.name == "instrText":
+                shown = shown or (depth == 1 and bool(_SHOWN_FIELDS.match(re.sub("<[^>]*>", "", token.raw))))
+            depth -= token.name == "fldChar"
+            if not depth or (shown and depth == 1 and token.name == "separate"):
+                levels = list(accumulate((each.kind == "start") - (each.kind == "end") for each in held))
+                if levels[-1] or min(levels) < 0:  # it begins in a link and ends outside
+                    yield from held
+                else:
+                    yield Token("start" if depth else "mark", "".join(each.whole for each in held), "fldChar")
+                held, depth, shown = [], 0, False
+        yield from held
+
+    def _of_runs(self, first: int, end: int) -> Iterator[Token]:
+        while first < end:
+            event = self.events[first]
+            if event.kind == "start" and event.name == "r":
+                yield from self._run(first)
+                first = event.end
+            elif event.kind == "start" and event.name == "sdt":
+                inside = range(first + 1, event.end)
+                content = next((n for n in inside if self.events[n].name == "sdtContent"), event.end)
+                yield Token("start", "".join(self.raw(number) for number in range(first, content + 1)), "sdt")
+                first = content
+            elif event.name == "sdt":
+                yield Token("end", event.raw, "sdt")
+            elif event.name == "sdtContent":
+                yield Token("end", event.raw + self.events[first + 1].raw, "sdt")
+                first += 1
+            else:
+                step = event.end if event.kind == "start" and event.name not in self.rules.inline else first
+                yield from super().paragraph(first, step + 1)
+                first = step
+            first += 1
+
+    def _run(self, first: int) -> Iterator[Token]:
+        """Yields the tokens of a run. Its text has the run around it, without what only tells runs apart."""
+        last, properties, begun = self.events[first].end, "", first + 1
+        start = self.events[first].raw.split()[0].rstrip("/>")
+        if self.events[begun].kind == "start" and self.events[begun].name == "rPr":
+            last_property = self.events[begun].end
+            properties = "".join(self.raw(number) for number in range(begun, last_property + 1))
+            begun = last_property + 1
+        properties = _UNSEEN.sub("", properties)
+        properties = "" if re.fullmatch(r"<(\w+:rPr)>(</\1>)|<\w+:rPr/>", properties) else properties
+        around, end = f"{start}>{properties}", f"</{start[1:]}>"
+        tag, space = f"{start[:-1]}t", "" if start == "<a:r" else ' xml:space="preserve"'
+        wrap = f"{around}{tag}{space}>", f"</{tag[1:]}>{end}"
+        while begun < last:
+            event = self.events[begun]
+            if event.kind == "start" and event.name == "t":
+                token = Token("text", "".join(each.raw for each in self.events[begun + 1 : event.end]), "", wrap)
+                note = token.raw.strip().isdigit() and _RAISED.search(properties)
+                yield Token("mark", token.whole) if note else token
+            elif event.kind == "start" and event.name == "noBreakHyphen":
+                yield Token("text", "\u2011", "", wrap)
+            elif event.kind == "start":
+                token = self.mark(begun)
+                name = attributes(event.raw).get("w:fldchartype", "") if event.name == "fldChar" else event.name
+                yield token._replace(raw=around + token.raw + end, name="fldChar" if name == "end" else name)
+            begun = max(begun, event.end) + 1
+
+
+class _Odf(Part):
+    """A part of an OpenDocument file, which names language and country apart, in this order."""
+
+    ours = False  # whether the language before is that of the document
+
+    def language(self, name: str, code: str) -> str:
+        """Returns what an attribute says that names a language or a country."""
+        target = self.reading.language or ""
+        if name == "language":
+            self.ours = code not in ("none", "zxx") and self.reading.relabelled(code) == target
+        language, _, country = target.partition("-")
+        return code if not self.ours else language if name == "language" else country[-2:].upper() or "none"
+
+
+class _Book(Part):
+    """The table of contents or the description of an e-book."""
+
+    def raw(self, number: int) -> str:
+        """Returns an event as it is written, of the element that names the language the new one."""
+        raw = super().raw(number)
+        named = number and self.events[number].kind == "text" and self.events[number - 1].name == "language"
+        return self.reading.relabelled(raw) if named and self.events[number - 1].kind == "start" else raw
+
+
+def _part(kind: type[Part], rules: Rules) -> _Read:
+    return lambda text, reading: kind(text, rules, reading).read()
+
+
+# What is read of each format: the names of members, and how. Comments of reviewers, masters and layouts stay.
+_MEMBERS: dict[str, dict[str, _Read]] = {
+    "docx": {
+        r"word/(document\d*|header\d*|footer\d*|footnotes|endnotes|styles)\.xml": _part(_Word, _WORD),
+        r"word/(diagrams/data\d*|charts/chart\d*)\.xml": _part(_Word, _WORD),
+    },
+    "pptx": {
+        r"ppt/(slides/slide|notesSlides/notesSlide|diagrams/data|diagrams/drawing|charts/chart)\d*\.xml": _part(
+            _Word, _WORD
+        ),
+    },
+    "odt": {r"(Object \d+/)?(content|styles)\.xml": _part(_Odf, _ODF)},
+    "odp": {
+        r"(Object \d+/)?content\.xml": _part(_Odf, _ODF),
+        r"styles\.xml": _part(_Odf, _ODF._replace(blocks=frozenset())),
+    },
+    "epub": {r".*\.x?html?": read_html, r".*\.(ncx|opf)": _part(_Book, _EPUB)},
+}
+
+
+def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
+    """Reads a document that is an archive, a kind of _MEMBERS.
+
+    Raises: UserError for what is no such archive, is locked by a password, or unpacks to more than the limit.
+    """
+    members: dict[str, list[str | Passage]] = {}
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(content))
+        wanted = {entry.filename: _reader(kind, entry.filename) for entry in archive.infolist()}
+        entries = [entry for entry in archive.infolist() if wanted[entry.filename]]
+        if not entries:
+            raise UserError("holds no text of this format: another program's archive, or another ending.")
+        size = sum(entry.file_size for entry in entries)
+        if size > reading.most:
+            raise UserError(f"unpacks to {size:,} bytes; the limit is {reading.most:,}.")
+        if any(entry.flag_bits & 1 for entry in entries):
+            raise UserError("is locked by a password. Save it without one.")
+        for entry in entries:
+            reading.check()
+            read, text = wanted[entry.filename], archive.read(entry).decode("utf-8-sig")
+            try:
+                members[entry.filename] = read(check_text(text), reading) if read else []
+            except UserError as error:
+                raise UserError(f"{entry.filename}: {error}") from error
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, OSError) as error:
+        raise UserError(f"cannot be read ({error}): not whole, of another format, or locked.") from error
+    return Document(members, reading, content, partial(_packed, archive, content))
+
+
+def _reader(kind: str, name: str) -> _Read | None:
+    return next((read for pattern, read in _MEMBERS[kind].items() if re.fullmatch(pattern, name)), None)
+
+
+def _packed(archive: zipfile.ZipFile, content: bytes, members: dict[str, str]) -> bytes:
+    """Returns an archive with new members in the places of old ones; the others keep each byte."""
+    written = io.BytesIO()
+    ends = dict(pairwise(sorted([*(entry.header_offset for entry in archive.infolist()), archive.start_dir])))
+    with zipfile.ZipFile(written, "w") as new:
+        new.comment = archive.comment
+        infos: dict[str, zipfile.ZipInfo] = {}
+        for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
+            info = copy(entry)
+            infos[entry.filename] = info
+            text = members.get(entry.filename)
+            if text is not None and text.encode() != archive.read(entry).removeprefix(b"\xef\xbb\xbf"):
+                info.flag_bits, info.extra = info.flag_bits & ~8, b""  # sizes stand before the content
+                new.writestr(info, text.encode())
+                continue
+            info.header_offset = written.tell()
+            written.write(content[entry.header_offset : ends[entry.header_offset]])
+            new.filelist.append(info)
+            new.NameToInfo[info.filename] = info
+            new.start_dir = written.tell()
+        new.filelist[:] = [infos[entry.filename] for entry in archive.infolist()]
+    return written.getvalue()
