@@ -184,7 +184,7 @@ def translate_file(
     Raises: UserError for one that cannot be read, and where the endings differ.
     """
     check_endings(path, output)
-    decoding = DecodingOptions.of({"split": "sentences", **options})
+    decoding = DecodingOptions(split="sentences").with_keywords(options)
     target = language_of(pipeline.name, decoding.target_language)
     document = read_file(path, Reading(language=target, fuzzy=fuzzy))
     written = translate_document(pipeline, document, decoding, lambda done: None)

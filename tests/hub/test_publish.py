@@ -263,6 +263,16 @@ def test_folder_check_names_what_must_not_go_out(published, tmp_path, name, cont
     assert name in str(error.value)
 
 
+def test_what_is_built_is_checked(trained_folder, tmp_path, monkeypatch):
+    def refuse(*folders):
+        raise UserError("must not go out")
+
+    monkeypatch.setattr("hf_mlnmt.hub.publish.check_folder", refuse)
+    with pytest.raises(UserError, match="must not go out"):
+        build_folder(trained_folder, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 def test_folder_check_refuses_links_and_missing_files(published, tmp_path):
     copy = shutil.copytree(published, tmp_path / "copy")
     (copy / "results.json").unlink()

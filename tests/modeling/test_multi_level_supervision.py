@@ -357,3 +357,14 @@ def test_search_with_what_the_encoder_gives_in_training(monkeypatch):
         found.append(model.eval().generate(ids, encoder_outputs=outputs, num_beams=3, max_new_tokens=8).tolist())
     found.append(model.generate(ids, num_beams=3, max_new_tokens=8).tolist())
     assert found[0] == found[1] == found[2]
+
+
+def test_auxiliary_decoders_go_on_from_the_cache_that_forward_returned():
+    model, batch = build(config(information_fusion=True)), Batch.draw(targets=(4, 4, 4, 4))
+    inputs = dict(batch.inputs)
+    target = inputs.pop("decoder_input_ids")
+    with torch.no_grad():
+        whole = model(**inputs, decoder_input_ids=target).logits
+        first = model(**inputs, decoder_input_ids=target[:, :2])
+        rest = model(**inputs, decoder_input_ids=target[:, 2:], past_key_values=first.past_key_values).logits
+    assert_same(rest, whole[:, 2:])

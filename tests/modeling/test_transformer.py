@@ -41,6 +41,13 @@ def test_the_loss_is_of_all_positions_also_where_few_logits_are_kept():
     assert_same(out.loss, model(**batch.training).loss)
 
 
+def test_a_cache_is_returned_unless_there_are_labels():
+    model, batch = build({}), Batch.draw()
+    assert model(**batch.training).past_key_values is None
+    assert model(**batch.training, use_cache=True).past_key_values is not None
+    assert model(**batch.inputs).past_key_values is not None
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_values_and_gradients_equal_the_reference(variant):
     model = build(VARIANTS[variant])

@@ -508,6 +508,7 @@ def test_requests_a_minute(batcher, monkeypatch):
     assert rate.wait(b"b") == 0
     now = 1.0
     assert rate.wait(b"a") == 0
+    assert rate.wait(b"a") == pytest.approx(1.0)  # one came back in that second
 
 
 def test_wrong_keys_count_as_requests(batcher):
