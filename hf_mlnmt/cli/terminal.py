@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,13 +79,28 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
 
 @contextmanager
 def progress_bars() -> Iterator[Callable[[str, int], Callable[[int], None]]]:
-    """Shows bars on stderr that are gone afterwards: (name, total) -> what moves the bar by a number."""
+    """Shows bars on stderr that are gone afterwards, without a terminal a line once a minute: (name, total) -> what
+    moves the bar by a number."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    console, told = Console(stderr=True), time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield lambda name, total: partial(bar.advance, bar.add_task(name, total=total))
+
+    def begin(name: str, total: int) -> Callable[[int], None]:
+        task = bar.add_task(name, total=total)
+
+        def move(number: int) -> None:
+            nonlocal told
+            bar.advance(task, number)
+            if not console.is_terminal and time.monotonic() - told > EVERY:
+                told = time.monotonic()
+                tell(f"{name}: {bar.tasks[task].completed:,.0f} of {total:,}")
+
+        return move
+
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield begin
 
 
 class LinesProgress(AbstractContextManager):

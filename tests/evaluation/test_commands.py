@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,6 +68,15 @@ def model(files: Path) -> Path:
     (files / "source.en").write_text("".join(f"{i}\n" for i in range(104)))
     (files / "run").mkdir()
     return files / "run"
+
+
+def test_without_a_terminal_a_line_says_how_far_scoring_is(files: Path, monkeypatch) -> None:
+    command = ["evaluate", "-i", files / "a.txt", "-r", files / "test.de", "-m", "TER", "--bootstrap", 0]
+    monkeypatch.setattr("hf_mlnmt.cli.terminal.EVERY", 0.0)
+    shown = CliRunner().invoke(app, [str(word) for word in command], catch_exceptions=False).stderr
+    assert re.search(r"TER.*: \d+ of 104", shown), shown
+    monkeypatch.setattr("hf_mlnmt.cli.terminal.EVERY", 60.0)
+    assert " of 104" not in CliRunner().invoke(app, [str(word) for word in command], catch_exceptions=False).stderr
 
 
 def test_evaluate_a_file(files: Path, systems, references, monkeypatch) -> None:
