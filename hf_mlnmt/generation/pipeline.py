@@ -163,9 +163,9 @@ class TranslationPipeline:
     def take(self, parts: Parts) -> None:
         """Takes these to translate with from now on."""
         self.parts = parts
-        self.search: Callable[..., list[list[Generated]]] = partial(generate, parts)
+        self.run_batch: Callable[..., list[list[Generated]]] = partial(generate, parts)
         if self.engine == "ctranslate2":
-            self.search = CTranslate2Search(parts, self.rounded, self.name or "the model")
+            self.run_batch = CTranslate2Search(parts, self.rounded, self.name or "the model")
 
     @property
     def model(self) -> Any:
@@ -339,14 +339,14 @@ class TranslationCall:
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
         self.pipeline, self.first_line, self.options, self.name = pipeline, first_line, options, pipeline.name
-        parts, self.engine = pipeline.parts, pipeline.search
+        parts, self.run_batch = pipeline.parts, pipeline.run_batch
         # A prefix of the caller's own stands in for the languages.
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)
         if has_modules(parts.model):
             pair = pair_of(parts.model, *languages, self.name)
             named = pair.config.source_languages[0], pair.config.target_languages[0]
             parts, languages = parts.of(*named)._replace(model=pair), (None, None)
-            self.engine = partial(generate, parts)
+            self.run_batch = partial(generate, parts)
         self.parts = parts
         way = direction(parts.model, parts.source, *languages, self.name)
         settings = parts.model.generation_config
@@ -523,9 +523,9 @@ class TranslationCall:
         if rules:
             others = options.generate.get("logits_processor", [])
             arguments["logits_processor"] = LogitsProcessorList([*others, *rules])
-        if abandoned is not None and not isinstance(self.engine, CTranslate2Search):
+        if abandoned is not None and not isinstance(self.run_batch, CTranslate2Search):
             arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), Abandon(abandoned)]
-        rows = self.engine([piece.ids for piece in inputs], arguments, self.skipped, options.in_lists)
+        rows = self.run_batch([piece.ids for piece in inputs], arguments, self.skipped, options.in_lists)
         for row, asked in zip(rows, terms or [], strict=terms is not None):
             met = [each for each in row if all(have(each.ids, phrases) for phrases in asked.values())]
             # The last one is repeated until there are n again; none is left if none has all terms.

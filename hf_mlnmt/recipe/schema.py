@@ -330,7 +330,7 @@ class Batches:
     """The size of batches: an optimizer step sees at most tokens x accumulate x processes."""
 
     tokens: int = key(
-        2048, "A batch's sentences times its longest sentence are at most so many.", Range(0, 10**7, above=True)
+        2048, "Most tokens of a batch, padding included: its sentences times the longest.", Range(0, 10**7, above=True)
     )
     side: Side = key("target", "The side whose tokens are counted; both counts the longer of the two.")
     accumulate: int = key(1, "Batches per optimizer step.", Range(0, 10**5, above=True))

@@ -1,13 +1,14 @@
 """Search: what generate() finds, for the models of this package; `run` decides how.
 
-generate() (modeling/generation.py) comes here twice. Options that were prepared before skip Transformers' preparation
-(prepare.py); the others come with what that hands to its own loops. `run` takes the first that knows what is asked:
+A call of generate() (modeling/generation.py) comes in by one of two doors. One with options that were prepared before
+skips Transformers' preparation (prepare.py); the first with some options, on any device, comes from that preparation,
+with what it hands to its own loops. `run` takes the first loop that knows what is asked:
 
 | loop | runs for |
 | --- | --- |
 | single.py, search.c | one sentence on a CPU, greedy or beams, with options seen before |
 | fixed.py | greedy, draws or beams on a device that Python runs ahead of (a GPU): steps of one shape |
-| loop.py | all choices of candidates: the reference, forty lines |
+| loop.py | all choices of candidates: the step that is repeated, the reference; a beam's step is in choices.py |
 | Transformers' | what `why_not` names; a debug line of this file's logger says what |
 
 The parts, each in one file for all loops:
@@ -15,7 +16,7 @@ The parts, each in one file for all loops:
 | part | file | face |
 | --- | --- | --- |
 | choices of candidates | choices.py; recombination.py, constraints.py, groups.py | `Choice`; of beams `candidates` |
-| hypotheses that go on, finished ones, reading off | hypotheses.py | `Beams`, `Chains`, `Record` |
+| hypotheses that go on, finished ones, reading off | hypotheses.py | `Hypotheses`, `Chains`, `Record` |
 | logits processors, ends, limits | rules.py | `Rules` |
 | a model's decoder, its state | decoder.py; decoders.py lists them | `begin`, `step`; `expand`, `reorder`, `select` |
 | a step from the weights, compiled code | steps.py, native.py, search.c | |
@@ -23,7 +24,7 @@ The parts, each in one file for all loops:
 What makes it fast:
 - the beams of a sentence are neighbouring positions of one sequence (cache.py): no copies of the source's keys
   and values, and none of the caches when beams change places;
-- sentences that have ended leave the batch, with their keys, values and padding;
+- sentences that have ended leave the batch, with their keys, values and padding (rules.py decides when);
 - one pass over the vocabulary: log-softmax, then the maxima of blocks, then the few best blocks;
 - tokens and parents are kept, not sequences; the sequences are read off at the end.
 """
@@ -37,7 +38,7 @@ from transformers.utils import ModelOutput, logging
 from hf_mlnmt.modeling.linear import runs_ahead
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search import fixed, loop
-from hf_mlnmt.search.choices import Beams, CheapDraws, Choice, Draws, Greedy
+from hf_mlnmt.search.choices import BeamSearch, CheapDraws, Choice, Draws, Greedy
 from hf_mlnmt.search.constraints import Constrained
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch
 from hf_mlnmt.search.decoders import decoder_of
@@ -59,11 +60,12 @@ def run(
         input_ids ... arguments: what generate() hands to its loop; arguments by keyword in `arguments`.
         text: sentences that are not encoded yet, of a call whose options were prepared before.
     """
+    # Transformers' preparation repeats every sentence `width` times; one copy is searched.
     copies = width = max(config.num_beams, config.num_return_sequences)
     if text is not None:
         if (found := text.translate_one(model)) is not None:
             return found
-        copies, (input_ids, arguments) = 1, text.encode(model, arguments)
+        copies, (input_ids, arguments) = 1, text.encode(model, arguments)  # each sentence is there once
     if reason := why_not(model, criteria, config, arguments):
         logger.debug("generate(): Transformers' own loop, because of %s", reason)
         return None
@@ -87,7 +89,7 @@ def choice_of(rules: Rules, config: Any) -> type[Choice]:
         return drawn if config.do_sample else Greedy
     if getattr(config, "groups", None) is not None:
         return Grouped
-    return Beams if getattr(config, "recombine", None) is None else Recombined
+    return BeamSearch if getattr(config, "recombine", None) is None else Recombined
 
 
 def why_not(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -> str | None:

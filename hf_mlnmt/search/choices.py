@@ -4,14 +4,18 @@
 | --- | --- |
 | Greedy | the best token of each hypothesis |
 | Draws, CheapDraws | a token drawn for each hypothesis |
-| Beams | the best hypotheses of each sentence |
+| BeamSearch | the best hypotheses of each sentence |
 | Recombined (recombination.py) | the same, where beams that share their last k tokens are joined |
 | Constrained (constraints.py) | the best that have given phrases in them |
 | Grouped (groups.py) | the best of groups that differ from each other |
 
-The face that the loop sees is `Choice`. What makes beam searches differ is narrower: `candidates` (of scores, the sums
-of the beams that go on, and the tokens so far: sums, beams and tokens, the best first), `go_on` (which of these that
-are not the last of theirs), what a beam carries (`follow`, `keep`), and what no sum will be more than (`highest`).
+The face that the loop sees is `Choice`. A step of `BeamSearch`, which others change at the methods in brackets:
+
+1. The candidates are the best of running sum + log P over the beams of a sentence: 2 x width of them, since at most
+   `width` can end (`candidates`).
+2. Of the first `width` those that end their hypothesis are finished, scored by sum / length^penalty (`finish`).
+3. The best `width` that do not end are the next beams (`go_on`); what a beam carries follows them (`follow`, `keep`).
+4. A sentence is closed when no sum that is still possible (`highest`) can better its finished hypotheses (`close`).
 """
 
 from __future__ import annotations
@@ -129,7 +133,7 @@ class CheapDraws(Draws):
         return torch.searchsorted(cumulated, below, right=True).squeeze(-1)
 
 
-class Beams:
+class BeamSearch:
     """The best `num_return_sequences` hypotheses of each sentence, by beam search."""
 
     counts_impossible = True  # as Transformers: a beam that never began can be among the finished ones
@@ -139,9 +143,9 @@ class Beams:
         self.beams = self.begin(len(prompt), prompt.device)
         self.record, self.prompt = Record(prompt, batch.width, config), prompt.shape[1]
 
-    def begin(self, sentences: int, device: Any) -> hypotheses.Beams:
+    def begin(self, sentences: int, device: Any) -> hypotheses.Hypotheses:
         """Returns the hypotheses of so many sentences."""
-        return hypotheses.Beams(sentences, self.batch.width, self.config.early_stopping is True, device)
+        return hypotheses.Hypotheses(sentences, self.batch.width, self.config.early_stopping is True, device)
 
     def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
         """Finds candidates by scores (sentences, width or 1, vocabulary) and the beams' sums (sentences, width)."""

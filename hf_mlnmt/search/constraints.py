@@ -14,7 +14,7 @@ A step, over all sentences together:
 2. A candidate that would end a hypothesis before all constraints are met is none.
 3. The candidates of each bank are ranked by score, and beams are given to the best of every bank, then to the second
    best, and so on, the fullest bank first: a bank that has too few leaves its beams to the others.
-4. Those of the chosen that end are finished hypotheses, as in `Beams`; the next beams are the others in that
+4. Those of the chosen that end are finished hypotheses, as in `BeamSearch`; the next beams are the others in that
    order.
 
 A sentence without constraints has one bank, and step 3 is the order of the scores: it is searched as ever. The search
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.search.choices import Beams, Candidates, best_continuations, log_softmax
+from hf_mlnmt.search.choices import BeamSearch, Candidates, best_continuations, log_softmax
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE, is_possible
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.rules import Phrase, Rules
@@ -144,7 +144,7 @@ def allocated(sums: Tensor, banks: Tensor) -> Tensor:
     return by_score.gather(1, by_bank.gather(1, ranks.argsort(dim=1, stable=True)))
 
 
-class Constrained(Beams):
+class Constrained(BeamSearch):
     """Beam search for hypotheses that meet their sentence's constraints; a beam carries a node and what it has met.
 
     Raises: UserError for one beam, or recombination, or another number of sentences.

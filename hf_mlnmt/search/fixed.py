@@ -38,7 +38,7 @@ from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search import hypotheses
 from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer
-from hf_mlnmt.search.choices import BLOCK, Beams, CheapDraws, Choice, Draws, Greedy
+from hf_mlnmt.search.choices import BLOCK, BeamSearch, CheapDraws, Choice, Draws, Greedy
 from hf_mlnmt.search.decoder import SourceBatch, fitted
 from hf_mlnmt.search.hypotheses import Chains, Record, divisors, pad_token_of
 from hf_mlnmt.search.lstm import LSTMDecoder
@@ -48,7 +48,7 @@ from hf_mlnmt.search.transformer import TransformerDecoder
 
 logger = logging.get_logger(__name__)
 
-KNOWN = (Greedy, Draws, CheapDraws, Beams)  # choices of candidates
+KNOWN = (Greedy, Draws, CheapDraws, BeamSearch)  # choices of candidates
 LATE = 3  # steps after which Python reads how many sentences are open
 FEWEST_STEPS = 32  # that there are slots for
 KEPT = 8  # sizes of a model whose tensors and graphs are kept, the latest ones
@@ -401,7 +401,7 @@ class Stage:
         self.table = torch.zeros(size.steps + 1, *shape, **long)  # tokens, or with beams numbers without the steps
         self.found: Any = Chains(*shape, torch.zeros((), **long) + pad_token_of(config, device), device)
         if self.num_beams:
-            self.found = hypotheses.Beams(*shape, config.early_stopping is True, device)
+            self.found = hypotheses.Hypotheses(*shape, config.early_stopping is True, device)
         self.left = torch.zeros(1, **long)
         self.ends = torch.tensor([end for end in rules.ends if end < self.vocabulary], **long)
         self.padded = bool(rules.ends)
@@ -494,7 +494,7 @@ class Stage:
         return sums, places.gather(1, chosen)
 
     def choose_beams(self, scores: Tensor) -> None:
-        """Computes `Beams.step`."""
+        """Computes `BeamSearch.step`."""
         log_probs = scores if self.normalized else torch.log_softmax(scores, -1)
         sums, numbers = self.candidates(self.process(log_probs))
         last, beams = self.are_last(numbers % self.columns), self.num_beams

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.search import hypotheses
-from hf_mlnmt.search.choices import Beams, Candidates, best_continuations, log_softmax
+from hf_mlnmt.search.choices import BeamSearch, Candidates, best_continuations, log_softmax
 
 
-class Grouped(Beams):
+class Grouped(BeamSearch):
     """Beam search in `num_beam_groups` groups; beams carry nothing."""
 
-    def begin(self, sentences: int, device: Any) -> hypotheses.Beams:
+    def begin(self, sentences: int, device: Any) -> hypotheses.Hypotheses:
         self.groups = self.config.groups
         self.size = self.batch.width // self.groups
-        return hypotheses.Beams(sentences * self.groups, self.size, self.config.early_stopping is True, device)
+        return hypotheses.Hypotheses(sentences * self.groups, self.size, self.config.early_stopping is True, device)
 
     def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
         log_probs = scores if self.batch.decoder.normalized else log_softmax(scores)

@@ -2,7 +2,7 @@
 
 | class | what it holds |
 | --- | --- |
-| Beams | the beams that go on and the finished hypotheses of every sentence |
+| Hypotheses | the beams that go on and the finished hypotheses of every sentence |
 | Chains | hypotheses that do not meet: of greedy search and of draws |
 | Record | what was chosen at each step, for the whole batch: sequences are read off at the end |
 
@@ -41,7 +41,7 @@ def onward(sums: Tensor, last: Tensor, count: int, out: Any = None) -> Any:
     return torch.topk(torch.add(sums, last, alpha=IMPOSSIBLE), count, out=out)
 
 
-class Beams:
+class Hypotheses:
     """The hypotheses of each sentence: (sentences, beams) each.
 
     running: sums of the beams that go on. best: scores of the finished ones, the best first, minus infinity where there
@@ -101,12 +101,12 @@ class Chains:
         self.begin(sentences)
 
     def begin(self, real: int) -> None:
-        """Begins anew, as `Beams.begin`."""
+        """Begins anew, as `Hypotheses.begin`."""
         self.going.fill_(True)[real:] = False
         self.open.fill_(True)[real:] = False
 
     def move_to(self, other: Any, rows: Tensor, real: int) -> None:
-        """Hands these sentences over, as `Beams.move_to`."""
+        """Hands these sentences over, as `Hypotheses.move_to`."""
         other.begin(real)
         other.going[:real] = self.going[rows[:real]]
 
@@ -124,8 +124,8 @@ class Chains:
 class Record:
     """The tokens chosen in each step, of all sentences of a batch, and their finished hypotheses.
 
-    steps: the sentences' numbers (here,), tokens and parents (here, width) of each. best, last: as in `Beams`, of all
-    sentences; a candidate's number is (step x width + the beam it comes from) x columns + its token.
+    steps: the sentences' numbers (here,), tokens and parents (here, width) of each. best, last: as in `Hypotheses`, of
+    all sentences; a candidate's number is (step x width + the beam it comes from) x columns + its token.
     """
 
     def __init__(self, prompt: Tensor, width: int, config: Any):

@@ -3,8 +3,8 @@
 generate() comes through here by itself (`generate`): the first call with some options goes through Transformers'
 preparation, and what the loop is handed at its end (config, logits processors, stopping criteria) is kept. Later calls
 with the same options begin at the encoder; one sentence without padding is translated in compiled code (single.py).
-Options are the same if they are plain values that are equal; with any other value (a processor, a streamer, a tensor)
-Transformers have the word at every call.
+Options are the same if they are plain values, or frozen dataclasses as LengthPenalty, that are equal; with any other
+value (a processor, a streamer, a tensor) every call goes through Transformers' preparation.
 
 Every call asks whether what was kept still holds: the options, the generation configs and the model's config by value;
 and for one sentence the model, by identity: its modules and their attributes, hooks, place and version of the weights,

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_mlnmt.search.choices import Beams, Candidates
+from hf_mlnmt.search.choices import BeamSearch, Candidates
 from hf_mlnmt.search.decoder import gather_beams
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE, is_possible
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.rules import Rules
 
 
-class Recombined(Beams):
+class Recombined(BeamSearch):
     """Beam search that joins beams before each step; each carries its last k tokens, and the sum of its path alone."""
 
     counts_impossible = False

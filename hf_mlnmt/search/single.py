@@ -23,7 +23,7 @@ from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.positions import Positions
 from hf_mlnmt.modeling.transformer import Encoder
 from hf_mlnmt.search.cache import BeamCache, whole_blocks
-from hf_mlnmt.search.choices import Beams, Choice, Greedy
+from hf_mlnmt.search.choices import BeamSearch, Choice, Greedy
 from hf_mlnmt.search.decoder import SourceBatch, read_source
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE, read_off, sampled
 from hf_mlnmt.search.int8 import Int8Linear, compiled
@@ -42,7 +42,7 @@ from hf_mlnmt.search.rules import Change, Rules
 from hf_mlnmt.search.steps import ByRows, DecoderStep
 from hf_mlnmt.search.transformer import PRUNE_FROM
 
-KNOWN = (Greedy, Beams)  # choices of candidates
+KNOWN = (Greedy, BeamSearch)  # choices of candidates
 LATE, EARLY, NEVER = range(3)  # early_stopping False, True and "never", as in search.c
 NUMBERS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever PyTorch's defaults are
 WHOLE: dict[str, Any] = {"dtype": torch.long, "device": "cpu"}

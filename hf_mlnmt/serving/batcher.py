@@ -6,8 +6,9 @@ same options wait in one line, and a worker thread takes batches of a token budg
 - An idle worker begins at once with what is there. Only where the batch before it served several requests does
   it wait for as many, at most `max_wait`: clients that were answered together ask together again.
 - A long text does not hold up a short one. Turns are counted in tokens served (start-time fair queueing, Goyal, Vin and
-  Cheng 1997): a request begins at what every request that waited has got by then, and each of its pieces comes as much
-  later as its pieces before have tokens. Of one request a batch has no more than is translated in about half a second.
+  Cheng 1997): a piece's turn is the tokens that each waiting request had been served when its own came, plus the tokens
+  of its request's pieces before it; the smallest goes first. Of one request a batch has no more than is translated in
+  about half a second.
 - What nobody waits for any more leaves the line; a batch in which nobody is left ends at its next step.
 - A worker that ends is started once more; after that the batcher is not `healthy`.
 - A batch that fails is halved and tried again, until the piece that cannot be translated is alone; its request fails.
@@ -168,7 +169,7 @@ class Batcher:
         self._numbers = count()
         self._changed = threading.Condition()
         self._together = 1  # requests that the last batch served
-        self._served = 0.0  # tokens that a request has got which has always waited
+        self._served = 0.0  # tokens that each request that waits has been served
         self._tokens_a_second = 0.0  # mean
         self._closing = False
         self.healthy = True  # the worker works; it is False when it has ended though it was started once more

@@ -1,4 +1,7 @@
-"""Objectives: the batch that is built, and the sum of losses over it. They know no Trainer and no device, and compose.
+"""Objectives: the batch that is built, and the sum of losses over it. They know no Trainer and no device.
+
+Which task has the next batch: tasks.py. How the losses of several tasks add up: trainer.py (`compute_loss`), a batch
+after the other.
 
 Reference: thesis on monolingual data, section 4.2, of the objectives on text of one language.
 
@@ -12,8 +15,8 @@ Reference: thesis on monolingual data, section 4.2, of the objectives on text of
 | fusion-... | those of fused models | | | fusion_objectives.py |
 
 A loss is a sum over predicted positions, divided by the predicted positions of the step; of Translation it is the
-label-smoothed cross-entropy, plus whatever the model adds by itself. The projection W_proj of the encoder's two is of
-the objective (`head`), unless the model has one (encoder_models.py).
+label-smoothed cross-entropy, plus what the model adds by itself (`supervise` in modeling/transformer.py). The
+projection W_proj of the encoder's two is of the objective (`head`), unless the model has one (encoder_models.py).
 
 tau (`Distortion`) hides, replaces or only marks tokens that are to be predicted, after Devlin et al. 2019, "BERT",
 section 3.1. Each token is distorted with probability 0.15, independently of the others. Of the distorted ones 0.8

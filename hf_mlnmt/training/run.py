@@ -7,14 +7,14 @@ folder, from which a later start goes on.
 | --- | --- | --- |
 | `check` | the recipe, and the recipe of the last start | recipe.yaml |
 | `prepare` | the corpora | tokenizer/, data/ |
-| `build` | tokenizers, encoded data | nothing: the model, its tasks, the trainer |
+| `build` | tokenizers, encoded data | no file; the model, its tasks and the trainer come back |
 | `last_checkpoint`, `train` | the trainer | checkpoints/, metrics.jsonl, curves.png |
 | `average` | the checkpoints | best/, average/: model folders |
 | `score` | both models, the test sets | translations/, results.json |
 
-preparation.py makes the parts, trainer.py trains, checkpoints.py averages, folder.py says which changes are allowed;
-hub/publish.py publishes what is left. A recipe with `rounds` is several trainings, one after the other, that translate
-for one another (`train_in_rounds`; rounds.py).
+preflight.py checks, preparation.py makes the parts, trainer.py trains, checkpoints.py averages, evaluation/scores.py
+scores, folder.py says which changes are allowed; hub/publish.py publishes what is left. A recipe with `rounds` is
+several trainings, one after the other, that translate for one another (`train_in_rounds`; rounds.py).
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ def test_links_are_those_of_the_weights_word_by_word(ours, foreign, family):
     options = {**FAMILIES.get(family, {}), "num_beams": 2, "num_return_sequences": 2, "max_new_tokens": 10}
     options["no_repeat_ngram_size"] = 1  # random weights repeat one word for ever
     translations = pipeline(texts, alignments=True, **options)
-    search, calls = pipeline.search, []
-    pipeline.search = lambda *asked: calls.append((*asked, search(*asked))) or calls[-1][-1]
+    search, calls = pipeline.run_batch, []
+    pipeline.run_batch = lambda *asked: calls.append((*asked, search(*asked))) or calls[-1][-1]
     links = []
     for text, hypotheses in zip(texts, translations):
         pipeline([text], **options)

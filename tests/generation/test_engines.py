@@ -136,7 +136,7 @@ def test_what_the_engine_does_not_know_is_refused(folders, reason):
     theirs = pipeline(folders("baseline"), "ctranslate2")
     with pytest.raises(UserError, match=re.escape(f"engine 'ctranslate2' cannot do {reason}")):
         theirs(TEXTS[:3], **REASONS[reason])
-    assert "translator" not in vars(theirs.search), "nothing was converted for it"
+    assert "translator" not in vars(theirs.run_batch), "nothing was converted for it"
 
 
 def test_limits_beyond_the_positions_and_starts_of_their_own_are_not_the_engines(folders):
@@ -158,7 +158,7 @@ def test_forbidden_tokens(folders):
     options = {"num_beams": 3, "early_stopping": True, "renormalize_logits": True}
     before = ours(TEXTS, **options)
     sources = ours.parts.source(SENTENCES[:9])["input_ids"]
-    found = ours.search(sources, {"num_beams": 3, "num_return_sequences": 1}, 0, False)
+    found = ours.run_batch(sources, {"num_beams": 3, "num_return_sequences": 1}, 0, False)
     ids = [index for row in found for index in row[0].ids if index != ours.model.config.eos_token_id]
     options["bad_words_ids"] = [[index] for index in sorted(set(ids), key=ids.count)[-3:]]
     expected = ours(TEXTS, **options)
@@ -208,7 +208,7 @@ def test_multi_level_supervision_goes_as_its_main_decoder(tmp_path):
 def test_which_engine(folders, monkeypatch):
     with pytest.raises(UserError, match=r"engine 'ctranslate': unknown.*did you mean 'ctranslate2'"):
         pipeline(folders("baseline"), "ctranslate")
-    search = TranslationPipeline.from_pretrained(folders("baseline"), "cpu").search
+    search = TranslationPipeline.from_pretrained(folders("baseline"), "cpu").run_batch
     assert not isinstance(search, CTranslate2Search)
     monkeypatch.setattr("hf_mlnmt.generation.pipeline.installed", lambda: False)
     with pytest.raises(UserError, match=r"hf-mlnmt\[export\]"):

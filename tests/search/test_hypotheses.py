@@ -6,14 +6,14 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from hf_mlnmt.search.hypotheses import Beams, Chains, Record, onward
+from hf_mlnmt.search.hypotheses import Chains, Hypotheses, Record, onward
 
 CPU = torch.device("cpu")
 
 
 def filled(early=False):
     """Two sentences of two beams; the first has two finished hypotheses, the second one."""
-    beams = Beams(2, 2, early, CPU)
+    beams = Hypotheses(2, 2, early, CPU)
     over = torch.tensor([[True, True], [True, False]])
     beams.finish(torch.tensor([[-2.0, -4.0], [-2.0, -3.0]]), torch.tensor([[7, 8], [9, 6]]), over, 2.0)
     return beams
@@ -43,7 +43,7 @@ def test_what_is_closed_stays_as_it_is():
 
 
 def test_they_move_to_another_size_and_rows_that_fill_it_are_closed():
-    beams, other = filled(), Beams(3, 2, False, CPU)
+    beams, other = filled(), Hypotheses(3, 2, False, CPU)
     beams.move_to(other, torch.tensor([1, 0, 0]), 2)
     assert other.open.tolist() == [True, True, False]
     assert other.best.tolist() == [[-1.0, -torch.inf], [-1.0, -2.0], [-1.0, -2.0]]
