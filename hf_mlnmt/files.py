@@ -226,7 +226,7 @@ def _unpacked(path: Path) -> bytes:
 
 
 Form = Any
-"""What a JSON value is to be: a type (float: any finite number, int: a whole one), None, False, or a tuple of forms
+"""The form of a JSON value: a type (float: any finite number, int: a whole one), None, False, or a tuple of forms
 of which one fits; [form] for a list, [form, form] for one of two; for an object {"key": form, "key?": form of a key
 that may lack, ...: form of all others}."""
 _WORDS: dict[Any, str] = {

@@ -65,7 +65,7 @@ from hf_mlnmt.modeling.sentence_embedding import pooled_states
 Part = Literal["train", "dev", "test"]
 PARTS: tuple[Part, ...] = get_args(Part)
 SIZES: tuple[int, int, int] = (100_000, 10_000, 10_000)
-"""Of the parts, as in the papers; with less text eight, one and one tenth of it."""
+"""Sizes of the parts, as in the papers; with less text eight, one and one tenth of it."""
 _WORD = re.compile(r"[^\W\d_]+")
 _FREQUENT = 100  # words that say too little: left out of word content
 _FEWEST = 20  # sentences that a word of word content must be in

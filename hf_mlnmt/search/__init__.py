@@ -38,7 +38,7 @@ from transformers.utils import ModelOutput, logging
 from hf_mlnmt.modeling.linear import runs_ahead
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search import fixed, loop
-from hf_mlnmt.search.choices import BeamSearch, CheapDraws, Choice, Draws, Greedy
+from hf_mlnmt.search.choices import BeamSearch, Choice, Draws, DrawsByRow, Greedy
 from hf_mlnmt.search.constraints import Constrained
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch
 from hf_mlnmt.search.decoders import decoder_of
@@ -85,7 +85,7 @@ def choice_of(rules: Rules, config: Any) -> type[Choice]:
     if rules.constraints is not None:
         return Constrained
     if config.num_beams == 1:
-        drawn = CheapDraws if getattr(config, "draws", None) == "row" else Draws
+        drawn = DrawsByRow if getattr(config, "draws", None) == "row" else Draws
         return drawn if config.do_sample else Greedy
     if getattr(config, "groups", None) is not None:
         return Grouped

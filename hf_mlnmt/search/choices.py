@@ -3,7 +3,7 @@
 | class | finds |
 | --- | --- |
 | Greedy | the best token of each hypothesis |
-| Draws, CheapDraws | a token drawn for each hypothesis |
+| Draws, DrawsByRow | a token drawn for each hypothesis |
 | BeamSearch | the best hypotheses of each sentence |
 | Recombined (recombination.py) | the same, where beams that share their last k tokens are joined |
 | Constrained (constraints.py) | the best that have given phrases in them |
@@ -115,8 +115,8 @@ class Draws(Greedy):
         return self.pick(scores, noise.view(self.batch.count, scores.shape[1], -1)[self.batch.ids])
 
 
-class CheapDraws(Draws):
-    """The same by the inverse of the cumulated probabilities: one number for each hypothesis, so other draws."""
+class DrawsByRow(Draws):
+    """Draws by the inverse of the cumulated probabilities (draws="row"): one number a hypothesis, so other draws."""
 
     each_word = False
 

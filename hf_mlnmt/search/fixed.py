@@ -38,7 +38,7 @@ from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search import hypotheses
 from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer
-from hf_mlnmt.search.choices import BLOCK, BeamSearch, CheapDraws, Choice, Draws, Greedy
+from hf_mlnmt.search.choices import BLOCK, BeamSearch, Choice, Draws, DrawsByRow, Greedy
 from hf_mlnmt.search.decoder import SourceBatch, fitted
 from hf_mlnmt.search.hypotheses import Chains, Record, divisors, pad_token_of
 from hf_mlnmt.search.lstm import LSTMDecoder
@@ -48,7 +48,7 @@ from hf_mlnmt.search.transformer import TransformerDecoder
 
 logger = logging.get_logger(__name__)
 
-KNOWN = (Greedy, Draws, CheapDraws, BeamSearch)  # choices of candidates
+KNOWN = (Greedy, Draws, DrawsByRow, BeamSearch)  # choices of candidates
 LATE = 3  # steps after which Python reads how many sentences are open
 FEWEST_STEPS = 32  # that there are slots for
 KEPT = 8  # sizes of a model whose tensors and graphs are kept, the latest ones

@@ -25,7 +25,7 @@ from transformers.generation.logits_process import LogitsProcessor
 
 from hf_mlnmt import TransformerForConditionalGeneration, config_for, search
 from hf_mlnmt.modeling.releases import CACHE
-from hf_mlnmt.search.choices import CheapDraws, Draws, best_continuations, best_tokens
+from hf_mlnmt.search.choices import Draws, DrawsByRow, best_continuations, best_tokens
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.rules import Rules
 
@@ -283,7 +283,7 @@ def test_cheap_draws_where_sentences_leave_and_at_the_ends_of_the_numbers(monkey
     for number, token in ((0.0, 1), (1.0, 3)):  # the first and the last that is possible, also where 1 - 2^-24 is 1
         monkeypatch.setattr(torch, "rand", lambda *shape, number=number, **given: torch.full(shape, number))
         rows = torch.tensor([[-torch.inf, 1.0, 0.3, 2.0, -torch.inf]]).view(1, 1, 5)
-        assert CheapDraws.pick(rows, CheapDraws.noise(1, 5, None).view(1, 1, 1)).item() == token
+        assert DrawsByRow.pick(rows, DrawsByRow.noise(1, 5, None).view(1, 1, 1)).item() == token
 
 
 @pytest.mark.parametrize(
