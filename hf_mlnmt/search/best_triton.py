@@ -146,12 +146,13 @@ def _ordered(values, ranks, places):
 
 @kernel
 def _beams_kernel(
-    keys, highest, totals, running, best, last, open_, is_end, divisors, step, first_candidate, table, tokens, origins,
-    vocabulary, parts, distinct,
+    keys, highest, totals, forced, running, best, last, open_, is_end, divisors, step, first_candidate, table, tokens,
+    origins, vocabulary, parts, distinct,
     width: tl.constexpr, count: tl.constexpr, lanes: tl.constexpr, wide: tl.constexpr, entries: tl.constexpr,
-    normalized: tl.constexpr, early: tl.constexpr,
+    kind: tl.constexpr, normalized: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
     sentence = tl.program_id(0).to(tl.int64)
+    now = tl.load(step)
     beam = tl.arange(0, lanes)
     real = beam < width
     row = sentence * distinct + tl.minimum(beam, distinct - 1)
@@ -167,6 +168,8 @@ def _beams_kernel(
         total = tl.sum(tl.load(totals + part, mask=is_part, other=0.0) * tl.exp(tops - zero[:, None]), 1)
         log_sum = tl.where(total > 0, zero + tl.log(total), 0.0)
         log_sum = tl.where(total == total, log_sum, total)
+        if kind % 2 == 1:
+            log_sum = tl.where(tl.load(forced + now), 0.0, log_sum)  # the table's row is log P then
 
     # The best candidates, as `Stage.candidates` orders them.
     slots = tl.arange(0, wide)
@@ -193,7 +196,6 @@ def _beams_kernel(
     over = tl.load(is_end + number % vocabulary, mask=is_candidate, other=0) != 0
 
     # `Hypotheses.finish`
-    now = tl.load(step)
     is_open = tl.load(open_ + sentence) != 0
     old = tl.load(best + mine, mask=real, other=float("-inf"))
     old_last = tl.load(last + mine, mask=real, other=-1)
@@ -278,10 +280,16 @@ def _tokens_kernel(
 
 
 class Read(NamedTuple):
-    """The arguments that kernels have in common, and those that `_read_kernel` has filled."""
+    """The arguments that kernels have in common, and the tensors that `_read_kernel` has filled.
 
-    logits: tuple[Any, ...]  # with the row's stride, the table of changes, step and temperature
-    found: tuple[Tensor, Tensor, Tensor]  # highest, totals (rows, parts); keys (rows, parts, count)
+    highest, totals: (rows, parts). keys: (rows, parts, count).
+    """
+
+    logits: tuple[Any, ...]  # what there is to be read, with the changes to it
+    forced: Tensor
+    highest: Tensor
+    totals: Tensor
+    keys: Tensor
     sizes: tuple[int, int, int]  # vocabulary, tiles, tiles of a part
     parts: int
     kind: int
@@ -304,7 +312,7 @@ def read(stage: Any, scores: Tensor, count: int, summed: bool) -> Read:
     _read_kernel[(rows, parts)](
         *given, highest, totals, keys, vocabulary, tiles, chunk, kind, stage.draws, summed, count, wide
     )
-    return Read(given, (highest, totals, keys), (vocabulary, tiles, chunk), parts, kind)
+    return Read(given, changes[2], highest, totals, keys, (vocabulary, tiles, chunk), parts, kind)
 
 
 def choose_beams(stage: Any, scores: Tensor) -> None:
@@ -312,10 +320,10 @@ def choose_beams(stage: Any, scores: Tensor) -> None:
     (sentences, width), count, found = stage.tokens.shape, stage.count, stage.found
     done, lanes = read(stage, scores, count, not stage.normalized), power_of_2(width)
     _beams_kernel[(sentences,)](
-        *(done.found[2], *done.found[:2]), found.running, found.best, found.last, found.open, stage.is_end,
-        stage.divisors, stage.clock.step, stage.clock.first_candidate, stage.table, stage.tokens, stage.origins,
-        stage.vocabulary, done.parts, scores.shape[1], width, count, lanes, power_of_2(count), 512 // lanes,
-        stage.normalized, found.early, num_warps=2,
+        done.keys, done.highest, done.totals, done.forced, found.running, found.best, found.last, found.open,
+        stage.is_end, stage.divisors, stage.clock.step, stage.clock.first_candidate, stage.table, stage.tokens,
+        stage.origins, stage.vocabulary, done.parts, scores.shape[1], width, count, lanes, power_of_2(count),
+        512 // lanes, done.kind, stage.normalized, found.early, num_warps=2,
     )  # fmt: skip
 
 
@@ -324,7 +332,7 @@ def choose_tokens(stage: Any, scores: Tensor) -> None:
     (sentences, width), found = stage.tokens.shape, stage.found
     done = read(stage, scores, 0 if stage.draws else 1, stage.draws)
     _tokens_kernel[(sentences * width,)](
-        *done.logits, *done.found, stage.noise, found.pad_token, found.going, stage.is_end, stage.tokens, stage.table,
+        *done.logits, done.highest, done.totals, done.keys, stage.noise, found.pad_token, found.going, stage.is_end, stage.tokens, stage.table,
         *done.sizes, done.parts, scores.shape[1], width, done.kind, stage.draws, stage.padded,
     )  # fmt: skip
     if width > 1:
