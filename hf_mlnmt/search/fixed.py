@@ -29,10 +29,12 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import TemperatureLogitsWarper
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 from transformers.utils import logging
 
+from hf_mlnmt import products
 from hf_mlnmt.kept_weights import changes_of
 from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
 from hf_mlnmt.modeling.rnn_layers import additive_mask
@@ -347,6 +349,7 @@ class LengthTable:
         self.rows = torch.zeros(2 * len(changes) + 1, vocabulary, device=device)
         self.row_of = torch.zeros(steps, dtype=torch.long, device=device)
         self.forced = torch.zeros(steps, dtype=torch.bool, device=device)
+        self.touched: Any = None  # of each row, the tiles of the vocabulary in which it changes something
         self.written: Any = None
 
     def limit(self, changes: list[Change], prompt: int) -> None:
@@ -368,6 +371,15 @@ class LengthTable:
         fill(self.row_of, [numbers[state] for state in states])
         acting = [[c.forced for c, acts in zip(changes, state) if acts] for state in states]
         fill(self.forced, [any(forced) for forced in acting])
+        if self.touched is not None:
+            missing = -self.rows.shape[1] % self.tile
+            tiles = nn.functional.pad(self.rows, (0, missing)).unflatten(1, (-1, self.tile))
+            torch.any(tiles, 2, out=self.touched)
+
+    def mark_tiles(self, tile: int) -> None:
+        """Lets kernels that read the vocabulary in such tiles read no row where it changes nothing."""
+        self.tile, (rows, vocabulary) = tile, self.rows.shape
+        self.touched = self.forced.new_zeros(rows, -(-vocabulary // tile))
 
     def __call__(self, scores: Tensor, step: Tensor) -> Tensor:
         row = self.rows.index_select(0, self.row_of.index_select(0, step))
@@ -390,7 +402,18 @@ class Stage:
         self.num_beams = config.num_beams if config.num_beams > 1 else 0
         self.vocabulary = decoder.model.config.target_vocab_size
         self.count = rules.candidates(self.num_beams)
-        self.in_blocks = self.vocabulary // BLOCK * self.num_beams >= 4 * self.count > 0
+        assert rules.by_length is not None
+        self.processors = [
+            part if type(part) in OF_SCORES else LengthTable(part, size.steps + 1, self.vocabulary, device)
+            for part in grouped(rules.by_length)
+        ]
+        self.table_of_changes: Any = None
+        self.temperature = 1.0
+        self.kernels = kernels_for(decoder.model, self.num_beams, self.count)
+        if self.kernels is not None and not self.leave_processing(self.kernels.TILE):
+            self.kernels = None
+        blocks = self.vocabulary // BLOCK * self.num_beams
+        self.in_blocks = self.kernels is None and blocks >= 4 * self.count > 0
         self.columns = -(-self.vocabulary // BLOCK) * BLOCK if self.in_blocks else self.vocabulary
         self.span = size.width * self.columns
         self.clock = Clock(size.width, self.span, device)
@@ -407,6 +430,7 @@ class Stage:
         self.padded = bool(rules.ends)
         self.is_end = torch.zeros(self.columns, dtype=torch.bool, device=device)
         self.rows = torch.arange(size.sentences, **long).view(-1, 1) * size.width  # the first of each sentence
+        self.origins = torch.zeros(shape, **long)  # of each beam, as such a row
         self.block = torch.arange(BLOCK, **long)
         blank = (*shape, self.columns) if self.in_blocks else (0,)
         self.sums = torch.full(blank, -torch.inf, device=device)  # in whole blocks
@@ -415,15 +439,20 @@ class Stage:
         )
         self.divisors = torch.zeros(size.steps + 1, 2, device=device)  # of what ends, of what goes on
         self.written: Any = None
-        assert rules.by_length is not None
-        self.processors = [
-            part if type(part) in OF_SCORES else LengthTable(part, size.steps + 1, self.vocabulary, device)
-            for part in grouped(rules.by_length)
-        ]
         self.graph: Any = None
         self.decoder: Any = decoder  # for one search
         self.runs = 0
         self.arrivals: list[Any] = []
+
+    def leave_processing(self, tile: int) -> bool:
+        """Tells whether kernels can do what the processors do, changes and a temperature, and lets them if so."""
+        rest = list(self.processors)
+        if rest and isinstance(rest[0], LengthTable):
+            self.table_of_changes = rest.pop(0)
+            self.table_of_changes.mark_tiles(tile)
+        if rest and self.choice is DrawsByRow and type(rest[0]) is TemperatureLogitsWarper:
+            self.temperature = rest.pop(0).temperature
+        return not rest and self.choice is not Draws
 
     def bytes(self) -> int:
         """Counts the large tensors; those of a step alone, which all graphs of a model share, do not count."""
@@ -448,7 +477,7 @@ class Stage:
 
     def begin(self, prompt: Tensor, source: SourceBatch, real: int) -> None:
         """Begins with a batch (sentences, prompt), of which the first `real` are real, and chooses the first tokens."""
-        scores = self.state.begin(self.decoder, prompt, source).expand(-1, self.size.width, -1)
+        scores = self.scores_of(self.state.begin, prompt, source)
         self.found.begin(real)
         self.clock.restart(self.size.prompt)
         self.choose(scores)
@@ -462,11 +491,23 @@ class Stage:
 
     def step(self) -> None:
         """Reads the last tokens and chooses the next ones."""
-        self.choose(self.state.step(self.decoder, self.tokens))
+        self.choose(self.scores_of(self.state.step, self.tokens))
+
+    def scores_of(self, call: Callable, *given: Any) -> Tensor:
+        """Returns scores (sentences, 1 or width, vocabulary), for kernels as the model makes them."""
+        self.decoder.widened = self.kernels is None
+        with products.in_whole_lines(self.vocabulary) if self.kernels else nullcontext():
+            return call(self.decoder, *given)
 
     def choose(self, scores: Tensor) -> None:
-        """Chooses the next tokens by their scores (sentences, width, vocabulary)."""
-        (self.choose_beams if self.num_beams else self.choose_tokens)(scores)
+        """Chooses the next tokens by their scores (sentences, 1 or width, vocabulary)."""
+        if self.kernels is not None:
+            (self.kernels.choose_beams if self.num_beams else self.kernels.choose_tokens)(self, scores)
+        else:
+            scores = scores.expand(-1, self.size.width, -1)
+            (self.choose_beams if self.num_beams else self.choose_tokens)(scores)
+        if self.num_beams:
+            self.state.reorder(self.origins.view(-1))
         torch.sum(self.found.open, 0, keepdim=True, out=self.left)
         self.clock.advance()
 
@@ -505,7 +546,7 @@ class Stage:
         self.found.close(self.found.running[:, 0], hope)
         self.table.index_copy_(0, self.clock.step, chosen.unsqueeze(0))
         torch.remainder(chosen, self.columns, out=self.tokens)
-        self.state.reorder((self.rows + chosen // self.columns).view(-1))
+        torch.add(self.rows, chosen // self.columns, out=self.origins)
 
     def choose_tokens(self, scores: Tensor) -> None:
         """Computes `Greedy.step`, or that of `Draws`."""
@@ -571,6 +612,18 @@ class Stage:
             return int(copy)
 
         return wait
+
+
+def kernels_for(model: Any, beams: int, count: int) -> Any:
+    """Returns best_triton.py, if it can choose `count` candidates of so many beams (0: tokens) by this model's logits.
+
+    None where it cannot, and its reference is computed: `Stage.choose_beams`, `Stage.choose_tokens`.
+    """
+    if model.device.type != "cuda":
+        return None
+    from hf_mlnmt.search import best_triton
+
+    return best_triton if best_triton.knows(model, beams, count) else None
 
 
 def fill(place: Tensor, values: list) -> None:
