@@ -7,8 +7,8 @@ every value that Python reads to decide what comes next. So a step is made once 
 - it reads no value: which sentences have ended is written on the device, and Python looks at it a few steps later, at a
   copy that has arrived meanwhile. A step too many changes nothing, since what has ended stays as it is;
 - on CUDA it is captured as a graph, one launch from then on, and kept with the model for the next batch of its size;
-- only where half of the sentences have ended does the batch go on in a smaller size, and in a larger one where the
-  slots for the target are used up.
+- only where a quarter of many sentences is left does the batch go on in a smaller size, and in a larger one where the
+  slots for the target are used up. A size that is there is taken before a new one is made (`fitting`).
 
 Candidates, scores, draws and rules for stopping are those of loop.py and choices.py, hypotheses and results the same
 objects; what `why_not` names (other choices of candidates, processors that look at the tokens before, fused models) is
@@ -52,6 +52,9 @@ logger = logging.get_logger(__name__)
 KNOWN = (Greedy, Draws, DrawsByRow, BeamSearch)  # choices of candidates
 LATE = 3  # steps after which Python reads how many sentences are open
 FEWEST_STEPS = 32  # that there are slots for
+SHORTEST = 16  # positions that there are for a source
+FEW_ROWS = 128  # sentences x beams up to which a step takes the same time with fewer
+SMALLER = 4  # how many times smaller the next size is, which sentences go on in
 KEPT_SHARE = 0.25  # of the memory that is free without them: so much the kept sizes of a model may take
 
 
@@ -76,6 +79,19 @@ def rounded(count: int, least: int = 1) -> int:
     while size < count:
         size = size * 3 // 2 if size & (size - 1) == 0 and size > 1 else size * 4 // 3 if size > 1 else 2
     return size
+
+
+def first_steps(source: int) -> int:
+    """Returns how many steps there are slots for at first, with so many positions of the source."""
+    return max(FEWEST_STEPS, rounded(source + source // 2))
+
+
+def fewer_sentences(size: Size, left: int) -> int:
+    """Returns how many sentences there are to be slots for where `left` are left."""
+    count = size.sentences
+    while count % SMALLER == 0 and count // SMALLER >= left and count * size.width > SMALLER * FEW_ROWS:
+        count //= SMALLER
+    return count
 
 
 def why_not(decoder: Any, choice: type[Choice], rules: Rules) -> str | None:
@@ -648,6 +664,19 @@ def stage_of(decoder: Any, choice: Any, size: Size, rules: Rules, config: Any, a
     return stage
 
 
+def fitting(model: Any, size: Size, real: int, asked: Any) -> Size:
+    """Returns the size, or one with more sentences that is kept already and that `real` ones fill by half at least; of
+    few rows by any part, which takes no longer."""
+    with _KEEPING:
+        kept = [other for other, *of_other in _STAGES.get(model, ()) if tuple(of_other) == asked]
+    if size in kept:
+        return size
+    counts = [other.sentences for other in kept if other._replace(sentences=size.sentences) == size]
+    few = FEW_ROWS // size.width if real > 1 else 1
+    counts = [count for count in counts if real <= count <= max(2 * real, few)]
+    return size._replace(sentences=min(counts, default=size.sentences))
+
+
 def asked_of(decoder: Any, choice: Any, rules: Rules, config: Any) -> tuple[str, int, int]:
     """Returns what stages have in common that one search can use: what is computed, the model's state, the stream."""
     assert rules.by_length is not None
@@ -750,9 +779,10 @@ def _run(
     """Runs all steps, which go to the record, and returns how many sentences were open behind each."""
     assert rules.max_length is not None
     real, longest = len(prompt), rules.max_length - prompt.shape[1]
-    steps = min(rounded(longest), FEWEST_STEPS)
-    size = Size(rounded(real), width, _source_length(decoder, source), prompt.shape[1], steps)
+    length = _source_length(decoder, source)
+    steps = min(rounded(longest), first_steps(length))
     asked, ids = asked_of(decoder, choice, rules, config), torch.arange(real, device=prompt.device)
+    size = fitting(decoder.model, Size(rounded(real), width, length, prompt.shape[1], steps), real, asked)
     stage = stage_of(decoder, choice, size, rules, config, asked)
     filled = _filled(ids, size.sentences)  # the sentence in each row of the stage; those behind `real` are copies
     # Of what an RNN's encoder hands on, only this has the source's positions.
@@ -777,7 +807,8 @@ def _run(
         full = done > stage.size.steps
         if done == longest or not left:
             break
-        if full or rounded(left) <= stage.size.sentences // 2:
+        fewer = fewer_sentences(stage.size, left)
+        if full or fewer < stage.size.sentences:
             lefts += [wait() for wait in arriving]
             arriving.clear()
             rows = stage.found.open.nonzero()[:, 0]
@@ -786,7 +817,8 @@ def _run(
             _write(record, stage, ids, first, done)
             ids, real, first = ids[rows], len(rows), done
             steps = min(rounded(longest), 2 * stage.size.steps) if full else stage.size.steps
-            size = stage.size._replace(sentences=rounded(real), steps=steps)
+            size = stage.size._replace(sentences=rounded(real) if full else fewer, steps=steps)
+            size = fitting(decoder.model, size, real, asked)
             filled = _filled(ids, size.sentences)
             before, stage = stage, stage_of(decoder, choice, size, rules, config, asked)
             before.move_to(stage, _filled(rows, size.sentences), real)
@@ -808,9 +840,14 @@ def _source_length(decoder: Any, source: SourceBatch | SourceTokens) -> int:
     """
     length = source.real.shape[1]
     if isinstance(source, SourceTokens):
-        return min(rounded(length, 8), max(length, decoder.model.config.max_position_embeddings))
+        return min(_doubled(length), max(length, decoder.model.config.max_position_embeddings))
     transformer = isinstance(decoder, TransformerDecoder)
-    return rounded(length, 8) if (decoder.step_class if transformer else "features" in source.outputs) else length
+    return _doubled(length) if (decoder.step_class if transformer else "features" in source.outputs) else length
+
+
+def _doubled(length: int) -> int:
+    """Returns the next of 16, 32, 64 ...: few lengths, as positions of a source cost a step little."""
+    return max(SHORTEST, 1 << (length - 1).bit_length())
 
 
 def can_encode(decoder: Any) -> bool:
