@@ -16,6 +16,7 @@ from helpers.toy_tasks import Text, Tokens, toy_tasks
 from helpers.training_helpers import VOCABULARY, Pairs, arguments, tiny_model
 
 from hf_mlnmt import UserError
+from hf_mlnmt.data.encoded import Examples, Rows
 from hf_mlnmt.recipe.schema import DistortionSettings
 from hf_mlnmt.training import Batches, Task, Translation, TranslationTrainer, captured
 from hf_mlnmt.training import trainer as trainer_module
@@ -32,7 +33,7 @@ from hf_mlnmt.training.objectives import (
     TextObjective,
 )
 from hf_mlnmt.training.preparation import CLASSES
-from hf_mlnmt.training.tasks import Rotation, TaskBatchSampler, collate_in, task_sampler
+from hf_mlnmt.training.tasks import Rotation, TaskBatchSampler, collate_in, shown, task_sampler
 
 
 def captions(count: int = 29_000) -> tuple[np.ndarray, np.ndarray]:
@@ -171,6 +172,27 @@ def test_the_loss_is_that_of_the_batch_as_it_was(name):
         torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", [*CLASSES, *(task.name for task in toy_tasks()[1:])])
+def test_a_batch_gathered_at_once_is_that_of_its_examples(name):
+    objective, _ = every_objective()[name]
+    data = Text() if isinstance(objective, TextObjective | Tokens) else Pairs()
+    sampler = TokenBatchSampler(data.source_lengths, data.target_lengths, 60, shapes=1)
+    for boxes, indices in zip((None, sampler.boxes) * 2, sampler.batches(0)):
+        indices = indices[1:]
+        lists = shown(data, indices, 2)
+        columns = {
+            name: Rows(np.concatenate([each[name] for each in lists]), np.array([len(each[name]) for each in lists]))
+            for name in data[0]
+        }
+        gathered = Examples({**columns, SHOWN: np.stack([each[SHOWN] for each in lists])})
+        expected = collate_in(boxes, objective.collate, lists)
+        batch = collate_in(boxes, objective.collate, gathered)
+        assert batch.keys() == expected.keys()
+        for tensor, other in zip(batch.values(), expected.values()):
+            assert tensor.dtype == other.dtype
+            assert torch.equal(tensor, other)
+
+
 def test_the_shapes_are_of_all_tasks_together(tmp_path):
     tasks = [Task(Pairs(600, seed), Translation(0), name=f"task{seed}") for seed in range(3)]
     sampler = task_sampler(tasks, Batches(60, shapes=6), arguments(tmp_path))
@@ -252,7 +274,6 @@ def test_captured_steps_are_the_steps(settings, several, graphs, tmp_path, monke
         return toy_tasks() if several else None
 
     trainer, losses, weights = weights_and_losses(tmp_path / "graphs", tasks=tasks(), **settings)
-    count = settings.get("gradient_accumulation_steps", 1)
     seen = Counter((task, shape) for task, shape in shapes_of(trainer, 30))
     assert len(graphs) == sum(times > 1 for times in seen.values()) > 2
     assert trainer._captured is None, "its memory is given back"
