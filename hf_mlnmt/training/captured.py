@@ -140,8 +140,8 @@ class CapturedStep:
         return loss.clone(), {name: part.clone() for name, part in parts.items()}
 
 
-def has_graphs(device: torch.device) -> bool:
-    """Returns whether what runs on the device can be captured."""
+def is_cuda(device: torch.device) -> bool:
+    """Returns whether the device computes by itself while Python goes on, and can capture what it is told."""
     return device.type == "cuda"
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import TrainingArguments
@@ -237,6 +240,28 @@ def task_loader(tasks: Sequence[Task], sampler: TaskBatchSampler, args: Training
         persistent_workers=workers > 0,
         pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
     )
+
+
+class Ahead(Iterator[Any]):
+    """Yields what an iterator does, in its order, which a thread makes while the latest ones are used.
+
+    count: so many wait at most. device: a card, in whose memory's reach they are.
+    """
+
+    def __init__(self, iterator: Iterator[Any], device: torch.device, count: int = 2) -> None:
+        self.iterator, self.count = iterator, count
+        prepare = (torch.cuda.set_device, (device,)) if device.type == "cuda" else (None, ())
+        self._thread = ThreadPoolExecutor(1, "batches", *prepare)
+        self._waiting: deque[Future] = deque()
+
+    def __next__(self) -> Any:
+        while len(self._waiting) <= self.count:
+            self._waiting.append(self._thread.submit(next, self.iterator))
+        return self._waiting.popleft().result()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._thread.shutdown(cancel_futures=True)
 
 
 class TaskExamples(Dataset):

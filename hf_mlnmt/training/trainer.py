@@ -31,12 +31,13 @@ from hf_mlnmt.model_folder import first_line
 from hf_mlnmt.recipe.schema import Batches
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.callbacks import SaveEndsOfCycles
-from hf_mlnmt.training.captured import CapturedSteps, has_graphs
+from hf_mlnmt.training.captured import CapturedSteps, is_cuda
 from hf_mlnmt.training.objectives import Batch, Losses
 from hf_mlnmt.training.processes import of_all
 from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import (
     TASK,
+    Ahead,
     Task,
     TaskBatchSampler,
     TaskExamples,
@@ -334,6 +335,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.losses = NamedLosses(self.tasks)
         self._latest: Losses  # of the last batch
         self._captured: CapturedSteps | None = None
+        self._ahead: Ahead | None = None
         self._parameters = sum(parameter.numel() for parameter in self.model.parameters())
 
     # Data
@@ -345,6 +347,19 @@ class TranslationTrainer(Seq2SeqTrainer):
     def get_train_dataloader(self) -> DataLoader:
         """Makes the loader, not prepared by Accelerate: the sampler already gives each process its own batches."""
         return task_loader(self.tasks, self.sampler(), self.args)
+
+    def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: Any) -> Any:
+        """Takes a step's batches, and counts their items; a card computes while the next ones are made."""
+        if is_cuda(self.args.device) and not self.args.dataloader_num_workers:
+            if self._ahead is None or self._ahead.iterator is not epoch_iterator:
+                self._read_ahead(epoch_iterator)
+            epoch_iterator = self._ahead  # type: ignore[assignment]
+        return super().get_batch_samples(epoch_iterator, num_batches, device)
+
+    def _read_ahead(self, batches: Iterator | None) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+        self._ahead = None if batches is None else Ahead(batches, self.args.device)
 
     def steps(self) -> tuple[int, int]:
         """Counts the steps of the whole training, and of an epoch."""
@@ -393,7 +408,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         dropped = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")
         else_ = args.world_size > 1 or args.fp16 or self.compiled or args.torch_compile or args.torch_empty_cache_steps
         others = [getattr(args, name, False) for name in checkpointing] + [getattr(config, name, 0) for name in dropped]
-        return bool(self.batches.shapes) and has_graphs(args.device) and not else_ and not any(others)
+        return bool(self.batches.shapes) and is_cuda(args.device) and not else_ and not any(others)
 
     def _prepare_input(self, data: Any) -> Any:
         """Moves a tensor to the device without waiting for what the device does."""
@@ -452,6 +467,7 @@ class TranslationTrainer(Seq2SeqTrainer):
                 return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
             self._captured = None
+            self._read_ahead(None)
 
     def compiling(self) -> contextlib.AbstractContextManager[None]:
         """Returns a block in which steps are as `compiled` says."""

@@ -247,7 +247,7 @@ class Graph:
 def graphs(monkeypatch):
     """The graphs that a training makes; a CPU takes part."""
     Graph.made.clear()
-    monkeypatch.setattr(trainer_module, "has_graphs", lambda device: True)
+    monkeypatch.setattr(trainer_module, "is_cuda", lambda device: True)
     monkeypatch.setattr(captured, "record", lambda body, pool: Graph(body))
     monkeypatch.setattr(captured, "reads_of_values", lambda: nullcontext([]))
     return Graph.made
@@ -277,7 +277,7 @@ def test_captured_steps_are_the_steps(settings, several, graphs, tmp_path, monke
     seen = Counter((task, shape) for task, shape in shapes_of(trainer, 30))
     assert len(graphs) == sum(times > 1 for times in seen.values()) > 2
     assert trainer._captured is None, "its memory is given back"
-    monkeypatch.setattr(trainer_module, "has_graphs", lambda device: False)
+    monkeypatch.setattr(trainer_module, "is_cuda", lambda device: False)
     _, expected, others = weights_and_losses(tmp_path / "calls", tasks=tasks(), **settings)
     assert losses == expected
     for name, weight in others.items():
