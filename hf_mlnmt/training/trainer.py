@@ -64,6 +64,11 @@ class TaskLosses(nn.Module):
         super().__init__()
         self.model = model
         self.objectives = {task.name: task.objective for task in tasks}
+        self._all = list(super().parameters())
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """Yields all parameters, as they were listed at first: Trainer asks for them twice a step."""
+        return iter(self._all if recurse else ())
 
     def forward(self, task: str, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """Returns the loss of a task's batch and its named parts, see `Objective.loss`."""
