@@ -428,6 +428,7 @@ class Stage:
         self.kernels = kernels_for(decoder.model, self.num_beams, self.count)
         if self.kernels is not None and not self.leave_processing(self.kernels.TILE):
             self.kernels = None
+        self.padded = padded_head(decoder.model) if self.kernels else None
         blocks = self.vocabulary // BLOCK * self.num_beams
         self.in_blocks = self.kernels is None and blocks >= 4 * self.count > 0
         self.columns = -(-self.vocabulary // BLOCK) * BLOCK if self.in_blocks else self.vocabulary
@@ -544,7 +545,8 @@ class Stage:
     def scores_of(self, call: Callable, *given: Any) -> Tensor:
         """Returns scores (sentences, 1 or width, vocabulary), for kernels as the model makes them."""
         self.decoder.widened = self.kernels is None
-        with products.in_whole_lines(self.vocabulary) if self.kernels else nullcontext():
+        weights = None if self.padded is None else (self.decoder.model.lm_head.weight, self.padded)
+        with nullcontext() if weights is None else products.with_padded(*weights):
             return call(self.decoder, *given)
 
     def choose(self, scores: Tensor) -> None:
@@ -676,6 +678,18 @@ def kernels_for(model: Any, beams: int, count: int) -> Any:
     return best_triton if best_triton.knows(model, beams, count) else None
 
 
+def padded_head(model: Any) -> Tensor | None:
+    """Returns the output projection's weight with rows of zeros up to a multiple of 64, a copy for each state of the
+    model; None where its own will do."""
+    weight = getattr(model.lm_head, "weight", None)
+    if weight is None or len(weight) % 8 == 0:
+        return None
+    state = known(model, again=False).state(model)
+    if _PADDED.get(model, (None,))[0] != state:
+        _PADDED[model] = state, torch.nn.functional.pad(weight.detach(), (0, 0, 0, -len(weight) % 64))
+    return _PADDED[model][1]
+
+
 def has_graphs(tensor: Tensor) -> bool:
     """Tells whether the tensor's device repeats what was recorded."""
     return tensor.is_cuda
@@ -700,6 +714,7 @@ def grouped(parts: list[Any]) -> list[Any]:
 
 # A stage holds no model, or neither would ever be freed.
 _STAGES: WeakKeyDictionary[Any, OrderedDict[Any, Stage]] = WeakKeyDictionary()
+_PADDED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _KEEPING, _CAPTURING = Lock(), Lock()
 _CAPTURE_STREAMS: dict[Any, Any] = {}  # one for each stream: graphs that run at the same time share no workspace
 
