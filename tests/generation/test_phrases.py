@@ -58,7 +58,7 @@ def test_no_sequence_of_tokens_spells_it(toy):
     for _ in range(40):
         scores = rule(rows, torch.zeros(len(rows), len(tokenizer)))
         weights = torch.where(scores.isinf(), 0.0, 0.001)
-        weights[:, letters] *= 1000
+        weights[:, [1, *letters]] *= 1000
         rows = torch.cat([rows, torch.multinomial(weights, 1, generator=draws)], 1)
     for row in rows[:, 1:].tolist():
         words = plain(spelling.spelt([token for token in row if token != 1])).decode("utf-8", "replace").split()
