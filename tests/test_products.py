@@ -276,7 +276,7 @@ def test_a_measurement_draws_nothing_and_names_the_processor(monkeypatch):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_layer_multiplies_by_its_padded_weight_where_it_is_asked_to(bias):
-    """On a card a product with rows of zeros behind the weight takes half the time; the outputs are those of the layer."""
+    """On a card a product with rows of zeros behind the weight takes half the time; outputs are the layer's."""
     torch.manual_seed(1)
     layer, other = (nn.Linear(16, 27, bias=bias).bfloat16() for _ in range(2))
     states = torch.randn(2, 3, 16).bfloat16()
