@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.options import longest_translation
+from hf_mlnmt.generation.options import OF_TEXTS, longest_translation
 from hf_mlnmt.memory import GIB, memory_of_machine
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.alignments import SourceAttention
     from hf_mlnmt.generation.loading import Parts
 
-OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases")  # options that may be a list, one for each text
 _ELEMENTS = 1 << 25  # logits held at once: 128 MiB in float32
 
 

@@ -35,7 +35,6 @@ from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.alignments import Link, SourceAttention, joined, word_links, words_of_source, words_of_target
 from hf_mlnmt.generation.batches import (
-    OF_TEXTS,
     Generated,
     arguments_of_texts,
     attention_over_source,
@@ -56,7 +55,7 @@ from hf_mlnmt.generation.languages import (
 )
 from hf_mlnmt.generation.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.minimum_risk import MinimumRisk
-from hf_mlnmt.generation.options import DecodingOptions, forced_first, longest_translation
+from hf_mlnmt.generation.options import OF_TEXTS, DecodingOptions, forced_first, longest_translation
 from hf_mlnmt.generation.segments import Piece, join, sentences_of, split_lines
 from hf_mlnmt.generation.wording import ForbiddenPhrases, PrefixProcessor, Terms, have, phrases_of, spelling_of
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
