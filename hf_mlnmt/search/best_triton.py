@@ -23,11 +23,12 @@ from hf_mlnmt.modeling.attention_scan_triton import AVAILABLE, tl
 TILE = 2048  # of the vocabulary, read at once
 MOST_PARTS = 64  # of a row; a power of 2
 PROGRAMS = 1024  # that keep a card busy
+ENTRIES, WARPS = 512, 2  # candidates of a sentence that are looked at at once, and by how many warps
 MOST_CANDIDATES, MOST_BEAMS = 64, 32
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 COUNTS = ("tiles", "chunk", "parts", "distinct")  # another number needs no other code
 # The kernels' own names of numbers.
-BLOCK, PARTS = tl.constexpr(TILE), tl.constexpr(MOST_PARTS)
+PARTS = tl.constexpr(MOST_PARTS)
 LOWEST = tl.constexpr(-(2**63) + 1)  # below all keys; so is LOWEST + i, a place for one that is still empty
 LOW = tl.constexpr(2**31 - 1)
 
@@ -95,6 +96,7 @@ def _changed(raw, tile, token, rows, row_of, forced, touched, step, tiles, vocab
 def _read_kernel(
     logits, stride, room, rows, row_of, forced, touched, step, temperature, highest, totals, keys, vocabulary, tiles,
     chunk, kind: tl.constexpr, processed: tl.constexpr, summed: tl.constexpr, count: tl.constexpr, wide: tl.constexpr,
+    block: tl.constexpr,
 ):  # fmt: skip
     start = tl.program_id(0).to(tl.int64) * stride
     part = tl.program_id(1)
@@ -105,7 +107,7 @@ def _read_kernel(
     top = tl.full([], float("-inf"), tl.float32)
     total = tl.full([], 0.0, tl.float32)
     for tile in range(part * chunk, tl.minimum((part + 1) * chunk, tiles)):
-        token = tile * BLOCK + tl.arange(0, BLOCK)
+        token = tile * block + tl.arange(0, block)
         raw = _raw(logits, start, token, vocabulary, room)
         value = _changed(
             raw, tile, token, rows, row_of, forced, touched, step, tiles, vocabulary, temperature, kind
@@ -237,7 +239,7 @@ def _beams_kernel(
 def _tokens_kernel(
     logits, stride, room, rows, row_of, forced, touched, step, temperature, highest, totals, keys, noise, pad, going, is_end,
     tokens, table, vocabulary, tiles, chunk, parts, distinct, width,
-    kind: tl.constexpr, drawn: tl.constexpr, padded: tl.constexpr,
+    kind: tl.constexpr, drawn: tl.constexpr, padded: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     hypothesis = tl.program_id(0).to(tl.int64)
     row = hypothesis // width * distinct + tl.minimum(hypothesis % width, distinct - 1)
@@ -258,7 +260,7 @@ def _tokens_kernel(
         token = tl.full([], LOW, tl.int32)
         possible = tl.full([], 0, tl.int32)  # the last token that is
         for tile in range(drawn_part * chunk, tl.minimum((drawn_part + 1) * chunk, tiles)):
-            at = tile * BLOCK + tl.arange(0, BLOCK)
+            at = tile * block + tl.arange(0, block)
             value = _changed(
                 _raw(logits, row * stride, at, vocabulary, room), tile, at, rows, row_of, forced, touched, step, tiles,
                 vocabulary, temperature, kind,
@@ -310,7 +312,7 @@ def read(stage: Any, scores: Tensor, count: int, summed: bool) -> Read:
     given = (logits, logits.stride(0), readable(logits), *changes, stage.clock.step, float(stage.temperature))
     wide = power_of_2(count)
     _read_kernel[(rows, parts)](
-        *given, highest, totals, keys, vocabulary, tiles, chunk, kind, stage.draws, summed, count, wide
+        *given, highest, totals, keys, vocabulary, tiles, chunk, kind, stage.draws, summed, count, wide, TILE
     )
     return Read(given, changes[2], highest, totals, keys, (vocabulary, tiles, chunk), parts, kind)
 
@@ -323,7 +325,7 @@ def choose_beams(stage: Any, scores: Tensor) -> None:
         done.keys, done.highest, done.totals, done.forced, found.running, found.best, found.last, found.open,
         stage.is_end, stage.divisors, stage.clock.step, stage.clock.first_candidate, stage.table, stage.tokens,
         stage.origins, stage.vocabulary, done.parts, scores.shape[1], width, count, lanes, power_of_2(count),
-        512 // lanes, done.kind, stage.normalized, found.early, num_warps=2,
+        ENTRIES // lanes, done.kind, stage.normalized, found.early, num_warps=WARPS,
     )  # fmt: skip
 
 
@@ -333,7 +335,7 @@ def choose_tokens(stage: Any, scores: Tensor) -> None:
     done = read(stage, scores, 0 if stage.draws else 1, stage.draws)
     _tokens_kernel[(sentences * width,)](
         *done.logits, done.highest, done.totals, done.keys, stage.noise, found.pad_token, found.going, stage.is_end, stage.tokens, stage.table,
-        *done.sizes, done.parts, scores.shape[1], width, done.kind, stage.draws, stage.padded,
+        *done.sizes, done.parts, scores.shape[1], width, done.kind, stage.draws, stage.padded, TILE,
     )  # fmt: skip
     if width > 1:
         torch.any(found.going, 1, out=found.open)
