@@ -168,8 +168,7 @@ def _beams_kernel(
         top = tl.max(tops, 1)
         zero = tl.where(top == float("-inf"), 0.0, top)
         total = tl.sum(tl.load(totals + part, mask=is_part, other=0.0) * tl.exp(tops - zero[:, None]), 1)
-        log_sum = tl.where(total > 0, zero + tl.log(total), 0.0)
-        log_sum = tl.where(total == total, log_sum, total)
+        log_sum = zero + tl.log(tl.where(total > 0, total, 1.0))  # of a row of -inf alone 0, so that nothing is NaN
         if kind % 2 == 1:
             log_sum = tl.where(tl.load(forced + now), 0.0, log_sum)  # the table's row is log P then
 

@@ -99,4 +99,6 @@ class LSTMDecoder:
         state = state._replace(rows=torch.stack(rows, dim=2))
         if not scored:
             return gates, state
-        return self.model.lm_head(attentional).float() if self.widened else project(self.model.lm_head, attentional), state
+        return self.model.lm_head(attentional).float() if self.widened else project(
+            self.model.lm_head, attentional
+        ), state

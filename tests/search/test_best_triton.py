@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.contract import Member
+from helpers.contract import members_once
 from helpers.searching import decode, sources, toy
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -112,15 +112,15 @@ def check_kernels(device, vocabulary, generates):
     assert_drawn_as_the_probabilities_say(rows, num_return_sequences=8)
     (fused,) = stages(device, vocabulary, 1, [best_triton], **ROWS, **LEAST, temperature=0.5)
     with torch.inference_mode():
-        for number in (0.0, 0.25, 1 - 2**-24):
+        for number in (0.0, 0.24, 0.26, 1 - 2**-24):
             scores = torch.full((1, 1, vocabulary), -torch.inf, device=device)
-            scores[..., [1, 5, 9]] = torch.tensor([9.0, 0.0, 0.5493], device=device)  # never the end; 1 : 3 squared root
+            scores[..., [1, 5, 9]] = torch.tensor([9.0, 0.0, 0.5493], device=device)  # the end is not allowed; 1 : 3
             fused.clock.restart(1)
             fused.noise.fill_(number)
             fused.choose(scores)
             assert fused.tokens.item() == (5 if number < 0.25 else 9)
     if generates:
-        for model in (toy(60).float(), Member("rnn-input-feeding", None, dict(vocab_size=60)).model().float()):
+        for model in (toy(22), next(member for member in members_once() if member.system == "rnn").model()):
             for options in ({"num_beams": 3, "min_new_tokens": 2}, {}):
                 found = []
                 for kernels in (None, best_triton):
@@ -128,7 +128,7 @@ def check_kernels(device, vocabulary, generates):
                         patch.setattr(search, "runs_ahead", lambda tensor: True)
                         patch.setattr(fixed, "kernels_for", lambda *given, kernels=kernels: kernels)
                         fixed._STAGES.clear()
-                        output = decode(model, **sources((3, 2), 60), max_new_tokens=4, **options)
+                        output = decode(model.float(), **sources((3, 2), 22), max_new_tokens=4, **options)
                         found.append(output.sequences.tolist())
                 assert found[0] == found[1]
 
@@ -181,7 +181,8 @@ def test_kernels_are_for_cuda_and_what_they_can(monkeypatch):
     model = toy(200).float()
     assert fixed.kernels_for(model, 4, 8) is None
     known = lambda *given, **more: fixed.kernels_for(  # noqa: E731
-        SimpleNamespace(**{"device": torch.device("cuda"), "dtype": torch.bfloat16, "config": model.config, **more}), *given
+        SimpleNamespace(**{"device": torch.device("cuda"), "dtype": torch.bfloat16, "config": model.config, **more}),
+        *given,
     )
     assert known(4, 8) is known(0, 0) is best_triton
     assert known(4, 8, dtype=torch.float64) is None
