@@ -3,7 +3,7 @@ reference.
 
 | kernel | one program for | leaves |
 | --- | --- | --- |
-| _read_kernel | a part of a row of logits | its maximum, its sum of exponentials, its `count` best values with their tokens |
+| _read_kernel | a part of a row of logits | its maximum and sum of exponentials, its `count` best values and tokens |
 | _beams_kernel | a sentence | all that `Stage.choose_beams` does, from the `beams x parts x count` best |
 | _tokens_kernel | a hypothesis without beams | its token, the best or one that is drawn, and whether it goes on |
 
@@ -236,8 +236,8 @@ def _beams_kernel(
 
 @kernel
 def _tokens_kernel(
-    logits, stride, room, rows, row_of, forced, touched, step, temperature, highest, totals, keys, noise, pad, going, is_end,
-    tokens, table, vocabulary, tiles, chunk, parts, distinct, width,
+    logits, stride, room, rows, row_of, forced, touched, step, temperature, highest, totals, keys, noise, pad, going,
+    is_end, tokens, table, vocabulary, tiles, chunk, parts, distinct, width,
     kind: tl.constexpr, drawn: tl.constexpr, padded: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     hypothesis = tl.program_id(0).to(tl.int64)
@@ -333,8 +333,8 @@ def choose_tokens(stage: Any, scores: Tensor) -> None:
     (sentences, width), found = stage.tokens.shape, stage.found
     done = read(stage, scores, 0 if stage.draws else 1, stage.draws)
     _tokens_kernel[(sentences * width,)](
-        *done.logits, done.highest, done.totals, done.keys, stage.noise, found.pad_token, found.going, stage.is_end, stage.tokens, stage.table,
-        *done.sizes, done.parts, scores.shape[1], width, done.kind, stage.draws, stage.padded, TILE,
+        *done.logits, done.highest, done.totals, done.keys, stage.noise, found.pad_token, found.going, stage.is_end,
+        stage.tokens, stage.table, *done.sizes, done.parts, scores.shape[1], width, done.kind, stage.draws, stage.padded, TILE,
     )  # fmt: skip
     if width > 1:
         torch.any(found.going, 1, out=found.open)

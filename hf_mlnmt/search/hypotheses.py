@@ -16,6 +16,8 @@ Tensors stay where they are and no value is read, so that a graph on a card can 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -146,18 +148,29 @@ class Record:
         step = torch.where(scores > -torch.inf, last // (self.width * self.columns), -1)
         ends = torch.stack([step, last % self.columns, last // self.columns % self.width], -1)
         steps = last.new_zeros(len(self.prompt), len(self.steps), 2, self.width)
-        for at, (ids, *both) in enumerate(self.steps):
-            steps[ids, at] = torch.stack(both, 1)
+        for at, ids, tokens, parents in self.stretches():
+            steps[ids, at : at + tokens.shape[1]] = torch.stack([tokens, parents], 2)
         return read_off(self.prompt, steps.tolist(), ends.tolist(), scores, self.config)
 
     def chains(self) -> Any:
         """Returns all sequences, as generate() does after a search without beams."""
-        shape = len(self.steps), len(self.prompt), self.width
+        shape = len(self.prompt), len(self.steps), self.width
         columns = self.prompt.new_zeros(shape) + pad_token_of(self.config, self.prompt.device)
-        for column, (ids, tokens, _) in zip(columns, self.steps):
-            column.index_copy_(0, ids, tokens)
+        for at, ids, tokens, _ in self.stretches():
+            columns[ids, at : at + tokens.shape[1]] = tokens
         prompt = self.prompt.repeat_interleave(self.width, 0)
-        return sampled(torch.cat([prompt, columns.flatten(1).t()], dim=1), self.config)
+        return sampled(torch.cat([prompt, columns.transpose(1, 2).flatten(0, 1)], dim=1), self.config)
+
+    def stretches(self) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+        """Groups steps of the same sentences: the first one's number, their ids, tokens and parents (here, steps, width).
+
+        So a card is told once for many steps what is to be copied where.
+        """
+        at = 0
+        for _, steps in groupby(self.steps, lambda step: id(step[0])):
+            ids, tokens, parents = zip(*steps)
+            yield at, ids[0], torch.stack(tokens, 1), torch.stack(parents, 1)
+            at += len(ids)
 
 
 def pad_token_of(config: Any, device: torch.device) -> Any:

@@ -30,7 +30,7 @@ def stages(device, vocabulary, sentences, kernels=(None, best_triton), **options
 
     def build(decoder, choice, source, prompt, width, rules, config, *others):
         for chosen in kernels:
-            patch.setattr(fixed, "kernels_for", lambda *given: chosen)
+            patch.setattr(fixed, "kernels_for", lambda *given, chosen=chosen: chosen)
             found.append(fixed.Stage(decoder, choice, fixed.Size(sentences, width, 3, 1, 8), rules, config, None))
             found[-1].limit(rules, config)
             found[-1].found.begin(sentences)
@@ -57,7 +57,7 @@ def stable(tensor, count, sorted=True, out=None):
 @torch.inference_mode()
 def assert_same_choices(logits, **options):
     """Both choose by logits (steps, sentences, width, vocabulary), behind the prompt by the first of a sentence's."""
-    _, sentences, width, vocabulary = logits.shape
+    _, sentences, _, vocabulary = logits.shape
     plain, fused = stages(logits.device, vocabulary, sentences, **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "topk", stable)
