@@ -334,7 +334,8 @@ def choose_tokens(stage: Any, scores: Tensor) -> None:
     done = read(stage, scores, 0 if stage.draws else 1, stage.draws)
     _tokens_kernel[(sentences * width,)](
         *done.logits, done.highest, done.totals, done.keys, stage.noise, found.pad_token, found.going, stage.is_end,
-        stage.tokens, stage.table, *done.sizes, done.parts, scores.shape[1], width, done.kind, stage.draws, stage.padded, TILE,
+        stage.tokens, stage.table, *done.sizes, done.parts, scores.shape[1], width, done.kind, stage.draws,
+        stage.padded, TILE,
     )  # fmt: skip
     if width > 1:
         torch.any(found.going, 1, out=found.open)
