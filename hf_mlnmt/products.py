@@ -49,7 +49,7 @@ GAIN = 1.03  # how much faster oneDNN has to be: less is what the clock is wrong
 _USED: list[frozenset[str]] = []  # by `using`
 _MEASURED: dict[int, dict[str, Any]] = {}  # by number of threads
 _LOCK = threading.Lock()
-_OF_THREAD = threading.local()  # `lines`: see in_whole_lines
+_OF_THREAD = threading.local()  # `outputs`: of `in_whole_lines`
 
 
 def packed(
@@ -96,7 +96,7 @@ def project(module: Any, states: Tensor) -> Tensor | None:
     hooks = module._backward_hooks or module._backward_pre_hooks or _has_any_global_hook()
     if hooks or not is_plain(module):
         return None
-    if getattr(_OF_THREAD, "lines", None) == len(module.weight) and not torch.is_autocast_enabled(states.device.type):
+    if getattr(_OF_THREAD, "outputs", None) == len(module.weight):
         return _in_whole_lines(module, states)
     if not _is_for_onednn(states, module.weight):
         return None
@@ -113,18 +113,21 @@ def project(module: Any, states: Tensor) -> Tensor | None:
 
 @contextmanager
 def in_whole_lines(outputs: int) -> Iterator[None]:
-    """Lets a layer with so many outputs write rows that begin at multiples of 64 numbers, inside and in this thread.
+    """Lets `project` write the rows of a layer with so many outputs at multiples of 64 numbers, in this thread.
 
-    On a card a product whose rows begin elsewhere is computed by slower kernels; without gradients, for a search.
+    A card multiplies by slower kernels where rows begin elsewhere. For a search: there are no gradients.
     """
-    _OF_THREAD.lines = outputs if outputs % 8 else None
+    _OF_THREAD.outputs = outputs if outputs % 8 else None
     try:
         yield
     finally:
-        _OF_THREAD.lines = None
+        _OF_THREAD.outputs = None
 
 
-def _in_whole_lines(module: Any, states: Tensor) -> Tensor:
+def _in_whole_lines(module: Any, states: Tensor) -> Tensor | None:
+    plain = {type(states), type(module.weight)} <= {Tensor, nn.Parameter} and states.dtype == module.weight.dtype
+    if not plain or torch.is_autocast_enabled(states.device.type):
+        return None
     rows, outputs, weight = states.flatten(0, -2), len(module.weight), module.weight.t()
     products = rows.new_empty(len(rows), -(-outputs // LINE) * LINE)[:, :outputs]
     if module.bias is None:

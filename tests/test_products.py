@@ -272,3 +272,18 @@ def test_a_measurement_draws_nothing_and_names_the_processor(monkeypatch):
     assert rates.keys() == set(KINDS)
     assert min(map(min, rates.values())) > 0
     assert products.processor_name() in str(products.record())
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_rows_in_whole_lines(bias):
+    """Only of the layer that is asked for, inside, and where the call is the plain product."""
+    head, other, states = nn.Linear(6, 30, bias), nn.Linear(6, 32), torch.randn(2, 3, 6)
+    with torch.inference_mode():
+        with products.in_whole_lines(30):
+            found = project(head, states)
+            assert project(other, states).stride() == (96, 32, 1)
+            with torch.autocast("cpu"):
+                assert project(head, states).stride() == (90, 30, 1)
+        assert found.stride() == (192, 64, 1)
+        torch.testing.assert_close(found, head(states))
+        assert project(head, states).stride() == (90, 30, 1)

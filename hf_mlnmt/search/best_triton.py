@@ -13,12 +13,16 @@ lowest token; topk leaves that open). What is no number is above all others, as 
 Triton is optional: without it this file still imports, and `AVAILABLE` is False.
 """
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from transformers.utils import logging
 
 from hf_mlnmt.modeling.attention_scan_triton import AVAILABLE, tl
+
+logger = logging.get_logger(__name__)
 
 TILE = 2048  # of the vocabulary, read at once
 MOST_PARTS = 64  # of a row; a power of 2
@@ -41,6 +45,11 @@ def kernel(function: Any) -> Any:
 
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     return triton.jit(function, do_not_specialize=[name for name in COUNTS if name in names])
+
+
+@kernel
+def _first_kernel(place):
+    tl.store(place, 1)
 
 
 @kernel
@@ -354,8 +363,20 @@ def power_of_2(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
+@cache
+def works(device: Any) -> bool:
+    """Tells whether Triton can run something here: it needs a C compiler and a card that is not too old."""
+    place = torch.zeros(1, dtype=torch.long, device=device)
+    try:
+        _first_kernel[(1,)](place)
+        return int(place) == 1
+    except Exception as error:  # whatever a compiler or a driver raises
+        logger.warning("generate(): Triton does not work here, which costs time: %s", error)
+        return False
+
+
 def knows(model: Any, beams: int, count: int) -> bool:
     """Tells whether the kernels can choose `count` candidates of so many beams, or tokens, by this model's logits."""
     numbers = beams * model.config.target_vocab_size
     fits = beams <= MOST_BEAMS and count <= min(MOST_CANDIDATES, numbers) and numbers < 2**31
-    return AVAILABLE and fits and model.dtype in DTYPES
+    return AVAILABLE and fits and model.dtype in DTYPES and works(model.device)

@@ -119,6 +119,7 @@ def check_kernels(device, vocabulary, generates):
             fused.noise.fill_(number)
             fused.choose(scores)
             assert fused.tokens.item() == (5 if number < 0.25 else 9)
+    assert best_triton.works(torch.device(device))
     if generates:
         for model in (toy(22), next(member for member in members_once() if member.system == "rnn").model()):
             for options in ({"num_beams": 3, "min_new_tokens": 2}, {}):
@@ -176,8 +177,18 @@ def test_a_choice_is_few_calls(options, monkeypatch):
     assert names.total() <= 15
 
 
+def test_a_triton_that_does_not_work_is_not_used(monkeypatch):
+    class Broken:
+        def __getitem__(self, grid):
+            raise FileNotFoundError("no C compiler")
+
+    monkeypatch.setattr(best_triton, "_first_kernel", Broken())
+    assert not best_triton.works.__wrapped__(torch.device("cpu"))
+
+
 def test_kernels_are_for_cuda_and_what_they_can(monkeypatch):
     monkeypatch.setattr(best_triton, "AVAILABLE", True)
+    monkeypatch.setattr(best_triton, "works", lambda device: True)
     model = toy(200).float()
     assert fixed.kernels_for(model, 4, 8) is None
     known = lambda *given, **more: fixed.kernels_for(  # noqa: E731
@@ -187,6 +198,8 @@ def test_kernels_are_for_cuda_and_what_they_can(monkeypatch):
     assert known(4, 8) is known(0, 0) is best_triton
     assert known(4, 8, dtype=torch.float64) is None
     assert known(4, best_triton.MOST_CANDIDATES + 1) is known(best_triton.MOST_BEAMS + 1, 2) is None
+    monkeypatch.setattr(best_triton, "works", lambda device: False)
+    assert known(4, 8) is None
     for options in ({"repetition_penalty": 1.0, "renormalize_logits": True, "num_beams": 2}, {"do_sample": True}):
         with pytest.raises(AssertionError):  # which kernels the stages have
             stages("cpu", 200, 2, [best_triton], **options)
