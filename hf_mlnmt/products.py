@@ -44,12 +44,11 @@ LEAST = 2**20  # multiplications of a product for which oneDNN's call, some micr
 TIMES = 16  # as many in training, where an autograd function of Python's is around it
 ROWS = {"few": 5, "many": 64, "forward": 256, "by_states": 256, "by_weight": 256}  # of the products that are timed
 INPUTS, OUTPUTS, ROUNDS = 512, 1024, 8
-LINE = 64  # numbers
 GAIN = 1.03  # how much faster oneDNN has to be: less is what the clock is wrong by
 _USED: list[frozenset[str]] = []  # by `using`
 _MEASURED: dict[int, dict[str, Any]] = {}  # by number of threads
 _LOCK = threading.Lock()
-_OF_THREAD = threading.local()  # `outputs`: of `in_whole_lines`
+_OF_THREAD = threading.local()  # `padded`: see with_padded
 
 
 def packed(
@@ -96,8 +95,9 @@ def project(module: Any, states: Tensor) -> Tensor | None:
     hooks = module._backward_hooks or module._backward_pre_hooks or _has_any_global_hook()
     if hooks or not is_plain(module):
         return None
-    if getattr(_OF_THREAD, "outputs", None) == len(module.weight):
-        return _in_whole_lines(module, states)
+    weight, padded = getattr(_OF_THREAD, "padded", None) or (None, None)
+    if padded is not None and weight is module.weight and not torch.is_autocast_enabled(states.device.type):
+        return _by_padded(module, states, padded)
     if not _is_for_onednn(states, module.weight):
         return None
     weight, bias, kinds = module.weight, module.bias, chosen()
@@ -112,29 +112,22 @@ def project(module: Any, states: Tensor) -> Tensor | None:
 
 
 @contextmanager
-def in_whole_lines(outputs: int) -> Iterator[None]:
-    """Lets `project` write the rows of a layer with so many outputs at multiples of 64 numbers, in this thread.
+def with_padded(weight: Tensor, padded: Tensor) -> Iterator[None]:
+    """Lets a layer with this weight multiply by `padded`, which has rows of zeros behind it, inside and in this thread.
 
-    A card multiplies by slower kernels where rows begin elsewhere. For a search: there are no gradients.
+    On a card products of a number of outputs that is no multiple of 8 take two to three times as long.
     """
-    _OF_THREAD.outputs = outputs if outputs % 8 else None
+    _OF_THREAD.padded = weight, padded
     try:
         yield
     finally:
-        _OF_THREAD.outputs = None
+        _OF_THREAD.padded = None
 
 
-def _in_whole_lines(module: Any, states: Tensor) -> Tensor | None:
-    plain = {type(states), type(module.weight)} <= {Tensor, nn.Parameter} and states.dtype == module.weight.dtype
-    if not plain or torch.is_autocast_enabled(states.device.type):
-        return None
-    rows, outputs, weight = states.flatten(0, -2), len(module.weight), module.weight.t()
-    products = rows.new_empty(len(rows), -(-outputs // LINE) * LINE)[:, :outputs]
-    if module.bias is None:
-        torch.mm(rows, weight, out=products)
-    else:
-        torch.addmm(module.bias, rows, weight, out=products)
-    return products.view(*states.shape[:-1], outputs)
+def _by_padded(module: Any, states: Tensor, padded: Tensor) -> Tensor:
+    outputs = len(module.weight)
+    bias = None if module.bias is None else nn.functional.pad(module.bias, (0, len(padded) - outputs))
+    return nn.functional.linear(states, padded, bias)[..., :outputs]
 
 
 def multiply(states: Tensor, weight: Tensor, kind: str) -> Tensor | None:

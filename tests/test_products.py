@@ -275,13 +275,13 @@ def test_a_measurement_draws_nothing_and_names_the_processor(monkeypatch):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_rows_in_whole_lines(bias):
-    """Only of the layer that is asked for, inside, and where the call is the plain product."""
-    head, other, states = nn.Linear(6, 30, bias), nn.Linear(6, 32), torch.randn(2, 3, 6)
+def test_a_padded_table_takes_the_place_of_a_weight(bias):
+    """Only of the layer that has it, inside, and not under autocast."""
+    head, other, states = nn.Linear(6, 30, bias), nn.Linear(6, 30), torch.randn(2, 3, 6)
     with torch.inference_mode():
-        with products.in_whole_lines(30):
+        with products.with_padded(head.weight, nn.functional.pad(head.weight, (0, 0, 0, 34))):
             found = project(head, states)
-            assert project(other, states).stride() == (96, 32, 1)
+            assert project(other, states).stride() == (90, 30, 1)
             with torch.autocast("cpu"):
                 assert project(head, states).stride() == (90, 30, 1)
         assert found.stride() == (192, 64, 1)

@@ -19,6 +19,7 @@ from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BEAM_LAYERS, BeamCache, whole_blocks
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch, gather_beams, read_source
+from hf_mlnmt.search.known import known
 from hf_mlnmt.search.steps import AdditiveMask, StepContext, attend, find_step, write_out
 
 PRUNE_FROM = 64  # slots
@@ -106,7 +107,7 @@ class TransformerDecoder:
         self.model, self.kinds = model, kinds_of_layers(model, arguments)
         self.arguments = {name: value for name, value in arguments.items() if name not in HANDLED}
         self.normalized = getattr(model, "logits_are_scores", False)
-        self.step_class, self.written_out = find_step(model), None
+        self.step_class, self.written_out = known(model).fact("step", partial(find_step, model)), None
         if model.device.type == "cpu":
             self.written_out = None if self.arguments else write_out(self.step_class, model)
             self.arguments["attention_function"] = attend
