@@ -30,7 +30,8 @@ PROGRAMS = 1024  # that keep a card busy
 ENTRIES, WARPS = 512, 2  # candidates of a sentence that are looked at at once, and by how many warps
 MOST_CANDIDATES, MOST_BEAMS = 64, 32
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-COUNTS = ("tiles", "chunk", "parts", "distinct")  # another number needs no other code
+COUNTS = ("tiles", "chunk", "parts", "distinct", "width")  # another number needs no other code
+ALIGNED = ("logits", "stride", "room")  # what code depends on the alignment of
 # The kernels' own names of numbers.
 PARTS = tl.constexpr(MOST_PARTS)
 LOWEST = tl.constexpr(-(2**63) + 1)  # below all keys; so is LOWEST + i, a place for one that is still empty
@@ -44,7 +45,9 @@ def kernel(function: Any) -> Any:
     import triton
 
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    return triton.jit(function, do_not_specialize=[name for name in COUNTS if name in names])
+    others = [name for name in names if name not in ALIGNED]
+    counts = [name for name in names if name in COUNTS]
+    return triton.jit(function, do_not_specialize=counts, do_not_specialize_on_alignment=others)
 
 
 @kernel

@@ -682,7 +682,7 @@ def padded_head(model: Any) -> Tensor | None:
     """Returns the output projection's weight with rows of zeros up to a multiple of 64, a copy for each state of the
     model; None where its own will do."""
     weight = getattr(model.lm_head, "weight", None)
-    if weight is None or len(weight) % 8 == 0:
+    if type(weight) is not torch.nn.Parameter or len(weight) % 8 == 0:
         return None
     state = known(model, again=False).state(model)
     if _PADDED.get(model, (None,))[0] != state:
