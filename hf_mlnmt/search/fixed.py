@@ -7,6 +7,7 @@ every value that Python reads to decide what comes next. So a step is made once 
 - it reads no value: which sentences have ended is written on the device, and Python looks at it a few steps later, at a
   copy that has arrived meanwhile. A step too many changes nothing, since what has ended stays as it is;
 - on CUDA it is captured as a graph, one launch from then on, and kept with the model for the next batch of its size;
+- there Triton's kernels read the logits once, where they know what is asked (best_triton.py, `kernels_for`);
 - only where a quarter of many sentences is left does the batch go on in a smaller size, and in a larger one where the
   slots for the target are used up. A size that is there is taken before a new one is made (`fitting`).
 
