@@ -45,6 +45,7 @@ def kernel(function: Any) -> Any:
     import triton
 
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    names = [name for name in names if name not in function.__annotations__]  # those are constants
     others = [name for name in names if name not in ALIGNED]
     counts = [name for name in names if name in COUNTS]
     return triton.jit(function, do_not_specialize=counts, do_not_specialize_on_alignment=others)
@@ -83,10 +84,12 @@ def _empty(slots, count: tl.constexpr):
 
 
 @kernel
-def _raw(logits, start, token, vocabulary, room):
-    """Reads up to `room`: where that is a multiple of 16, as the row's beginning, several numbers are read at once."""
-    raw = tl.load(logits + start + token, mask=token < room, other=float("-inf")).to(tl.float32)
-    return tl.where(token < vocabulary, raw, float("-inf"))
+def _raw(logits, start, token, room):
+    """Reads up to `room`: where that is a multiple of 16, as the row's beginning, several numbers are read at once.
+
+    Those between the vocabulary and it mean nothing.
+    """
+    return tl.load(logits + start + token, mask=token < room, other=float("-inf")).to(tl.float32)
 
 
 @kernel
@@ -120,7 +123,7 @@ def _read_kernel(
     total = tl.full([], 0.0, tl.float32)
     for tile in range(part * chunk, tl.minimum((part + 1) * chunk, tiles)):
         token = tile * block + tl.arange(0, block)
-        raw = _raw(logits, start, token, vocabulary, room)
+        raw = _raw(logits, start, token, room)
         value = _changed(
             raw, tile, token, rows, row_of, forced, touched, step, tiles, vocabulary, temperature, kind
         )  # fmt: skip
@@ -273,8 +276,8 @@ def _tokens_kernel(
         for tile in range(drawn_part * chunk, tl.minimum((drawn_part + 1) * chunk, tiles)):
             at = tile * block + tl.arange(0, block)
             value = _changed(
-                _raw(logits, row * stride, at, vocabulary, room), tile, at, rows, row_of, forced, touched, step, tiles,
-                vocabulary, temperature, kind,
+                _raw(logits, row * stride, at, room), tile, at, rows, row_of, forced, touched, step, tiles, vocabulary,
+                temperature, kind,
             )  # fmt: skip
             power = tl.where(at < vocabulary, tl.exp(value - top), 0.0)
             is_above = (summed + tl.cumsum(power, 0) > rest) & (power > 0)

@@ -154,6 +154,35 @@ def test_kernels_in_the_interpreter():
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+@pytest.mark.parametrize("types", ["*fp32", "*bf16"])
+def test_kernels_compile_for_a_gpu(types, tmp_path, monkeypatch):
+    """Down to the machine code of an H100, for which Triton needs no device; several logits are read at once."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    constants = {"kind": 3, "processed": False, "summed": True, "normalized": False, "early": True, "padded": True}
+    constants |= {"block": 2048, "width": 5, "lanes": 8, "entries": 64, "drawn": True, "count": 10, "wide": 16}
+    of = {"logits": types, "temperature": "fp32"} | dict.fromkeys(
+        ("forced", "touched", "open_", "going", "is_end"), "*i1"
+    )
+    of |= dict.fromkeys(
+        ("row_of", "step", "keys", "last", "first_candidate", "table", "tokens", "origins", "pad"), "*i64"
+    )
+    of |= dict.fromkeys(("rows", "highest", "totals", "running", "best", "divisors", "noise"), "*fp32")
+    for kernel in (best_triton._read_kernel, best_triton._beams_kernel, best_triton._tokens_kernel):
+        names = kernel.arg_names
+        fixed_ = {p.name: constants[p.name] for p in kernel.params if p.is_constexpr}
+        signature = {name: "constexpr" if name in fixed_ else of.get(name, "i32") for name in names}
+        aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in best_triton.ALIGNED if name in names}
+        source = ASTSource(kernel, signature, {(names.index(name),): fixed_[name] for name in fixed_}, aligned)
+        compiled = compile(source, target=GPUTarget("cuda", 90, 32))
+        assert compiled.asm["cubin"]
+        assert "logits" not in names or "ld.global.v4.b32" in compiled.asm["ptx"]
+
+
 @pytest.mark.parametrize("options", [{"num_beams": 4, **LEAST}, {}, ROWS], ids=["beams", "greedy", "draws"])
 def test_a_choice_is_few_calls(options, monkeypatch):
     """Beside the decoder's, and what its state takes to follow the beams: launches of kernels, and operations."""
