@@ -315,6 +315,7 @@ def read(stage: Any, scores: Tensor, count: int, summed: bool) -> Read:
     """Reads scores (sentences, 1 or width, vocabulary): the `count` best of each row, and its sums of exponentials."""
     logits, table = scores.flatten(0, 1), stage.table_of_changes
     rows, vocabulary = logits.shape
+    stride = logits.stride(0) if rows > 1 else scores.stride(0)  # of one row `flatten` makes up its own
     tiles = -(-vocabulary // TILE)
     # A part that a token is drawn from is read again, so it is small.
     chunk = -(-tiles // min(tiles, MOST_PARTS, max(1, PROGRAMS // rows) if count else tiles))
@@ -323,7 +324,7 @@ def read(stage: Any, scores: Tensor, count: int, summed: bool) -> Read:
     keys = stage.tokens.new_empty(rows, parts, count)
     changes = [stage.tokens] * 4 if table is None else [table.rows, table.row_of, table.forced, table.touched]
     kind = (table is not None) + 2 * (stage.temperature != 1.0)
-    given = (logits, logits.stride(0), readable(logits), *changes, stage.clock.step, float(stage.temperature))
+    given = (logits, stride, readable(logits, stride), *changes, stage.clock.step, float(stage.temperature))
     wide = power_of_2(count)
     _read_kernel[(rows, parts)](
         *given, highest, totals, keys, vocabulary, tiles, chunk, kind, stage.draws, summed, count, wide, TILE
@@ -356,9 +357,9 @@ def choose_tokens(stage: Any, scores: Tensor) -> None:
         torch.any(found.going, 1, out=found.open)
 
 
-def readable(logits: Tensor) -> int:
+def readable(logits: Tensor, stride: int) -> int:
     """Returns how many numbers there are to be read in each row (rows, vocabulary), in multiples of 16 if possible."""
-    (rows, vocabulary), stride = logits.shape, logits.stride(0)
+    rows, vocabulary = logits.shape
     room = -(-vocabulary // 16) * 16
     end = (logits.storage_offset() + (rows - 1) * stride + room) * logits.element_size()
     return room if room <= stride and end <= logits.untyped_storage().nbytes() else vocabulary
