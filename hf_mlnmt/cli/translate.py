@@ -144,7 +144,7 @@ def translate(
             return
         call, count = TranslationCall(pipeline, decoding), done
         plain = not decoding.num_return_sequences  # no n-best list: the translation alone
-        for line, group, results in call.translate_groups(groups, update, 1 + first, done):
+        for line, group, results in call.translate_groups(groups, update, 1 + first, done, texts is not None):
             count += len(group)
             pairs = enumerate(zip(group, results), line - 1)
             write("".join(f"{lines.format_result(i, *pair, jsonl, scores, plain)}\n" for i, pair in pairs), count)
