@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import random
 import sys
 import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +20,9 @@ from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_mlnmt import search
+from hf_mlnmt.generation.batches import batches_by_tokens
 from hf_mlnmt.search import fixed
+from hf_mlnmt.search.decoder import SourceTokens
 
 MEMBERS = pytest.mark.parametrize("one", members_once(), ids=str)
 LENGTHS = (6, 1, 4, 9, 2)
@@ -183,6 +187,86 @@ def captures(monkeypatch):
     monkeypatch.setattr(fixed, "has_graphs", lambda tensor: True)
     monkeypatch.setattr(fixed.Stage, "capture", capture)
     return seen
+
+
+class Pretended:
+    """A stage that computes nothing: the first token of a source says how long its translation is."""
+
+    graph = opening = None
+    nbytes = runs = num_beams = 0
+    columns = 1
+
+    def __init__(self, decoder, choice, size, rules, config, key):
+        self.size, self.key, self.device = size, key, torch.device("cpu")
+        self.tokens = torch.zeros(size.sentences, size.width)
+        self.table = torch.zeros(size.steps + 1, size.sentences, size.width, dtype=torch.long)
+        self.sources = ()
+
+    def limit(self, rules, config):
+        pass
+
+    def end_all(self):
+        self.lengths.zero_()
+
+    def begin(self, prompt, source, real):
+        self.sources, self.step_number = source, 1
+        self.lengths = source.ids[:, 0].masked_fill(torch.arange(self.size.sentences) >= real, 0)
+
+    def open(self):
+        pass
+
+    def step(self):
+        pass
+
+    def run(self):
+        if self.runs == 1:
+            self.graph = self.capture(self.step)
+        self.runs += 1
+        self.step_number += 1
+
+    @property
+    def found(self):
+        return SimpleNamespace(open=self.lengths > self.step_number)
+
+    def how_many_are_left(self):
+        left = int(self.found.open.sum())
+        return lambda: left
+
+    def move_to(self, other, rows, real):
+        other.lengths, other.step_number = self.lengths[rows], self.step_number
+        other.lengths[real:] = 0
+
+    def bytes(self):
+        return 1
+
+
+@pytest.mark.parametrize("beams", [1, 4, 5])
+def test_a_file_is_captured_once(beams, monkeypatch, captures):
+    """Of 5,000 lines as long as captions, in windows as a file's; the second time nothing is captured."""
+    draw = random.Random(1)
+    lines = [round(draw.triangular(5, 44, 11)) for _ in range(5000)]
+    targets = [max(4, round(length * draw.uniform(0.6, 1.4))) for length in lines]
+    Pretended.capture = fixed.Stage.capture  # the one of `captures`
+    monkeypatch.setattr(fixed, "Stage", Pretended)
+    monkeypatch.setattr(fixed, "asked_of", lambda *given: ("asked", 0, 0))
+    decoder = SimpleNamespace(model=torch.nn.Identity())
+    decoder.model.config = SimpleNamespace(max_position_embeddings=1024)
+    rules, config = SimpleNamespace(max_length=257), SimpleNamespace(num_beams=1)
+    seen = []
+    for _ in range(2):
+        for start in range(0, len(lines), 2048):
+            of_window = range(start, min(start + 2048, len(lines)))
+            for batch in batches_by_tokens([lines[i] for i in of_window], 4096, powers=True):
+                chosen = [of_window[i] for i in batch]
+                ids = torch.zeros(len(batch), lines[chosen[0]], dtype=torch.long)
+                ids[:, 0] = torch.tensor([targets[i] for i in chosen])
+                record = SimpleNamespace(steps=[], write=None)
+                given = decoder, None, SourceTokens(ids, ids), torch.zeros(len(batch), 1), beams, rules, config
+                lefts = fixed._run(*given, record, None)
+                assert next(i for i, left in enumerate(lefts, 1) if not left) == ids[:, 0].max()
+                assert sum(len(step[0]) for step in record.steps) >= ids[:, 0].sum()
+        seen.append(len(captures))
+    assert seen[0] == seen[1] <= 12, sorted(captures)
 
 
 @pytest.mark.parametrize("beams", [1, 5])
