@@ -30,10 +30,12 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import TemperatureLogitsWarper
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 from transformers.utils import logging
 
+from hf_mlnmt import products
 from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search import hypotheses
@@ -363,6 +365,7 @@ class LengthTable:
         self.rows = torch.zeros(2 * len(changes) + 1, vocabulary, device=device)
         self.row_of = torch.zeros(steps, dtype=torch.long, device=device)
         self.forced = torch.zeros(steps, dtype=torch.bool, device=device)
+        self.touched: Any = None  # of each row, the tiles of the vocabulary in which it changes something
         self.written: Any = None
 
     def limit(self, changes: list[Change], prompt: int) -> None:
@@ -384,6 +387,15 @@ class LengthTable:
         fill(self.row_of, [numbers[state] for state in states])
         acting = [[c.forced for c, acts in zip(changes, state) if acts] for state in states]
         fill(self.forced, [any(forced) for forced in acting])
+        if self.touched is not None:
+            missing = -self.rows.shape[1] % self.tile
+            tiles = nn.functional.pad(self.rows, (0, missing)).unflatten(1, (-1, self.tile))
+            torch.any(tiles, 2, out=self.touched)
+
+    def mark_tiles(self, tile: int) -> None:
+        """Lets kernels that read the vocabulary in such tiles read no row where it changes nothing."""
+        self.tile, (rows, vocabulary) = tile, self.rows.shape
+        self.touched = self.forced.new_zeros(rows, -(-vocabulary // tile))
 
     def __call__(self, scores: Tensor, step: Tensor) -> Tensor:
         row = self.rows.index_select(0, self.row_of.index_select(0, step))
@@ -406,7 +418,19 @@ class Stage:
         self.num_beams = config.num_beams if config.num_beams > 1 else 0
         self.vocabulary = decoder.model.config.target_vocab_size
         self.count = rules.candidates(self.num_beams)
-        self.in_blocks = self.vocabulary // BLOCK * self.num_beams >= 4 * self.count > 0
+        assert rules.by_length is not None
+        self.processors = [
+            part if type(part) in OF_SCORES else LengthTable(part, size.steps + 1, self.vocabulary, device)
+            for part in grouped(rules.by_length)
+        ]
+        self.table_of_changes: Any = None
+        self.temperature = 1.0
+        self.kernels = kernels_for(decoder.model, self.num_beams, self.count)
+        if self.kernels is not None and not self.leave_processing(self.kernels.TILE):
+            self.kernels = None
+        self.padded = padded_head(decoder.model) if self.kernels else None
+        blocks = self.vocabulary // BLOCK * self.num_beams
+        self.in_blocks = self.kernels is None and blocks >= 4 * self.count > 0
         self.columns = -(-self.vocabulary // BLOCK) * BLOCK if self.in_blocks else self.vocabulary
         self.span = size.width * self.columns
         self.clock = Clock(size.width, self.span, device)
@@ -423,6 +447,7 @@ class Stage:
         self.padded = bool(rules.ends)
         self.is_end = torch.zeros(self.columns, dtype=torch.bool, device=device)
         self.rows = torch.arange(size.sentences, **long).view(-1, 1) * size.width  # the first of each sentence
+        self.origins = torch.zeros(shape, **long)  # of each beam, as such a row
         self.block = torch.arange(BLOCK, **long)
         blank = (*shape, self.columns) if self.in_blocks else (0,)
         self.sums = torch.full(blank, -torch.inf, device=device)  # in whole blocks
@@ -431,11 +456,6 @@ class Stage:
         )
         self.divisors = torch.zeros(size.steps + 1, 2, device=device)  # of what ends, of what goes on
         self.written: Any = None
-        assert rules.by_length is not None
-        self.processors = [
-            part if type(part) in OF_SCORES else LengthTable(part, size.steps + 1, self.vocabulary, device)
-            for part in grouped(rules.by_length)
-        ]
         self.prompt = torch.zeros(size.sentences, size.prompt, **long)
         self.is_real = torch.zeros(size.sentences, dtype=torch.bool, device=device)
         self.sources: tuple[Tensor, ...] = ()  # token ids and mask of the sources, where the stage encodes them
@@ -445,6 +465,16 @@ class Stage:
         self.runs = self.real = self.nbytes = 0
         self.limited: Any = None
         self.arrivals: list[Any] = []
+
+    def leave_processing(self, tile: int) -> bool:
+        """Tells whether kernels can do what the processors do, changes and a temperature, and lets them if so."""
+        rest = list(self.processors)
+        if rest and isinstance(rest[0], LengthTable):
+            self.table_of_changes = rest.pop(0)
+            self.table_of_changes.mark_tiles(tile)
+        if rest and self.choice is DrawsByRow and type(rest[0]) is TemperatureLogitsWarper:
+            self.temperature = rest.pop(0).temperature
+        return not rest and self.choice is not Draws
 
     def bytes(self) -> int:
         """Counts the large tensors; those of a step alone, which all graphs of a model share, do not count."""
@@ -493,7 +523,7 @@ class Stage:
 
     def begin_from(self, source: SourceBatch) -> None:
         """Begins with sources that are encoded."""
-        scores = self.state.begin(self.decoder, self.prompt, source).expand(-1, self.size.width, -1)
+        scores = self.scores_of(self.state.begin, self.prompt, source)
         self.found.begin(self.size.sentences)
         self.found.open &= self.is_real
         if not self.num_beams:
@@ -510,11 +540,24 @@ class Stage:
 
     def step(self) -> None:
         """Reads the last tokens and chooses the next ones."""
-        self.choose(self.state.step(self.decoder, self.tokens))
+        self.choose(self.scores_of(self.state.step, self.tokens))
+
+    def scores_of(self, call: Callable, *given: Any) -> Tensor:
+        """Returns scores (sentences, 1 or width, vocabulary), for kernels as the model makes them."""
+        self.decoder.widened = self.kernels is None
+        weights = None if self.padded is None else (self.decoder.model.lm_head.weight, self.padded)
+        with nullcontext() if weights is None else products.with_padded(*weights):
+            return call(self.decoder, *given)
 
     def choose(self, scores: Tensor) -> None:
-        """Chooses the next tokens by their scores (sentences, width, vocabulary)."""
-        (self.choose_beams if self.num_beams else self.choose_tokens)(scores)
+        """Chooses the next tokens by their scores (sentences, 1 or width, vocabulary)."""
+        if self.kernels is not None:
+            (self.kernels.choose_beams if self.num_beams else self.kernels.choose_tokens)(self, scores)
+        else:
+            scores = scores.expand(-1, self.size.width, -1)
+            (self.choose_beams if self.num_beams else self.choose_tokens)(scores)
+        if self.num_beams:
+            self.state.reorder(self.origins.view(-1))
         torch.sum(self.found.open, 0, keepdim=True, out=self.left)
         self.clock.advance()
 
@@ -553,7 +596,7 @@ class Stage:
         self.found.close(self.found.running[:, 0], hope)
         self.table.index_copy_(0, self.clock.step, chosen.unsqueeze(0))
         torch.remainder(chosen, self.columns, out=self.tokens)
-        self.state.reorder((self.rows + chosen // self.columns).view(-1))
+        torch.add(self.rows, chosen // self.columns, out=self.origins)
 
     def choose_tokens(self, scores: Tensor) -> None:
         """Computes `Greedy.step`, or that of `Draws`."""
@@ -623,6 +666,30 @@ class Stage:
         return wait
 
 
+def kernels_for(model: Any, beams: int, count: int) -> Any:
+    """Returns best_triton.py, if it can choose `count` candidates of so many beams (0: tokens) by this model's logits.
+
+    None where it cannot, and its reference is computed: `Stage.choose_beams`, `Stage.choose_tokens`.
+    """
+    if model.device.type != "cuda":
+        return None
+    from hf_mlnmt.search import best_triton
+
+    return best_triton if best_triton.knows(model, beams, count) else None
+
+
+def padded_head(model: Any) -> Tensor | None:
+    """Returns the output projection's weight with rows of zeros up to a multiple of 64, a copy for each state of the
+    model; None where its own will do."""
+    weight = getattr(model.lm_head, "weight", None)
+    if weight is None or len(weight) % 8 == 0:
+        return None
+    state = known(model, again=False).state(model)
+    if _PADDED.get(model, (None,))[0] != state:
+        _PADDED[model] = state, torch.nn.functional.pad(weight.detach(), (0, 0, 0, -len(weight) % 64))
+    return _PADDED[model][1]
+
+
 def has_graphs(tensor: Tensor) -> bool:
     """Tells whether the tensor's device repeats what was recorded."""
     return tensor.is_cuda
@@ -647,6 +714,7 @@ def grouped(parts: list[Any]) -> list[Any]:
 
 # A stage holds no model, or neither would ever be freed.
 _STAGES: WeakKeyDictionary[Any, OrderedDict[Any, Stage]] = WeakKeyDictionary()
+_PADDED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _KEEPING, _CAPTURING = Lock(), Lock()
 _CAPTURE_STREAMS: dict[Any, Any] = {}  # one for each stream: graphs that run at the same time share no workspace
 

@@ -100,6 +100,7 @@ class TransformerDecoder:
     """The `Decoder` of `TransformerForConditionalGeneration` and all that is derived from it."""
 
     positions = "decoder_position_ids"  # forward's name for them
+    widened = True  # the scores, to float32
 
     def __init__(self, model: Any, arguments: dict[str, Any]):
         """Takes what generate() gives its loops by keyword; what they do not handle is for the forward."""
@@ -159,9 +160,10 @@ class TransformerDecoder:
         return self.written_out(tokens, state.length - 1, context).float()
 
     def call_modules(self, tokens: Tensor, state: TransformerState, **inputs: Any) -> Tensor:
-        """Computes the logits (sentences, 1 or width, vocabulary), float32, of tokens (sentences, prompt or width)."""
+        """Computes the logits (sentences, 1 or width, vocabulary) of tokens (sentences, prompt or width)."""
         inputs |= {"cache": state.cache, "use_cache": True, "return_dict": True, **self.arguments}
-        return self.forward(**self.inputs_of(tokens, state), **inputs).logits.float()
+        logits = self.forward(**self.inputs_of(tokens, state), **inputs).logits
+        return logits.float() if self.widened else logits
 
     def inputs_of(self, tokens: Tensor, state: TransformerState) -> dict[str, Any]:
         """Returns what the model reads, under forward's names."""
