@@ -428,7 +428,7 @@ class Stage:
         self.kernels = kernels_for(decoder.model, self.num_beams, self.count)
         if self.kernels is not None and not self.leave_processing(self.kernels.TILE):
             self.kernels = None
-        self.padded = padded_head(decoder.model) if self.kernels else None
+        self.padded_head = padded_head(decoder.model) if self.kernels else None
         blocks = self.vocabulary // BLOCK * self.num_beams
         self.in_blocks = self.kernels is None and blocks >= 4 * self.count > 0
         self.columns = -(-self.vocabulary // BLOCK) * BLOCK if self.in_blocks else self.vocabulary
@@ -545,7 +545,7 @@ class Stage:
     def scores_of(self, call: Callable, *given: Any) -> Tensor:
         """Returns scores (sentences, 1 or width, vocabulary), for kernels as the model makes them."""
         self.decoder.widened = self.kernels is None
-        weights = None if self.padded is None else (self.decoder.model.lm_head.weight, self.padded)
+        weights = None if self.padded_head is None else (self.decoder.model.lm_head.weight, self.padded_head)
         with nullcontext() if weights is None else products.with_padded(*weights):
             return call(self.decoder, *given)
 
