@@ -179,7 +179,12 @@ class FixedStateLayer(FixedCacheLayer):
         self.states, self.of_beams = self.place, True
 
     def reorder(self, rows: Tensor) -> None:
-        put_rows(self.place, rows)
+        if self.states is self.place:
+            put_rows(self.place, rows)
+            return
+        new, place = self.states.to(self.place.dtype).reshape(len(rows), -1), self.place.view(len(rows), -1)
+        torch.index_select(new, 0, rows, out=place)
+        self.states = self.place
 
 
 class FixedConvolutionLayer(FixedStateLayer, BeamConvolutionCacheLayer):
@@ -188,6 +193,15 @@ class FixedConvolutionLayer(FixedStateLayer, BeamConvolutionCacheLayer):
 
 class FixedRecurrentLayer(FixedStateLayer, BeamRecurrentCacheLayer):
     """`BeamRecurrentCacheLayer` in one place."""
+
+    counts_positions = False
+    products: tuple[Tensor, ...] = ()
+
+    def of_source(self, compute: Callable[[], Any]) -> Any:
+        """Returns `compute()` of the prompt, (sentences, heads, source), kept in one place for all steps."""
+        if not self.of_beams:
+            self.products = put(self.products, [compute()])
+        return self.products[0]
 
 
 FIXED_LAYERS: dict[type, type[FixedCacheLayer]] = {
@@ -227,6 +241,8 @@ def put_rows(place: Any, rows: Tensor) -> None:
 
 class FixedTransformer:
     """The state of a `TransformerDecoder` of one size."""
+
+    moves = False  # whether `reorder` follows every step, and puts the new states into their place
 
     def __init__(self, decoder: TransformerDecoder, size: Size, clock: Clock):
         self.size, self.clock = size, clock
@@ -294,7 +310,7 @@ class FixedTransformer:
             layer.states = layer.place  # a step that could not be captured has left others
         positions: Any = {decoder.positions: self.clock.position}
         scores = decoder.call_modules(tokens, self, **positions)  # type: ignore[arg-type]
-        for layer in self.stateful:
+        for layer in () if self.moves else self.stateful:
             layer.place.copy_(layer.states)
             layer.states = layer.place  # nothing of a graph's memory stays in use
         return scores
@@ -311,6 +327,8 @@ class FixedTransformer:
                 into.buffers = put(into.buffers, [fitted(tensor, rows, slots, 2) for tensor in layer.buffers])
         for layer, into in zip(self.stateful, other.stateful, strict=True):
             into.store(fitted(layer.place, rows, length if getattr(layer, "over_source", False) else None, -1))
+            if products := getattr(layer, "products", ()):
+                into.products = put(into.products, [fitted(x, rows, length, -1) for x in products])
         for index, done in self.cache.is_updated.items():
             known: Any = self.cache.cross_attention_cache.layers[index]
             keys, values = (fitted(tensor, rows, length, 2) for tensor in (known.keys, known.values))
@@ -436,6 +454,7 @@ class Stage:
         self.clock = Clock(size.width, self.span, device)
         kind: Any = FixedLSTM if isinstance(decoder, LSTMDecoder) else FixedTransformer
         self.state = kind(decoder, size, self.clock)
+        self.state.moves = bool(self.num_beams)
         long = {"dtype": torch.long, "device": device}
         self.tokens = torch.zeros(shape, **long)
         self.table = torch.zeros(size.steps + 1, *shape, **long)  # tokens, or with beams numbers without the steps

@@ -23,6 +23,7 @@ from hf_mlnmt import search
 from hf_mlnmt.generation.batches import batches_by_tokens
 from hf_mlnmt.search import fixed
 from hf_mlnmt.search.decoder import SourceTokens
+from hf_mlnmt.search.transformer import TransformerDecoder
 
 MEMBERS = pytest.mark.parametrize("one", members_once(), ids=str)
 LENGTHS = (6, 1, 4, 9, 2)
@@ -381,24 +382,45 @@ class Calls(TorchDispatchMode):
 READS = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "masked_select", "unique", "_unique2", "equal"}
 
 
+KERNELS = 3  # that choose candidates on a card (best_triton.py), in the place of Stage.choose_beams and choose_tokens
+LAUNCH_NOTHING = {"promote_types", "dropout"}  # outside of training
+
+
 @MEMBERS
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_step_reads_nothing_and_has_few_operations(one, beams, monkeypatch, ahead):
-    model, counts = one.model(), []
-    run = fixed.Stage.run
+    """As a card counts: at most 25 a layer and 40, with attention in one operation."""
+    model, counts, chosen = one.model(), [], []
+    run, prepare = fixed.Stage.run, TransformerDecoder.__init__
 
     def counted(stage):
         with Calls() as calls:
             run(stage)
-        counts.append(calls.names)
+        counts.append((calls.names, chosen[-1]))
+
+    def counted_apart(choose, stage, scores):
+        with Calls() as calls:
+            choose(stage, scores)
+        chosen.append(calls.names.total())
+
+    def prepared(decoder, *given):
+        prepare(decoder, *given)
+        decoder.arguments.pop("attention_function", None)  # which is for a CPU
 
     monkeypatch.setattr(fixed.Stage, "run", counted)
+    monkeypatch.setattr(TransformerDecoder, "__init__", prepared)
+    for name in ("choose_beams", "choose_tokens"):
+        choose = getattr(fixed.Stage, name)
+        monkeypatch.setattr(
+            fixed.Stage, name, lambda stage, scores, choose=choose: counted_apart(choose, stage, scores)
+        )
     decode(model, **sources((5, 3), 22), num_beams=beams, min_new_tokens=4, max_new_tokens=6)
     assert counts
     layers = model.config.decoder_layers * (4 if "aif" in one.system else 1)
-    for names in counts:
+    for names, of_choice in counts:
         assert not READS & names.keys()
-        assert names.total() <= (40 if one.system in STATEFUL else 25) * layers + 40
+        launched = sum(count for name, count in names.items() if name not in LAUNCH_NOTHING)
+        assert launched - of_choice + KERNELS <= 25 * layers + 40
 
 
 def test_beams_over_a_large_vocabulary_have_few_operations(monkeypatch, ahead):
