@@ -109,6 +109,16 @@ class Generated(NamedTuple):
     log_probability: float
 
 
+def runs_alone(model: Any) -> bool:
+    """Tells whether the model's device computes what it was told while Python goes on, by steps of few sizes."""
+    return model.device.type != "cpu"
+
+
+def filled(sequences: Sequence[Any]) -> Sequence[Any]:
+    """Returns them, and copies of the last up to the next power of 2, so that few sizes of a search are met."""
+    return [*sequences, *[sequences[-1]] * ((1 << (len(sequences) - 1).bit_length()) - len(sequences))]
+
+
 @torch.inference_mode()
 def generate(
     parts: Parts, sequences: Sequence[Sequence[int]], arguments: dict[str, Any], skipped: int, scored: bool
@@ -118,10 +128,13 @@ def generate(
     `arguments` are generate()'s, of which `skipped` first tokens are forced; `scored`: log probabilities are needed.
     """
     model, count = parts.model, arguments["num_return_sequences"]
-    pad_id = parts.source.pad_token_id
+    pad_id, number = parts.source.pad_token_id, len(sequences)
+    if runs_alone(model) and "logits_processor" not in arguments and not rows_by_text(arguments):
+        sequences = filled(sequences)
     input_ids, mask = pad(sequences, 0 if pad_id is None else pad_id, model.device)
     output = model.generate(input_ids=input_ids, attention_mask=mask, **arguments)
-    output = getattr(output, "sequences", output)
+    output = getattr(output, "sequences", output)[: number * count]
+    input_ids, mask = input_ids[:number], mask[:number]
     there = output.cpu()  # waits once
     lengths = generated_lengths(there, model.generation_config.eos_token_id)
     sums = [0.0] * len(output)

@@ -45,6 +45,7 @@ from hf_mlnmt.generation.batches import (
     batches_by_tokens,
     generate,
     rows_by_text,
+    runs_alone,
     sentences_that_fit,
 )
 from hf_mlnmt.generation.ctranslate2 import CTranslate2Search, installed
@@ -394,7 +395,7 @@ class TranslationCall:
     @cached_property
     def ahead(self) -> bool:
         """Tells whether texts are encoded and results are read beside the search: on a device that computes alone."""
-        return self.parts.model.device.type != "cpu" and not isinstance(self.run_batch, CTranslate2Search)
+        return runs_alone(self.parts.model) and not isinstance(self.run_batch, CTranslate2Search)
 
     def translate_groups(
         self,

@@ -8,7 +8,7 @@ every value that Python reads to decide what comes next. So a step is made once 
   copy that has arrived meanwhile. A step too many changes nothing, since what has ended stays as it is;
 - on CUDA it is captured as a graph, one launch from then on, and kept with the model for the next batch of its size;
 - only where a quarter of many sentences is left does the batch go on in a smaller size, and in a larger one where the
-  slots for the target are used up. A size that is there is taken before a new one is made (`fitting`).
+  slots for the target are used up.
 
 Candidates, scores, draws and rules for stopping are those of loop.py and choices.py, hypotheses and results the same
 objects; what `why_not` names (other choices of candidates, processors that look at the tokens before, fused models) is
@@ -55,7 +55,7 @@ KNOWN = (Greedy, Draws, DrawsByRow, BeamSearch)  # choices of candidates
 LATE = 3  # steps after which Python reads how many sentences are open
 FEWEST_STEPS = 32  # that there are slots for
 SHORTEST = 16  # positions that there are for a source
-FEW_ROWS = 128  # sentences x beams up to which a step takes the same time with fewer
+FEW_ROWS = 160  # sentences x beams up to which a step takes the same time as with fewer
 SMALLER = 4  # how many times smaller the next size is, which sentences go on in
 KEPT_SHARE = 0.25  # of the memory that is free without them: so much the kept sizes of a model may take
 
@@ -751,19 +751,6 @@ def stage_of(decoder: Any, choice: Any, size: Size, rules: Rules, config: Any, a
     return stage
 
 
-def fitting(model: Any, size: Size, real: int, asked: Any) -> Size:
-    """Returns the size, or one with more sentences that is kept already and that `real` ones fill by half at least; of
-    few rows by any part, which takes no longer."""
-    with _KEEPING:
-        kept = [other for other, *of_other in _STAGES.get(model, ()) if tuple(of_other) == asked]
-    if size in kept:
-        return size
-    counts = [other.sentences for other in kept if other._replace(sentences=size.sentences) == size]
-    few = FEW_ROWS // size.width if real > 1 else 1
-    counts = [count for count in counts if real <= count <= max(2 * real, few)]
-    return size._replace(sentences=min(counts, default=size.sentences))
-
-
 def asked_of(decoder: Any, choice: Any, rules: Rules, config: Any) -> tuple[str, int, int]:
     """Returns what stages have in common that one search can use: what is computed, the model's state, the stream."""
     assert rules.by_length is not None
@@ -869,7 +856,7 @@ def _run(
     length = _source_length(decoder, source)
     steps = min(rounded(longest), first_steps(length))
     asked, ids = asked_of(decoder, choice, rules, config), torch.arange(real, device=prompt.device)
-    size = fitting(decoder.model, Size(rounded(real), width, length, prompt.shape[1], steps), real, asked)
+    size = Size(rounded(real), width, length, prompt.shape[1], steps)
     stage = stage_of(decoder, choice, size, rules, config, asked)
     filled = _filled(ids, size.sentences)  # the sentence in each row of the stage; those behind `real` are copies
     # Of what an RNN's encoder hands on, only this has the source's positions.
@@ -905,7 +892,6 @@ def _run(
             ids, real, first = ids[rows], len(rows), done
             steps = min(rounded(longest), 2 * stage.size.steps) if full else stage.size.steps
             size = stage.size._replace(sentences=rounded(real) if full else fewer, steps=steps)
-            size = fitting(decoder.model, size, real, asked)
             filled = _filled(ids, size.sentences)
             before, stage = stage, stage_of(decoder, choice, size, rules, config, asked)
             before.move_to(stage, _filled(rows, size.sentences), real)
