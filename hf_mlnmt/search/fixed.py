@@ -52,7 +52,7 @@ from hf_mlnmt.search.transformer import TransformerDecoder
 logger = logging.get_logger(__name__)
 
 KNOWN = (Greedy, Draws, DrawsByRow, BeamSearch)  # choices of candidates
-LATE = 3  # steps after which Python reads how many sentences are open
+LATE = 2  # steps after which Python reads how many sentences are open
 FEWEST_STEPS = 32  # that there are slots for
 SHORTEST = 16  # positions that there are for a source
 FEW_ROWS = 160  # sentences x beams up to which a step takes the same time as with fewer

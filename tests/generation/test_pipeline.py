@@ -10,7 +10,6 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import Hypothesis, LengthPenalty, TranslationPipeline, batches
-from hf_mlnmt.generation.pipeline import TranslationCall
 
 FAMILIES = {  # options of the pipeline; the same by hand: source code, prefix, arguments from the tokenizer
     "marian": ({}, None, "", lambda t: {}),
@@ -413,7 +412,8 @@ def test_dtype(ours):
 @pytest.fixture
 def ahead(monkeypatch):
     """The device computes alone, and Python works beside it."""
-    monkeypatch.setattr(TranslationCall, "ahead", True)
+    for module in ("batches", "pipeline"):
+        monkeypatch.setattr(f"hf_mlnmt.generation.{module}.runs_alone", lambda model: True)
     monkeypatch.setattr("hf_mlnmt.generation.pipeline.PART", 3)
 
 
@@ -422,15 +422,17 @@ def said(results):
     return [x if isinstance(x, str) else [(best.text, best.alignment) for best in x] for x in results]
 
 
-def test_work_beside_the_search_changes_nothing(pipeline, monkeypatch):
+def test_work_beside_the_search_changes_nothing(pipeline, monkeypatch, request):
     texts = [*SENTENCES[:12], "", "A man.\nA dog.", *SENTENCES[12:17]]
-    for options in ({}, {"num_beams": 2}, {"num_return_sequences": 2, "num_beams": 2}, {"alignments": True}):
-        options |= {"batch_tokens": 40}
-        expected = said(pipeline(texts, **options))
-        with monkeypatch.context() as patch:
-            patch.setattr(TranslationCall, "ahead", True)
-            assert said(pipeline(texts, **options)) == expected
-            assert said(pipeline.stream(texts, 7, **options)) == expected
+    asked = {}, {"num_beams": 2}, {"num_return_sequences": 2, "num_beams": 2}, {"alignments": True}
+    expected = [said(pipeline(texts, batch_tokens=40, **options)) for options in asked]
+    request.getfixturevalue("ahead")
+    rows, generate = [], pipeline.model.generate
+    monkeypatch.setattr(pipeline.model, "generate", lambda **a: rows.append(len(a["input_ids"])) or generate(**a))
+    for options, found in zip(asked, expected, strict=True):
+        assert said(pipeline(texts, batch_tokens=40, **options)) == found
+        assert said(pipeline.stream(texts, 7, batch_tokens=40, **options)) == found
+    assert set(rows) <= {1, 2, 4}  # filled up
 
 
 def test_the_next_lines_are_read_and_results_come_while_it_searches(pipeline, ahead, monkeypatch):

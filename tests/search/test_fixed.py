@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import random
 import sys
@@ -500,6 +501,70 @@ def test_an_adapter_that_is_switched_off_is_another_stage(ahead):
             decode(model.get_base_model(), **sources((3, 2)), max_new_tokens=4)
     assert ahead[0] is ahead[2]
     assert ahead[0] is not ahead[1]
+
+
+def replaced(model):
+    part = model.model.encoder.layers[0].feed_forward.fc1
+    part.weight = torch.nn.Parameter(part.weight.detach().clone())
+
+
+def another_module(model):
+    layer = model.model.decoder.layers[1]
+    layer.feed_forward.fc2 = copy.deepcopy(layer.feed_forward.fc2)
+
+
+def changed_in_place(model):
+    with torch.no_grad():
+        model.model.encoder.layers[1].self_attn.out_proj.weight[0, 0] += 1.0
+
+
+def moved(model):
+    weight = model.model.decoder.layers[0].source_attn.kv_proj.weight
+    weight.data = weight.data.clone()
+
+
+def with_a_table_of_its_own(model):
+    model.model.encoder.positions.table = model.model.encoder.positions.table.clone()
+
+
+CHANGES = (replaced, another_module, changed_in_place, moved, with_a_table_of_its_own)
+CHANGES += (torch.nn.Module.float, lambda model: model.load_state_dict(copy.deepcopy(model.state_dict())))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_model_is_another_stage(change, ahead):
+    model = toy()
+    for _ in range(3):
+        decode(model, **sources((3, 2)), max_new_tokens=4)
+    assert len(set(map(id, ahead))) == 1
+    change(model)
+    for _ in range(2):
+        decode(model, **sources((3, 2)), max_new_tokens=4)
+    assert ahead[3] is ahead[4] is not ahead[0]
+
+
+def test_a_merged_adapter_is_another_stage(ahead):
+    model = get_peft_model(toy(), LoraConfig(r=2, target_modules=["out_proj"], init_lora_weights=False))
+    for change in (lambda: None, lambda: None, model.merge_adapter, model.unmerge_adapter):
+        change()
+        decode(model.get_base_model(), **sources((3, 2)), max_new_tokens=4)
+    assert ahead[0] is ahead[1] is not ahead[2]
+    assert ahead[3] is not ahead[2]
+
+
+@pytest.mark.parametrize("place", ["forward", "hook"])
+def test_what_python_does_in_an_encoder_is_done_at_every_call(place, ahead, captures):
+    model, seen = toy(), []
+    layer = model.model.encoder.layers[0]
+    if place == "hook":
+        layer.register_forward_hook(lambda *given: seen.append(1) and None)
+    else:
+        forward = layer.forward
+        layer.forward = lambda *given, **named: (seen.append(1), forward(*given, **named))[1]
+    for number in range(1, 5):
+        decode(model, **sources((3, 2)), max_new_tokens=4)
+        assert len(seen) == number
+    assert "open" not in [name for name, _ in captures]
 
 
 def test_sizes():
