@@ -60,6 +60,7 @@ from hf_mlnmt.modeling import attention_scan_eager as loops
 from hf_mlnmt.reports.cost import Measure, Work, beside_baseline, decoding, take_turns, training
 from hf_mlnmt.training import Batches, Task, TranslationTrainer
 from hf_mlnmt.training.batching import TokenBatchSampler
+from hf_mlnmt.training.half_weights import HalfWeights
 from hf_mlnmt.training.tasks import collate_in
 from hf_mlnmt.zoo.systems import list_systems
 from training import IGNORED, Race, load, marian_like
@@ -181,7 +182,7 @@ def correct(system: str, device: str) -> dict[str, Any]:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
-    exact, moved = copy.deepcopy(model).double(), copy.deepcopy(model).to(device)
+    exact, moved = copy.deepcopy(model).double().train(), copy.deepcopy(model).to(device).train()
     expected, actual = exact(**given), moved(**there)
     expected.loss.backward()
     actual.loss.backward()
@@ -192,6 +193,16 @@ def correct(system: str, device: str) -> dict[str, Any]:
     }
     with torch.autocast(device, torch.bfloat16):
         far["autocast"] = distance(moved(**there).logits, expected.logits)
+    moved.zero_grad()
+    with torch.autocast(device, torch.bfloat16), HalfWeights(moved).cast():  # as a training in bfloat16 computes
+        moved(**there, loss_only=True).loss.backward()
+    moved.eval()
+    pairs = [
+        (x.grad.flatten(), y.grad.flatten())
+        for x, y in zip(moved.parameters(), exact.parameters())
+        if y.grad is not None
+    ]
+    far["gradients in bfloat16"] = distance(*map(torch.cat, zip(*pairs)))
     inputs = {name: there[name] for name in ("input_ids", "attention_mask")}
     half, equal = copy.deepcopy(model).to(device, torch.bfloat16), {}
     far["bfloat16"] = distance(half(**there).logits, expected.logits)

@@ -35,6 +35,7 @@ LengthNormalization = Literal["generate", "length", "length+1", "gnmt"]
 LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
 LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
 LARGEST_SEED = 2**64 - 1
+OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases")  # options that may be a list, one for each text
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
 WHOLE = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens")
@@ -187,6 +188,19 @@ class DecodingOptions:
         parser=str,
     )
     terms_ignore_case: bool = option("Find terms in a text in capitals and small letters alike.", default=False)
+    # A text for all, or one for each; wording.py.
+    force_phrases: str | Sequence[Any] | None = option(
+        "The translation has this; several phrases have tabs between them, alternatives |||. Needs --beams.",
+        "--must",
+        metavar="TEXT",
+        parser=str,
+    )
+    bad_phrases: str | Sequence[Any] | None = option(
+        "The translation does not have this as words; several phrases have tabs between them.",
+        "--must-not",
+        metavar="TEXT",
+        parser=str,
+    )
     num_beams: int | None = option("Beam size; 1 is greedy.", "--beams", "-b", min=1)
     # Where it is given, the result is lists of Hypothesis, with scores.
     num_return_sequences: int | None = option(
@@ -317,12 +331,17 @@ class DecodingOptions:
 
     def _problems(self) -> Iterator[str]:
         yield from self._problems_of_numbers()
-        if self.terms and (self.do_sample or self.recombine is not None):
-            yield "terms: need a beam search without sampling and without recombine; leave these out."
+        for name in ("terms", "force_phrases"):
+            if getattr(self, name) and (self.do_sample or self.recombine is not None):
+                yield f"{name}: need a beam search without sampling and without recombine; leave these out."
         prefixes = [self.target_prefix] if isinstance(self.target_prefix, str) else self.target_prefix
         texts = isinstance(prefixes, list | tuple) and all(isinstance(prefix, str) for prefix in prefixes)
         if prefixes is not None and not texts:
             yield f"target_prefix: {prefixes!r} is neither a text for all nor a list of texts, one for each."
+        for name in ("force_phrases", "bad_phrases"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str | list | tuple):
+                yield f"{name}: {value!r} is neither a text for all nor a list, one for each text."
         if self.early_stopping not in (None, True, False, "never"):
             yield f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'."
         for name, choices in (("split", ("long", "sentences")), ("draws", ("batch", "row", "text"))):
@@ -334,7 +353,8 @@ class DecodingOptions:
             yield f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out."
         if self.utility is not None and not self.mbr:
             yield "utility: is of mbr (--mbr), minimum Bayes risk; say how many samples, 64, or leave it out."
-        others = {"num_beams": (self.num_beams or 1) > 1, "terms": self.terms, "do_sample": self.do_sample}
+        others = {"num_beams": (self.num_beams or 1) > 1, "do_sample": self.do_sample}
+        others |= {"terms": self.terms, "force_phrases": self.force_phrases}
         if self.mbr and (other := next((name for name, given in others.items() if given), None)):
             yield f"mbr: draws {self.mbr} samples of each sentence and chooses among them: leave {other} out."
         if self.mbr and (self.num_return_sequences or 1) > self.mbr:
@@ -391,8 +411,9 @@ class DecodingOptions:
         n = self.mbr or self.num_return_sequences or 1
         if n > beams and not (self.do_sample or self.mbr):
             raise UserError(f"num_return_sequences={n} needs num_beams of at least {n}, not {beams}.")
-        if self.terms and beams == 1:
-            raise UserError("terms: need a beam search; say num_beams (--beams) too, of 4 or more.")
+        for name in ("terms", "force_phrases"):
+            if getattr(self, name) and beams == 1:
+                raise UserError(f"{name}: need a beam search; say num_beams (--beams) too, of 4 or more.")
         # Where draws are by text, their processor leaves only one token to choose.
         sampled = bool(self.mbr) or (self.do_sample and not self.draws_by_text)
         arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": sampled}

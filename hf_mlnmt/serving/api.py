@@ -26,7 +26,7 @@ from starlette.exceptions import HTTPException
 from hf_mlnmt import __version__
 from hf_mlnmt.documents import FORMATS, check_format
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.generation.options import OF_TEXTS, SAMPLERS, DecodingOptions
 from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.generation.segments import check_characters
 from hf_mlnmt.reports.language_names import language_name
@@ -40,8 +40,9 @@ _KNOWN = {field.name: field for field in fields(DecodingOptions)}
 # The options of the search that a request may set; what they are is said by DecodingOptions.
 OPTIONS = [
     *("num_beams", "num_return_sequences", "max_new_tokens", "length_penalty", "length_normalization"),
-    *("early_stopping", "recombine", "split", "split_long", "do_sample", "temperature", "top_k", "top_p", "seed"),
-    *("alignments", "target_prefix", "terms", "no_repeat_ngram_size", "repetition_penalty"),
+    *("early_stopping", "recombine", "num_beam_groups", "diversity_penalty", "split", "split_long"),
+    *("do_sample", *SAMPLERS, "seed", "alignments", "target_prefix", "terms", "force_phrases", "bad_phrases"),
+    *("no_repeat_ngram_size", "repetition_penalty"),
 ]
 _STRICT = "With auto: refuse a text whose language is not sure, instead of taking the first served one."
 
@@ -158,7 +159,8 @@ def options_model(limits: Limits) -> type[BaseModel]:
     ceilings = {"num_beams": limits.beams, "num_return_sequences": limits.n_best, "max_new_tokens": limits.new_tokens}
     types = get_type_hints(DecodingOptions)
     # A text as `terms` would be the name of a file, and a list of prefixes has no place in some of the texts.
-    types |= {"target_prefix": str, "terms": Annotated[dict[str, str | list[str]], Field(max_length=MOST_TERMS)]}
+    types |= dict.fromkeys(OF_TEXTS, str)
+    types |= {"terms": Annotated[dict[str, str | list[str]], Field(max_length=MOST_TERMS)]}
     options: dict[str, Any] = {}
     for name in OPTIONS:
         about = Field(ge=_KNOWN[name].metadata.get("min"), le=ceilings.get(name))

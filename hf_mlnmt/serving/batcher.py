@@ -35,8 +35,8 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.options import DecodingOptions
-from hf_mlnmt.generation.pipeline import CutText, Hypothesis, Input, TranslationCall
+from hf_mlnmt.generation.options import OF_TEXTS, DecodingOptions
+from hf_mlnmt.generation.pipeline import CutText, Hypothesis, Input, TranslationCall, of_texts
 from hf_mlnmt.generation.segments import check_characters
 from hf_mlnmt.search.rules import Abandoned
 from hf_mlnmt.serving.limits import check_settings
@@ -248,7 +248,7 @@ class Batcher:
             if (run := self._runs.get(key)) is not None:
                 self._runs.move_to_end(key)
                 return run
-        for name in ("target_prefix", "terms"):
+        for name in (*OF_TEXTS, "terms"):
             for text in texts_in(options.get(name)):
                 check_characters(text, name)
         run = TranslationCall(leg.pipeline, _options_of_leg(leg, options, last))
@@ -294,8 +294,8 @@ class Batcher:
     def _cut(self, run: TranslationCall, requests: list[_Request]) -> None:
         """Cuts the texts of requests and puts the pieces into their line."""
         try:
-            if len(requests) > 1 and not isinstance(run.options.target_prefix, str | None):
-                raise UserError("there is a prefix for each text of a request")  # which are counted in it
+            if len(requests) > 1 and any(not isinstance(x, str | None) for x in of_texts(run.options).values()):
+                raise UserError("an option has an entry for each text of a request")  # which are counted in it
             cut = run.cut([text for request in requests for text in request.texts], 1)
             run.forget_lines()
         except Exception as error:

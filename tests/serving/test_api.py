@@ -31,6 +31,7 @@ pytest.importorskip("py3langid", reason="needs the extra serve")
 
 from starlette.testclient import TestClient
 
+from hf_mlnmt.generation.options import OF_TEXTS
 from hf_mlnmt.serving.api import OPTIONS, make_app
 from hf_mlnmt.serving.limits import Limits, RequestsAMinute
 from hf_mlnmt.serving.service import Downloads, Keys
@@ -250,7 +251,7 @@ def test_terms_of_a_request_are_no_file_and_a_prefix_is_one(client, tmp_path):
     (tmp_path / "glossary.tsv").write_text("a\tb\n")
     body = {"texts": ["a", "b"], "source": "en", "target": "de", "num_beams": 2}
     many = {f"{number}": "x" for number in range(101)}
-    for name, value in {"terms": str(tmp_path / "glossary.tsv"), "target_prefix": ["a", "b"]}.items():
+    for name, value in {"terms": str(tmp_path / "glossary.tsv"), **dict.fromkeys(OF_TEXTS, ["a", "b"])}.items():
         answer = client.post("/v1/translate", json={**body, name: value})
         assert (answer.status_code, answer.json()["error"].split(":")[0]) == (400, name)
     answer = client.post("/v1/translate", json={**body, "terms": many})
@@ -263,7 +264,7 @@ def test_openapi_says_the_options_of_the_search_and_their_limits(client):
     assert client.get("/docs").status_code == 404  # its scripts come from elsewhere
     body = schema["paths"]["/v1/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert (
-        {"texts", "num_beams", "seed"}
+        {"texts", "num_beams", "num_beam_groups", "min_p", "force_phrases", "seed"}
         <= body["properties"].keys()
         <= {"texts", "source", "target", "model", "strict", *OPTIONS}
     )
