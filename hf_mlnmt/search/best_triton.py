@@ -3,7 +3,7 @@ reference.
 
 | kernel | one program for | leaves |
 | --- | --- | --- |
-| _read_kernel | a part of a row of logits | its maximum, its sum of exponentials, its `count` best values with their tokens |
+| _read_kernel | a part of a row of logits | its maximum and sum of exponentials, its `count` best values and tokens |
 | _beams_kernel | a sentence | all that `Stage.choose_beams` does, from the `beams x parts x count` best |
 | _tokens_kernel | a hypothesis without beams | its token, the best or one that is drawn, and whether it goes on |
 
@@ -13,21 +13,27 @@ lowest token; topk leaves that open). What is no number is above all others, as 
 Triton is optional: without it this file still imports, and `AVAILABLE` is False.
 """
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from transformers.utils import logging
 
 from hf_mlnmt.modeling.attention_scan_triton import AVAILABLE, tl
+
+logger = logging.get_logger(__name__)
 
 TILE = 2048  # of the vocabulary, read at once
 MOST_PARTS = 64  # of a row; a power of 2
 PROGRAMS = 1024  # that keep a card busy
+ENTRIES, WARPS = 512, 2  # candidates of a sentence that are looked at at once, and by how many warps
 MOST_CANDIDATES, MOST_BEAMS = 64, 32
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-COUNTS = ("tiles", "chunk", "parts", "distinct")  # another number needs no other code
+COUNTS = ("tiles", "chunk", "parts", "distinct", "width")  # another number needs no other code
+ALIGNED = ("logits", "stride", "room")  # what code depends on the alignment of
 # The kernels' own names of numbers.
-BLOCK, PARTS = tl.constexpr(TILE), tl.constexpr(MOST_PARTS)
+PARTS = tl.constexpr(MOST_PARTS)
 LOWEST = tl.constexpr(-(2**63) + 1)  # below all keys; so is LOWEST + i, a place for one that is still empty
 LOW = tl.constexpr(2**31 - 1)
 
@@ -39,7 +45,14 @@ def kernel(function: Any) -> Any:
     import triton
 
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    return triton.jit(function, do_not_specialize=[name for name in COUNTS if name in names])
+    others = [name for name in names if name not in ALIGNED]
+    counts = [name for name in names if name in COUNTS]
+    return triton.jit(function, do_not_specialize=counts, do_not_specialize_on_alignment=others)
+
+
+@kernel
+def _first_kernel(place):
+    tl.store(place, 1)
 
 
 @kernel
@@ -95,6 +108,7 @@ def _changed(raw, tile, token, rows, row_of, forced, touched, step, tiles, vocab
 def _read_kernel(
     logits, stride, room, rows, row_of, forced, touched, step, temperature, highest, totals, keys, vocabulary, tiles,
     chunk, kind: tl.constexpr, processed: tl.constexpr, summed: tl.constexpr, count: tl.constexpr, wide: tl.constexpr,
+    block: tl.constexpr,
 ):  # fmt: skip
     start = tl.program_id(0).to(tl.int64) * stride
     part = tl.program_id(1)
@@ -105,7 +119,7 @@ def _read_kernel(
     top = tl.full([], float("-inf"), tl.float32)
     total = tl.full([], 0.0, tl.float32)
     for tile in range(part * chunk, tl.minimum((part + 1) * chunk, tiles)):
-        token = tile * BLOCK + tl.arange(0, BLOCK)
+        token = tile * block + tl.arange(0, block)
         raw = _raw(logits, start, token, vocabulary, room)
         value = _changed(
             raw, tile, token, rows, row_of, forced, touched, step, tiles, vocabulary, temperature, kind
@@ -166,8 +180,7 @@ def _beams_kernel(
         top = tl.max(tops, 1)
         zero = tl.where(top == float("-inf"), 0.0, top)
         total = tl.sum(tl.load(totals + part, mask=is_part, other=0.0) * tl.exp(tops - zero[:, None]), 1)
-        log_sum = tl.where(total > 0, zero + tl.log(total), 0.0)
-        log_sum = tl.where(total == total, log_sum, total)
+        log_sum = zero + tl.log(tl.where(total > 0, total, 1.0))  # of a row of -inf alone 0, so that nothing is NaN
         if kind % 2 == 1:
             log_sum = tl.where(tl.load(forced + now), 0.0, log_sum)  # the table's row is log P then
 
@@ -235,9 +248,9 @@ def _beams_kernel(
 
 @kernel
 def _tokens_kernel(
-    logits, stride, room, rows, row_of, forced, touched, step, temperature, highest, totals, keys, noise, pad, going, is_end,
-    tokens, table, vocabulary, tiles, chunk, parts, distinct, width,
-    kind: tl.constexpr, drawn: tl.constexpr, padded: tl.constexpr,
+    logits, stride, room, rows, row_of, forced, touched, step, temperature, highest, totals, keys, noise, pad, going,
+    is_end, tokens, table, vocabulary, tiles, chunk, parts, distinct, width,
+    kind: tl.constexpr, drawn: tl.constexpr, padded: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     hypothesis = tl.program_id(0).to(tl.int64)
     row = hypothesis // width * distinct + tl.minimum(hypothesis % width, distinct - 1)
@@ -258,7 +271,7 @@ def _tokens_kernel(
         token = tl.full([], LOW, tl.int32)
         possible = tl.full([], 0, tl.int32)  # the last token that is
         for tile in range(drawn_part * chunk, tl.minimum((drawn_part + 1) * chunk, tiles)):
-            at = tile * BLOCK + tl.arange(0, BLOCK)
+            at = tile * block + tl.arange(0, block)
             value = _changed(
                 _raw(logits, row * stride, at, vocabulary, room), tile, at, rows, row_of, forced, touched, step, tiles,
                 vocabulary, temperature, kind,
@@ -310,7 +323,7 @@ def read(stage: Any, scores: Tensor, count: int, summed: bool) -> Read:
     given = (logits, logits.stride(0), readable(logits), *changes, stage.clock.step, float(stage.temperature))
     wide = power_of_2(count)
     _read_kernel[(rows, parts)](
-        *given, highest, totals, keys, vocabulary, tiles, chunk, kind, stage.draws, summed, count, wide
+        *given, highest, totals, keys, vocabulary, tiles, chunk, kind, stage.draws, summed, count, wide, TILE
     )
     return Read(given, changes[2], highest, totals, keys, (vocabulary, tiles, chunk), parts, kind)
 
@@ -323,7 +336,7 @@ def choose_beams(stage: Any, scores: Tensor) -> None:
         done.keys, done.highest, done.totals, done.forced, found.running, found.best, found.last, found.open,
         stage.is_end, stage.divisors, stage.clock.step, stage.clock.first_candidate, stage.table, stage.tokens,
         stage.origins, stage.vocabulary, done.parts, scores.shape[1], width, count, lanes, power_of_2(count),
-        512 // lanes, done.kind, stage.normalized, found.early, num_warps=2,
+        ENTRIES // lanes, done.kind, stage.normalized, found.early, num_warps=WARPS,
     )  # fmt: skip
 
 
@@ -332,8 +345,9 @@ def choose_tokens(stage: Any, scores: Tensor) -> None:
     (sentences, width), found = stage.tokens.shape, stage.found
     done = read(stage, scores, 0 if stage.draws else 1, stage.draws)
     _tokens_kernel[(sentences * width,)](
-        *done.logits, done.highest, done.totals, done.keys, stage.noise, found.pad_token, found.going, stage.is_end, stage.tokens, stage.table,
-        *done.sizes, done.parts, scores.shape[1], width, done.kind, stage.draws, stage.padded,
+        *done.logits, done.highest, done.totals, done.keys, stage.noise, found.pad_token, found.going, stage.is_end,
+        stage.tokens, stage.table, *done.sizes, done.parts, scores.shape[1], width, done.kind, stage.draws,
+        stage.padded, TILE,
     )  # fmt: skip
     if width > 1:
         torch.any(found.going, 1, out=found.open)
@@ -352,8 +366,20 @@ def power_of_2(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
+@cache
+def works(device: Any) -> bool:
+    """Tells whether Triton can run something here: it needs a C compiler and a card that is not too old."""
+    place = torch.zeros(1, dtype=torch.long, device=device)
+    try:
+        _first_kernel[(1,)](place)
+        return int(place) == 1
+    except Exception as error:  # whatever a compiler or a driver raises
+        logger.warning("generate(): Triton does not work here, which costs time: %s", error)
+        return False
+
+
 def knows(model: Any, beams: int, count: int) -> bool:
     """Tells whether the kernels can choose `count` candidates of so many beams, or tokens, by this model's logits."""
     numbers = beams * model.config.target_vocab_size
     fits = beams <= MOST_BEAMS and count <= min(MOST_CANDIDATES, numbers) and numbers < 2**31
-    return AVAILABLE and fits and model.dtype in DTYPES
+    return AVAILABLE and fits and model.dtype in DTYPES and works(model.device)

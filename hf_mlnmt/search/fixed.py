@@ -7,6 +7,7 @@ every value that Python reads to decide what comes next. So a step is made once 
 - it reads no value: which sentences have ended is written on the device, and Python looks at it a few steps later, at a
   copy that has arrived meanwhile. A step too many changes nothing, since what has ended stays as it is;
 - on CUDA it is captured as a graph, one launch from then on, and kept with the model for the next batch of its size;
+- there Triton's kernels read the logits once, where they know what is asked (best_triton.py, `kernels_for`);
 - only where a quarter of many sentences is left does the batch go on in a smaller size, and in a larger one where the
   slots for the target are used up.
 
@@ -448,7 +449,7 @@ class Stage:
         self.kernels = kernels_for(decoder.model, self.num_beams, self.count)
         if self.kernels is not None and not self.leave_processing(self.kernels.TILE):
             self.kernels = None
-        self.padded_head = padded_head(decoder.model) if self.kernels else None
+        self.head = padded_head(decoder.model) if self.kernels else None
         blocks = self.vocabulary // BLOCK * self.num_beams
         self.in_blocks = self.kernels is None and blocks >= 4 * self.count > 0
         self.columns = -(-self.vocabulary // BLOCK) * BLOCK if self.in_blocks else self.vocabulary
@@ -566,8 +567,8 @@ class Stage:
     def scores_of(self, call: Callable, *given: Any) -> Tensor:
         """Returns scores (sentences, 1 or width, vocabulary), for kernels as the model makes them."""
         self.decoder.widened = self.kernels is None
-        weights = None if self.padded_head is None else (self.decoder.model.lm_head.weight, self.padded_head)
-        with nullcontext() if weights is None else products.with_padded(*weights):
+        head = self.decoder.model.lm_head
+        with nullcontext() if self.head is None else products.with_padded(head.weight, self.head):
             return call(self.decoder, *given)
 
     def choose(self, scores: Tensor) -> None:
@@ -703,7 +704,7 @@ def padded_head(model: Any) -> Tensor | None:
     """Returns the output projection's weight with rows of zeros up to a multiple of 64, a copy for each state of the
     model; None where its own will do."""
     weight = getattr(model.lm_head, "weight", None)
-    if weight is None or len(weight) % 8 == 0:
+    if type(weight) is not torch.nn.Parameter or len(weight) % 8 == 0:
         return None
     state = known(model, again=False).state(model)
     if _PADDED.get(model, (None,))[0] != state:

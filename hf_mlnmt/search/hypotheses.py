@@ -16,12 +16,16 @@ Tensors stay where they are and no value is read, so that a graph on a card can 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 
+MANY = 8  # hypotheses that are read off faster side by side
 IMPOSSIBLE = -1.0e9  # Transformers' score of what must not be chosen
 
 
@@ -146,18 +150,53 @@ class Record:
         step = torch.where(scores > -torch.inf, last // (self.width * self.columns), -1)
         ends = torch.stack([step, last % self.columns, last // self.columns % self.width], -1)
         steps = last.new_zeros(len(self.prompt), len(self.steps), 2, self.width)
-        for at, (ids, *both) in enumerate(self.steps):
-            steps[ids, at] = torch.stack(both, 1)
-        return read_off(self.prompt, steps.tolist(), ends.tolist(), scores, self.config)
+        for at, ids, tokens, parents in self.stretches():
+            steps[ids, at : at + tokens.shape[1]] = torch.stack([tokens, parents], 2)
+        if scores.numel() < MANY:
+            return read_off(self.prompt, steps.tolist(), ends.tolist(), scores, self.config)
+        found = followed(steps.cpu().numpy(), ends.flatten(0, 1).cpu().numpy(), blank_of(self.config))
+        tokens, beams = torch.from_numpy(found).to(last.device)
+        sequences = torch.cat([self.prompt.repeat_interleave(wanted, 0), tokens], 1)
+        return found_by_beams(sequences, beams.int(), scores, self.config)
 
     def chains(self) -> Any:
         """Returns all sequences, as generate() does after a search without beams."""
-        shape = len(self.steps), len(self.prompt), self.width
+        shape = len(self.prompt), len(self.steps), self.width
         columns = self.prompt.new_zeros(shape) + pad_token_of(self.config, self.prompt.device)
-        for column, (ids, tokens, _) in zip(columns, self.steps):
-            column.index_copy_(0, ids, tokens)
+        for at, ids, tokens, _ in self.stretches():
+            columns[ids, at : at + tokens.shape[1]] = tokens
         prompt = self.prompt.repeat_interleave(self.width, 0)
-        return sampled(torch.cat([prompt, columns.flatten(1).t()], dim=1), self.config)
+        return sampled(torch.cat([prompt, columns.transpose(1, 2).flatten(0, 1)], dim=1), self.config)
+
+    def stretches(self) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+        """Groups steps of the same sentences, for few copies: the first one's number, ids, tokens and parents.
+
+        Tokens and parents: (here, steps, width).
+        """
+        at = 0
+        for _, steps in groupby(self.steps, lambda step: id(step[0])):
+            ids, tokens, parents = zip(*steps)
+            yield at, ids[0], torch.stack(tokens, 1), torch.stack(parents, 1)
+            at += len(ids)
+
+
+def followed(steps: np.ndarray, ends: np.ndarray, blank: int) -> np.ndarray:
+    """Computes what `read_off` does for many hypotheses at once.
+
+    Args:
+        steps: (sentences, steps, 2, beams). ends: (hypotheses, 3), as many of each sentence. blank: behind an end.
+
+    Returns: tokens and beams, counted through all sentences, -1 behind an end: (2, hypotheses, longest).
+    """
+    last, token, beam = ends.T
+    sentence = np.arange(len(ends)) * len(steps) // len(ends)
+    found = np.empty((2, len(ends), last.max() + 1), dtype=np.int64)
+    for at in reversed(range(found.shape[2])):
+        chosen, parent = steps[sentence, min(at, steps.shape[1] - 1), :, beam].T
+        beam = np.where(at < last, parent, beam)
+        found[:, :, at] = np.where(at < last, chosen, token), beam + sentence * steps.shape[3]
+        found[:, at > last, at] = [[blank], [-1]]
+    return found
 
 
 def pad_token_of(config: Any, device: torch.device) -> Any:
@@ -196,9 +235,14 @@ def read_off(prompt: Tensor, steps: list[Any], ends: list[Any], scores: Any, con
             origins.append([number * config.num_beams + beam for beam in reversed(origin)])
     total, blank = max(map(len, origins)), blank_of(config)
     rows = [row + [blank] * (total + prompt.shape[1] - len(row)) for row in rows]
-    sequences: Any = torch.tensor(rows, dtype=torch.long, device=prompt.device)
+    sequences = torch.tensor(rows, dtype=torch.long, device=prompt.device)
+    rows = [origin + [-1] * (total - len(origin)) for origin in origins]
+    beams = torch.tensor(rows, dtype=torch.int, device=prompt.device)
+    return found_by_beams(sequences, beams, scores, config)
+
+
+def found_by_beams(sequences: Any, beams: Any, scores: Any, config: Any) -> Any:
+    """Returns sequences, the beams that their tokens come from, and their scores as generate() does."""
     if not config.return_dict_in_generate:
         return sequences
-    rows = [origin + [-1] * (total - len(origin)) for origin in origins]
-    beams: Any = torch.tensor(rows, dtype=torch.int, device=prompt.device)
     return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores.flatten(), beam_indices=beams)

@@ -6,64 +6,200 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections import Counter
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.contract import assert_same
+from helpers.contract import members_once
 from helpers.searching import decode, sources, toy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_mlnmt import search
 from hf_mlnmt.search import best_triton, fixed
 
-NUMBERS = ("tokens", "table", "last", "open", "going")
-SCORES = ("running", "best")
+ROWS = {"draws": "row", "do_sample": True, "top_k": 0}
+LEAST = {"min_new_tokens": 3, "max_new_tokens": 8}
+NUMBERS, SCORES = ("tokens", "table", "last", "open", "going"), ("running", "best")
 
 
-def stages(device, vocabulary, sentences, **options):
+def stages(device, vocabulary, sentences, kernels=(None, best_triton), **options):
     """Two stages for the same search, without kernels and with them."""
     model, found = toy(vocabulary).float().to(device), []
 
     def build(decoder, choice, source, prompt, width, rules, config, *others):
-        size = fixed.Size(sentences, width, 3, 1, 8)
-        for chosen in (None, best_triton):
-            fixed.kernels_for = lambda *given, chosen=chosen: chosen
-            found.append(fixed.Stage(decoder, choice, size, rules, config, None))
+        for chosen in kernels:
+            patch.setattr(fixed, "kernels_for", lambda *given, chosen=chosen: chosen)
+            found.append(fixed.Stage(decoder, choice, fixed.Size(sentences, width, 3, 1, 8), rules, config, None))
             found[-1].limit(rules, config)
+            found[-1].found.begin(sentences)
+            found[-1].clock.restart(1)
         raise InterruptedError
 
-    search.runs_ahead, fixed._run, fixed.BLOCK = lambda tensor: True, build, vocabulary + 1
-    with suppress(InterruptedError):
+    with pytest.MonkeyPatch.context() as patch, suppress(InterruptedError):
+        patch.setattr(search, "runs_ahead", lambda tensor: True)
+        patch.setattr(fixed, "_run", build)
+        patch.setattr(fixed, "BLOCK", vocabulary + 1)  # the loop's numbers are then the kernels'
         decode(model, **{name: value.to(device) for name, value in sources((3,), vocabulary).items()}, **options)
+    assert [stage.kernels for stage in found] == list(kernels)
     return found
 
 
 def stable(tensor, count, sorted=True, out=None):
     """topk with an order of ties: the first are first."""
-    values, places = (part[..., :count] for part in tensor.sort(stable=True, dim=-1, descending=True))
-    if out is not None:
-        out[0].copy_(values)
-        out[1].copy_(places)
-    return torch.return_types.topk((values, places))
+    best = [part[..., :count] for part in tensor.sort(stable=True, dim=-1, descending=True)]
+    for part, place in zip(best, out or ()):
+        place.copy_(part)
+    return torch.return_types.topk(best)
 
 
 @torch.inference_mode()
-def assert_same_choices(both, logits, monkeypatch):
-    """Both stages choose by the same logits (steps, sentences, width, vocabulary), the first of each sentence's."""
-    monkeypatch.setattr(torch, "topk", stable)
-    monkeypatch.setattr(torch.Tensor, "topk", stable)
-    for stage in both:
-        stage.found.begin(stage.size.sentences)
-        stage.clock.restart(stage.size.prompt)
-        stage.noise.copy_(torch.rand(stage.noise.shape, generator=torch.Generator().manual_seed(0)))
-    for step, scores in enumerate(logits):
-        scores = scores if step else scores[:, :1]
-        for stage in both:
-            stage.choose(scores.float() if stage.kernels is None else scores)
-        plain, fused = ({**vars(stage), **vars(stage.found)} for stage in both)
-        for name in (*NUMBERS, *SCORES):
-            if name in plain:
-                numbers = name in NUMBERS
-                expected, actual = plain[name], fused[name]
-                assert expected.tolist() == actual.tolist() if numbers else torch.allclose(actual, expected, 1e-5, 1e-5)
-    return both
+def assert_same_choices(logits, **options):
+    """Both choose by logits (steps, sentences, width, vocabulary), behind the prompt by the first of a sentence's."""
+    _, sentences, _, vocabulary = logits.shape
+    plain, fused = stages(logits.device, vocabulary, sentences, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "topk", stable)
+        patch.setattr(torch.Tensor, "topk", stable)
+        for step, scores in enumerate(logits):
+            scores = scores[:, : plain.size.width] if step else scores[:, :1]
+            plain.choose(scores.float())
+            fused.choose(scores)
+            expected, actual = ({**vars(stage.found), **vars(stage)} for stage in (plain, fused))
+            for name in (name for name in (*NUMBERS, *SCORES) if name in expected):
+                same = torch.equal if name in NUMBERS else lambda *both: torch.allclose(*both, 1e-5, 1e-5)
+                assert same(actual[name], expected[name]), (options, step, name, actual[name], expected[name])
+
+
+@torch.inference_mode()
+def assert_drawn_as_the_probabilities_say(logits, **options):
+    """Uniform numbers in equal steps: each token as often as it is probable; the numbers between them nowhere else."""
+    rows, vocabulary = logits.shape
+    (fused,) = stages(logits.device, vocabulary, rows, [best_triton], **ROWS, **options)
+    numbers = torch.arange(fused.size.width, device=logits.device).add(0.5).div(fused.size.width)
+    fused.noise.copy_(numbers.view(1, -1, 1).expand_as(fused.noise))
+    fused.choose(logits.unsqueeze(1))
+    probabilities = logits.double().softmax(-1)
+    ends = probabilities.cumsum(-1)
+    assert (probabilities.gather(1, fused.tokens) > 0).all()
+    assert (ends.gather(1, fused.tokens) > numbers - 1e-5).all()
+    assert ((ends - probabilities).gather(1, fused.tokens) < numbers + 1e-5).all()
+    expected = probabilities * fused.size.width
+    counts = torch.stack([row.bincount(minlength=vocabulary) for row in fused.tokens])
+    assert ((counts - expected).abs() < 1.01).all()
+
+
+def check_kernels(device, vocabulary, generates):
+    torch.manual_seed(0)
+    logits = torch.randn(3, 2, 4, vocabulary, device=device) * 3
+    logits[1:, :, :2, 1] += 9  # ends
+    whole_lines = torch.nn.functional.pad(logits, (0, -vocabulary % 64), value=torch.nan)[..., :vocabulary]
+    few = logits.clone()
+    few[..., 11:] = -torch.inf
+    for scores in (whole_lines, logits.round().bfloat16(), few, torch.zeros_like(logits), logits[:, :, :, :30]):
+        assert_same_choices(scores, num_beams=4)
+    half = logits.half()
+    assert_same_choices(half[:, :, :2], num_beams=2, early_stopping=True, eos_token_id=[1, 2, 5], **LEAST)
+    assert_same_choices(half[:, :, :2], num_beams=2, forced_bos_token_id=7, forced_eos_token_id=1, max_new_tokens=3)
+    bias = [[[9], 2.0], [[vocabulary - 2], -3.0]]
+    assert_same_choices(
+        logits[:, :, :3], num_beams=3, suppress_tokens=[70], begin_suppress_tokens=[80], sequence_bias=bias
+    )
+    assert_same_choices(logits.round())
+    assert_same_choices(half, forced_bos_token_id=7, suppress_tokens=[1, 70], **LEAST)
+    rows = torch.stack([logits[0, 0, 0], logits[0, 0, 1].round(), few[0, 0, 0], torch.zeros(vocabulary, device=device)])
+    assert_drawn_as_the_probabilities_say(rows, num_return_sequences=8)
+    (fused,) = stages(device, vocabulary, 1, [best_triton], **ROWS, **LEAST, temperature=0.5)
+    with torch.inference_mode():
+        for number in (0.0, 0.24, 0.26, 1 - 2**-24):
+            scores = torch.full((1, 1, vocabulary), -torch.inf, device=device)
+            scores[..., [1, 5, 9]] = torch.tensor([9.0, 0.0, 0.5493], device=device)  # the end is not allowed; 1 : 3
+            fused.clock.restart(1)
+            fused.noise.fill_(number)
+            fused.choose(scores)
+            assert fused.tokens.item() == (5 if number < 0.25 else 9)
+    assert best_triton.works(torch.device(device))
+    if generates:
+        for model in (toy(22), next(member for member in members_once() if member.system == "rnn").model()):
+            for options in ({"num_beams": 3, "min_new_tokens": 2}, {}):
+                found = []
+                for kernels in (None, best_triton):
+                    with pytest.MonkeyPatch.context() as patch:
+                        patch.setattr(search, "runs_ahead", lambda tensor: True)
+                        patch.setattr(fixed, "kernels_for", lambda *given, kernels=kernels: kernels)
+                        fixed._STAGES.clear()
+                        output = decode(model.float(), **sources((3, 2), 22), max_new_tokens=4, **options)
+                        found.append(output.sequences.tolist())
+                assert found[0] == found[1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.skipif(not best_triton.AVAILABLE, reason="needs Triton")
+def test_kernels_on_the_device():
+    check_kernels("cuda", 26_430, generates=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+def test_kernels_in_the_interpreter():
+    """The kernels' arithmetic, without a device: Triton's interpreter, in a process of its own."""
+    code = "import test_best_triton as t; t.best_triton.TILE = 128; t.check_kernels('cpu', 203, True)"
+    here = os.path.dirname(__file__)
+    path = os.pathsep.join([here, os.path.dirname(here), *sys.path])
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    if "triton/runtime/interpreter.py" in done.stderr and "only 0-dimensional arrays" in done.stderr:
+        pytest.skip("the interpreter of this Triton does not know this NumPy")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 4, **LEAST}, {}, ROWS], ids=["beams", "greedy", "draws"])
+def test_a_choice_is_few_calls(options, monkeypatch):
+    """Beside the decoder's, and what its state takes to follow the beams: launches of kernels, and operations."""
+    names = Counter()
+
+    class Launch:
+        def __getitem__(self, grid):
+            return lambda *given, **options: names.update(["kernel"])
+
+    class Calls(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            names.update([] if function.is_view else [function._schema.name])
+            return function(*args, **(kwargs or {}))
+
+    for name in ("_read_kernel", "_beams_kernel", "_tokens_kernel"):
+        monkeypatch.setattr(best_triton, name, Launch())
+    (stage,) = stages("cpu", 200, 3, [best_triton], **options)
+    with torch.inference_mode(), Calls():
+        stage.choose(torch.zeros(3, stage.size.width, 200))
+    assert names["kernel"] == 2
+    assert names.total() <= 15
+
+
+def test_a_triton_that_does_not_work_is_not_used(monkeypatch):
+    class Broken:
+        def __getitem__(self, grid):
+            raise FileNotFoundError("no C compiler")
+
+    monkeypatch.setattr(best_triton, "_first_kernel", Broken())
+    assert not best_triton.works.__wrapped__(torch.device("cpu"))
+
+
+def test_kernels_are_for_cuda_and_what_they_can(monkeypatch):
+    monkeypatch.setattr(best_triton, "AVAILABLE", True)
+    monkeypatch.setattr(best_triton, "works", lambda device: True)
+    model = toy(200).float()
+    assert fixed.kernels_for(model, 4, 8) is None
+    known = lambda *given, **more: fixed.kernels_for(  # noqa: E731
+        SimpleNamespace(**{"device": torch.device("cuda"), "dtype": torch.bfloat16, "config": model.config, **more}),
+        *given,
+    )
+    assert known(4, 8) is known(0, 0) is best_triton
+    assert known(4, 8, dtype=torch.float64) is None
+    assert known(4, best_triton.MOST_CANDIDATES + 1) is known(best_triton.MOST_BEAMS + 1, 2) is None
+    monkeypatch.setattr(best_triton, "works", lambda device: False)
+    assert known(4, 8) is None
+    for options in ({"repetition_penalty": 1.0, "renormalize_logits": True, "num_beams": 2}, {"do_sample": True}):
+        with pytest.raises(AssertionError):  # which kernels the stages have
+            stages("cpu", 200, 2, [best_triton], **options)

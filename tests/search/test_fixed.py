@@ -123,6 +123,35 @@ def test_sizes_shrink_and_grow(monkeypatch, ahead):
         assert len({size.steps for size in sizes}) > 2
 
 
+class Loop:
+    """The kernels' file, as its reference computes them."""
+
+    TILE = 8
+
+    def choose_beams(self, stage, scores):
+        stage.choose_beams(self.read(stage, scores))
+
+    def choose_tokens(self, stage, scores):
+        stage.choose_tokens(self.read(stage, scores))
+
+    def read(self, stage, scores):
+        assert scores.dtype == torch.float64
+        assert scores.stride(-2) % 64 == 0
+        return scores.float().expand(-1, stage.size.width, -1)
+
+
+@pytest.mark.parametrize("one", of_each_kind({one.system: one for one in members_once()}.values()))
+@pytest.mark.parametrize("beams", [1, 3])
+def test_kernels_are_given_what_the_model_computes(one, beams, monkeypatch, ahead):
+    """In its own precision, in rows that begin at multiples of 64 numbers; with the changes that they are to make."""
+    monkeypatch.setattr(fixed, "kernels_for", lambda *given: Loop())
+    inputs = {"inputs": sources(LENGTHS, 22), "num_beams": beams, "min_new_tokens": 4, "max_new_tokens": 16}
+    assert_fixed(one.model(), monkeypatch, ahead, **inputs)
+    table = ahead[-1].table_of_changes
+    assert table.touched.nonzero().tolist() == [[0, 0]]  # of the end, where it is not allowed
+    assert isinstance(ahead[-1].kernels, Loop)
+
+
 @MEMBERS
 def test_every_system_in_changing_sizes(one, monkeypatch, ahead):
     small_sizes(monkeypatch, steps=2)
