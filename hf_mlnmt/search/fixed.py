@@ -17,8 +17,8 @@ left to that loop. As there, the beams of a sentence are neighbouring positions 
 slots are there from the beginning, and a mask hides those that are not filled.
 
 A step reads the last tokens and chooses the next ones. The beginning, with encoder, prompt and first tokens, is a graph
-of its own where a call comes with token ids (prepare.py) and the encoder is a family's (`can_encode`); else it goes call
-by call. Random numbers are drawn before a step, into a tensor that stays where it is: no graph holds a generator.
+of its own where a call comes with token ids (prepare.py) and the encoder is a family's (`can_encode`); else it goes
+call by call. Random numbers are drawn before a step, into a tensor that stays where it is: no graph holds a generator.
 """
 
 from __future__ import annotations
