@@ -173,8 +173,8 @@ class RecurrentState(SlotState):
 
     constants: Any = None
 
-    def of_source(self, compute: Callable[[], Any]) -> Any:
-        """Returns `compute()`, a product of the source's keys."""
+    def of_source(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Returns `compute()`, something of the source alone, which a search keeps under this name."""
         return compute()
 
     def constant(self, compute: Callable[[], Any]) -> Any:

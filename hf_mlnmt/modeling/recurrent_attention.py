@@ -15,7 +15,7 @@ from .attention_scan import context_scan, gate_scan, gate_step, weight_scan, wei
 from .attention_scan_eager import previous_states
 from .caches import slot_of
 from .layers import JointMatrices
-from .linear import chained, matrix_of, project
+from .linear import chained, matrix_of, project, runs_ahead
 
 
 class HeadProjection(JointMatrices):
@@ -53,7 +53,8 @@ class RecurrentAttention(CrossAttention):
         if slot is not None:
             start, before = slot.last_state(), slot.states_before(query.shape[2])
             target_real = slot.real_positions(target_real)
-        hidden = hidden_positions(attention_mask)
+        find = partial(hidden_positions, attention_mask)
+        hidden = find() if slot is None or self.training else slot.of_source("hidden", find)
         source = query, key, value, hidden, inverse_fertility
         context, weights, states = self.recur(*source, start, before, target_real, slot)
         if slot is not None:
@@ -172,7 +173,7 @@ class PreviousWeightAttention(RecurrentAttention):
 
     def recur(self, query, key, value, hidden, inverse_fertility, start, before, real, slot):
         energies, product = self.energies(query, key, hidden), partial(self.coefficient, key, inverse_fertility)
-        coefficient = product() if slot is None or self.training else slot.of_source(product)
+        coefficient = product() if slot is None or self.training else slot.of_source("coefficient", product)
         start, before = (None if x is None else x.to(energies.dtype) for x in (start, before))
         if before is not None:
             weights = weight_step(energies, coefficient, before)
@@ -208,7 +209,8 @@ class KeyValueContextAttention(RecurrentAttention):
         energies = self.energies_of_scaled(query, key, hidden)
         exact = energies.dtype
         log_sum = energies.logsumexp(-1)
-        weights = torch.exp(energies - log_sum.unsqueeze(-1))
+        # The same in one operation less, where these are what takes time.
+        weights = energies.softmax(-1) if runs_ahead(energies) else torch.exp(energies - log_sum.unsqueeze(-1))
         plain = torch.matmul(weights.to(value.dtype), value).to(exact)  # c~
         product = partial(self.transition, key)
         transition, bias = product() if slot is None or self.training else slot.constant(product)

@@ -197,13 +197,12 @@ class FixedRecurrentLayer(FixedStateLayer, BeamRecurrentCacheLayer):
     """`BeamRecurrentCacheLayer` in one place."""
 
     counts_positions = False
-    products: tuple[Tensor, ...] = ()
 
-    def of_source(self, compute: Callable[[], Any]) -> Any:
-        """Returns `compute()` of the prompt, (sentences, heads, source), kept in one place for all steps."""
+    def of_source(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Returns `compute()` of the prompt, (sentences, ..., source), kept in one place for all steps."""
         if not self.of_beams:
-            self.products = put(self.products, [compute()])
-        return self.products[0]
+            self.kept_of_source[name] = put(self.kept_of_source.get(name), [compute()])
+        return self.kept_of_source[name][0]
 
 
 FIXED_LAYERS: dict[type, type[FixedCacheLayer]] = {
@@ -329,8 +328,9 @@ class FixedTransformer:
                 into.buffers = put(into.buffers, [fitted(tensor, rows, slots, 2) for tensor in layer.buffers])
         for layer, into in zip(self.stateful, other.stateful, strict=True):
             into.store(fitted(layer.place, rows, length if getattr(layer, "over_source", False) else None, -1))
-            if products := getattr(layer, "products", ()):
-                into.products = put(into.products, [fitted(x, rows, length, -1) for x in products])
+            for name, kept in getattr(layer, "kept_of_source", {}).items():
+                kept = [fitted(tensor, rows, length, -1) for tensor in kept]
+                into.kept_of_source[name] = put(into.kept_of_source.get(name), kept)
         for index, done in self.cache.is_updated.items():
             known: Any = self.cache.cross_attention_cache.layers[index]
             keys, values = (fitted(tensor, rows, length, 2) for tensor in (known.keys, known.values))

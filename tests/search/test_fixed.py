@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch._dynamo
+from helpers.ahead import run_ahead
 from helpers.contract import members_once, of_each_kind
 from helpers.searching import assert_equal_loops, decode, sources, toy
 from peft import LoraConfig, get_peft_model
@@ -421,8 +422,10 @@ LAUNCH_NOTHING = {"promote_types", "dropout"}  # outside of training
 @MEMBERS
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_step_reads_nothing_and_has_few_operations(one, beams, monkeypatch, ahead):
-    """As a card counts: at most 25 a layer and 40, with attention in one operation."""
-    model, counts, chosen = one.model(), [], []
+    """As a card counts: at most 25 a layer and 40, of six layers where they have a state; attention is an operation."""
+    deep = {"decoder_layers": 6} if one.system in STATEFUL else {}
+    model, counts, chosen = one.model(**deep), [], []
+    run_ahead(monkeypatch)
     run, prepare = fixed.Stage.run, TransformerDecoder.__init__
 
     def counted(stage):
