@@ -177,7 +177,7 @@ def translate(
             write(documents.translate_document(pipeline, document, decoding, update), len(document.texts))
             return
         call, count = TranslationCall(pipeline, decoding), done
-        for line, group, results in call.translate_groups(groups, update, 1 + first, done):
+        for line, group, results in call.translate_groups(groups, update, 1 + first, done, texts is not None):
             count += len(group)
             results = [lines.unsure(*pair, below, mark) for pair in zip(group, results)]
             pairs = enumerate(zip(group, results), line - 1)

@@ -170,6 +170,14 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], target: boo
     return [np.array(ids, np.int32) for ids in tokenizer(**options, truncation=False, verbose=False)["input_ids"]]
 
 
+def decode(tokenizer: PreTrainedTokenizerBase, sequences: Sequence[list[int]]) -> list[str]:
+    """Decodes sequences of ids, without special tokens; those of a fast tokenizer all at once, outside of Python."""
+    plain = type(tokenizer) is PreTrainedTokenizerFast and "decode" not in vars(tokenizer)
+    if plain and not tokenizer.clean_up_tokenization_spaces:
+        return tokenizer.backend_tokenizer.decode_batch(sequences, skip_special_tokens=True)
+    return [tokenizer.decode(ids, skip_special_tokens=True) for ids in sequences]
+
+
 def own_copy(tokenizer: Any, kind: type | None = None) -> Any:
     """Copies a tokenizer without padding and truncation; what is set on it (src_lang) is not set on the other.
 

@@ -117,7 +117,7 @@ def _kept(pipeline: Any, model: str, decoding: DecodingOptions, file: str, count
     with opened(keep, about) as (done, write), progress_bar(count) as update:
         update(done)
         call = TranslationCall(pipeline, decoding)
-        for _, group, results in call.translate_groups(text_groups([file], WINDOW), update, 1, done):
+        for _, group, results in call.translate_groups(text_groups([file], WINDOW), update, 1, done, True):
             lines = [format_result(0, *pair, False, False, True) for pair in zip(group, results)]
             new += lines
             write("".join(f"{line}\n" for line in lines), done + len(new))

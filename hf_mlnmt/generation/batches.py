@@ -7,6 +7,7 @@ with the whole vocabulary's scores at every step (gigabytes).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,18 +24,20 @@ if TYPE_CHECKING:
 _ELEMENTS = 1 << 25  # logits held at once: 128 MiB in float32
 
 
-def batches_by_tokens(lengths: Sequence[int], batch_tokens: int, most: int | None = None) -> list[list[int]]:
+def batches_by_tokens(
+    lengths: Sequence[int], batch_tokens: int, most: int | None = None, powers: bool = False
+) -> list[list[int]]:
     """Returns indices in batches of at most `batch_tokens` with padding and `most` sequences (one at least).
 
-    The longest come first so that a batch too large for the memory shows at once, not after an hour.
+    The longest come first so that a batch too large for the memory shows at once, not after an hour. `powers`: but for
+    the last, batches of 2^k sequences, so that few sizes are met.
     """
-    batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        size = len(batches[-1]) + 1 if batches else 0
-        if batches and size * lengths[batches[-1][0]] <= batch_tokens and (most is None or size <= most):
-            batches[-1].append(index)
-        else:
-            batches.append([index])
+    order, batches, start = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)), [], 0
+    while start < len(order):
+        size = min(max(batch_tokens // max(lengths[order[start]], 1), 1), len(order) if most is None else most)
+        size = 1 << size.bit_length() - 1 if powers else size
+        batches.append(order[start : start + size])
+        start += size
     return batches
 
 
@@ -58,10 +61,12 @@ def pad(
     sequences: Sequence[Sequence[int]], pad_token_id: int, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
     """Returns (batch, longest) token ids, padded on the right, and the attention mask."""
-    rows = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token_id)
-    lengths = torch.tensor([[len(row)] for row in rows])
-    return ids.to(device), (torch.arange(ids.shape[1]) < lengths).long().to(device)
+    lengths = torch.tensor([len(sequence) for sequence in sequences])
+    mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
+    ids = torch.full(mask.shape, pad_token_id)
+    ids[mask] = torch.tensor([*chain.from_iterable(sequences)], dtype=torch.long)
+    ids, mask = torch.stack([ids, mask.long()]).to(device).unbind()
+    return ids, mask
 
 
 def arguments_of_texts(arguments: dict[str, Any], numbers: Sequence[int], draws: int = 1) -> dict[str, Any]:
@@ -105,6 +110,16 @@ class Generated(NamedTuple):
     of_ids: Sequence[float] = ()
 
 
+def runs_alone(model: Any) -> bool:
+    """Tells whether the model's device computes what it was told while Python goes on, by steps of few sizes."""
+    return model.device.type != "cpu"
+
+
+def filled(sequences: Sequence[Any]) -> Sequence[Any]:
+    """Returns them, and copies of the last up to the next power of 2, so that few sizes of a search are met."""
+    return [*sequences, *[sequences[-1]] * ((1 << (len(sequences) - 1).bit_length()) - len(sequences))]
+
+
 @torch.inference_mode()
 def generate(
     parts: Parts, sequences: Sequence[Sequence[int]], arguments: dict[str, Any], skipped: int, scored: bool
@@ -114,17 +129,22 @@ def generate(
     `arguments` are generate()'s, of which `skipped` first tokens are forced; `scored`: log probabilities are needed.
     """
     model, count = parts.model, arguments["num_return_sequences"]
-    pad_id = parts.source.pad_token_id
+    pad_id, number = parts.source.pad_token_id, len(sequences)
+    if runs_alone(model) and "logits_processor" not in arguments and not rows_by_text(arguments):
+        sequences = filled(sequences)
     input_ids, mask = pad(sequences, 0 if pad_id is None else pad_id, model.device)
     output = model.generate(input_ids=input_ids, attention_mask=mask, **arguments)
-    output = getattr(output, "sequences", output)
-    lengths = generated_lengths(output, model.generation_config.eos_token_id)
-    logs: Any = output.new_zeros(len(output), 0, dtype=torch.float32)
+    output = getattr(output, "sequences", output)[: number * count]
+    input_ids, mask = input_ids[:number], mask[:number]
+    there = output.cpu()  # waits once
+    lengths = generated_lengths(there, model.generation_config.eos_token_id)
+    logs = torch.zeros(len(output), 0)
     if scored:
         ends_forced = model.generation_config.forced_eos_token_id is not None
         forced = (bool(skipped), longest_translation(model, arguments) if ends_forced else None)
-        logs = log_probabilities(model, input_ids, mask, output, lengths, *forced, **_scales(arguments))
-    rows = zip(output.tolist(), lengths.tolist(), logs.sum(1).tolist(), logs.tolist(), strict=True)
+        of_model = output, lengths.to(output.device)
+        logs = log_probabilities(model, input_ids, mask, *of_model, *forced, **_scales(arguments)).cpu()
+    rows = zip(there.tolist(), lengths.tolist(), logs.sum(1).tolist(), logs.tolist(), strict=True)
     translations = [Generated(row[1 : 1 + length], total, of_ids[:length]) for row, length, total, of_ids in rows]
     return [translations[i : i + count] for i in range(0, len(translations), count)]
 

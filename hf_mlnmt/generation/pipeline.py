@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +34,7 @@ from transformers.generation.logits_process import (
 )
 
 from hf_mlnmt.data.resegmented import mixed
+from hf_mlnmt.data.tokenizer import decode, own_copy
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.alignments import Link, SourceAttention, joined, word_links, words_of_source, words_of_target
@@ -42,6 +46,7 @@ from hf_mlnmt.generation.batches import (
     generate,
     log_probabilities_of,
     rows_by_text,
+    runs_alone,
     sentences_that_fit,
 )
 from hf_mlnmt.generation.confidence import Calibration
@@ -69,6 +74,7 @@ ENGINES = ("torch", "ctranslate2")
 LOOKED_AT = 50  # translations of a call whose scores say whether the texts are far from what the model knows
 NAMES = ("source_language", "target_language")
 USUAL = DecodingOptions()
+PART = 128  # texts that are cut and encoded in one go beside a search
 
 
 class TextDraws(LogitsProcessor):
@@ -260,11 +266,12 @@ class TranslationPipeline:
     def stream(self, texts: Iterable[str], window: int = 2048, **options: Any) -> Iterator[Any]:
         """Translates without holding everything in memory: results come in order, after every `window` texts.
 
-        `window=1` gives each translation before the next text is read; larger windows fill batches better.
+        `window=1` gives each translation before the next text is read; larger windows fill batches better, and on a GPU
+        the next one is read while it translates.
         """
         iterator = iter(_checked(texts))
         groups = iter(lambda: list(islice(iterator, window)), [])
-        return self._groups(groups, USUAL.with_keywords(options))
+        return self._groups(groups, USUAL.with_keywords(options), read_ahead=window > 1)
 
     def translate_lines(
         self,
@@ -284,11 +291,16 @@ class TranslationPipeline:
         return [best[0] for best in call.translate(texts, first_line, update)]
 
     def _groups(
-        self, groups: Iterable[Sequence[str]], options: DecodingOptions, total: int | None = None
+        self,
+        groups: Iterable[Sequence[str]],
+        options: DecodingOptions,
+        total: int | None = None,
+        read_ahead: bool = False,
     ) -> Iterator[Any]:
         count = 0
         with progress_bar(total, options.progress) as update:
-            for _, texts, results in TranslationCall(self, options).translate_groups(groups, update):
+            call = TranslationCall(self, options)
+            for _, texts, results in call.translate_groups(groups, update, read_ahead=read_ahead):
                 count += len(texts)
                 yield from results if options.in_lists else (best[0].text for best in results)
         for name, given in of_texts(options).items():
@@ -370,6 +382,8 @@ class TranslationCall:
         ends = settings.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [ends])
         self.empty = Hypothesis("", 0.0, 0.0, 0, alignment=() if options.alignments else None)
+        # Nobody else calls it, as a thread may.
+        self.target = own_copy(parts.target) if self.ahead else parts.target
         self.codes, self.processing = tuple(code_tokens(parts.source)), parts.target_processing
         self.calibration = Calibration.of(settings)
         if options.confidence and self.calibration is None:
@@ -387,36 +401,90 @@ class TranslationCall:
         if asked and self.arguments["num_beams"] == 1 and not options.in_lists:
             logger.warning("length_penalty and length_normalization do nothing with one beam: say num_beams too")
 
+    @cached_property
+    def ahead(self) -> bool:
+        """Tells whether texts are encoded and results are read beside the search: on a device that computes alone."""
+        return runs_alone(self.parts.model) and not isinstance(self.run_batch, CTranslate2Search)
+
     def translate_groups(
-        self, groups: Iterable[Sequence[str]], update: Callable[[int], Any], first_line: int = 1, done: int = 0
+        self,
+        groups: Iterable[Sequence[str]],
+        update: Callable[[int], Any],
+        first_line: int = 1,
+        done: int = 0,
+        read_ahead: bool = False,
     ) -> Iterator[tuple[int, Sequence[str], list[list[Hypothesis]]]]:
         """Yields the line of each group's first text, the group, and its n-best lists; then warns, as `report`.
 
-        The first `done` texts, whole groups of them, are passed over.
+        The first `done` texts, whole groups of them, are passed over. read_ahead: where the device computes alone, the
+        next group is taken and encoded meanwhile, and results are read while that is searched.
         """
         if self.options.seed is not None:
             torch.manual_seed(self.options.seed)
-        line = first_line
-        for texts in groups:
-            line += len(texts)
-            if line - first_line > done:
-                yield line - len(texts), texts, self.translate(texts, line - len(texts), update)
+        numbered = _numbered(groups, first_line, done)
+        if read_ahead and self.ahead:
+            yield from self._translated(numbered, update, True)
+        else:
+            yield from ((line, texts, self.translate(texts, line, update)) for line, texts in numbered)
         self.report()
 
     def translate(self, texts: Sequence[str], first_line: int, update: Callable[[int], Any]) -> list[list[Hypothesis]]:
         """Returns n hypotheses for each text, best first; `update` is called with the number of texts done."""
-        cut = self.cut(texts, first_line)
+        ((_, _, results),) = self._translated([(first_line, texts)], update)
+        return results
+
+    def _translated(
+        self, groups: Iterable[tuple[int, Sequence[str]]], update: Callable[[int], Any], read_ahead: bool = False
+    ) -> Iterator[tuple[int, Sequence[str], list[list[Hypothesis]]]]:
+        late: Callable[[], Any] | None = None  # reads the results of the group before
+        with ThreadPoolExecutor(1) if self.ahead else AtOnce() as beside:
+            cut_ahead = ((*group, beside.submit(self._cut_in_parts, *group).result) for group in groups)
+            try:
+                for line, texts, cut in _one_ahead(cut_ahead) if read_ahead else cut_ahead:
+                    results: dict[tuple[int, int], Callable[[], list[Hypothesis]]] = {}  # by line, number of the piece
+                    pieces = cut()
+                    for count in self._search_all(pieces, results, beside):
+                        update(count)
+                        if late is not None:
+                            read, late = late, None
+                            yield read()
+                    read, late = late, partial(self._read, line, texts, pieces, results)
+                    if not read_ahead:
+                        read, late = late, None
+                    if read is not None:
+                        yield read()
+            except (Exception, KeyboardInterrupt):
+                if late is not None:  # what was found is not lost
+                    yield late()
+                raise
+            if late is not None:
+                yield late()
+
+    def _cut_in_parts(self, first_line: int, texts: Sequence[str]) -> list[CutText]:
+        """Returns `cut` of the texts; beside a search it leaves Python to that again and again."""
+        if not self.ahead:
+            return self.cut(texts, first_line)
+        cut: list[CutText] = []
+        for start in range(0, len(texts), PART):
+            cut += self.cut(texts[start : start + PART], first_line + start)
+            time.sleep(1e-4)
+        return cut
+
+    def _search_all(self, cut: Sequence[CutText], results: dict[Any, Any], beside: Any) -> Iterator[int]:
+        """Searches all pieces in batches, fills in what returns the hypotheses of each, yields the texts begun."""
         inputs = [piece for text in cut for piece in text.inputs]
-        results: dict[tuple[int, int], list[Hypothesis]] = {}  # by line and number of the piece
-        for batch in batches_by_tokens([len(piece.ids) for piece in inputs], self.options.batch_tokens, self.most):
+        lengths = [len(piece.ids) for piece in inputs]
+        for batch in batches_by_tokens(lengths, self.options.batch_tokens, self.most, self.ahead):
             chosen = [inputs[i] for i in batch]
-            for piece, hypotheses in zip(chosen, self.search(chosen), strict=True):
-                results[piece.line, piece.number] = hypotheses
-            update(sum(piece.number == 0 for piece in chosen))  # texts are counted at their first piece
-        return [
-            self.together(text, {piece.number: results[text.line, piece.number] for piece in text.inputs})
-            for text in cut
-        ]
+            for piece, found in zip(chosen, self.search(chosen, beside=beside), strict=True):
+                results[piece.line, piece.number] = found
+            yield sum(piece.number == 0 for piece in chosen)  # texts are counted at their first piece
+
+    def _read(
+        self, line: int, texts: Sequence[str], cut: Sequence[CutText], results: Mapping[tuple[int, int], Any]
+    ) -> tuple[int, Sequence[str], list[list[Hypothesis]]]:
+        found = ({piece.number: results[text.line, piece.number]() for piece in text.inputs} for text in cut)
+        return line, texts, [self.together(text, of_text) for text, of_text in zip(cut, found)]
 
     def cut(self, texts: Sequence[str], first_line: int) -> list[CutText]:
         """Cuts and encodes texts. Raises: UserError for what is no text."""
@@ -480,15 +548,18 @@ class TranslationCall:
                 "translations that reached the length limit and are cut there: %d; %s", self.unfinished, remedy
             )
 
-    def search(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None = None) -> list[list[Hypothesis]]:
+    def search(
+        self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None = None, beside: Any = None
+    ) -> list[Any]:
         """Returns the hypotheses of each piece, best first, of one batch; it is halved where memory does not suffice.
 
         Args:
+            beside: an executor that reads the results; of each piece a function is returned that waits for them.
             abandoned: whether nobody waits for them any more; asked at every step of generate() (on a GPU, before each
                 batch), whose search ends with Abandoned then. CTranslate2's does not ask.
         """
         try:
-            return self._with_terms(inputs, abandoned)
+            return self._with_terms(inputs, abandoned, beside)
         except torch.OutOfMemoryError as error:
             if len(inputs) == 1:
                 raise UserError(
@@ -497,13 +568,15 @@ class TranslationCall:
                 ) from error
         logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(inputs))
         half = len(inputs) // 2
-        return self.search(inputs[:half], abandoned) + self.search(inputs[half:], abandoned)
+        return self.search(inputs[:half], abandoned, beside) + self.search(inputs[half:], abandoned, beside)
 
-    def _with_terms(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None) -> list[list[Hypothesis]]:
+    def _with_terms(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
         """Searches with the terms of each input where these can be met, else without."""
         asked = [{**(self.terms.of(piece.text) if self.terms else {}), **self._forced(piece)} for piece in inputs]
+        if beside is not None and (any(asked) or self.options.alignments or self.minimum_risk):
+            return [partial(list, found) for found in self._with_terms(inputs, abandoned, None)]
         if not any(asked):
-            return self._searched(inputs, None, abandoned)
+            return self._searched(inputs, None, abandoned, beside)
         hypotheses = self._searched(inputs, asked, abandoned)
         if failed := [i for i, ranked in enumerate(hypotheses) if not ranked]:
             for i in failed:
@@ -541,7 +614,8 @@ class TranslationCall:
         inputs: Sequence[Input],
         terms: list[dict[str, list[list[int]]]] | None,
         abandoned: Callable[[], bool] | None,
-    ) -> list[list[Hypothesis]]:
+        beside: Any = None,
+    ) -> list[Any]:
         """Searches one batch for hypotheses that have all terms of their input; one without any gets []."""
         options, numbers = self.options, [piece.line - self.first_line for piece in inputs]
         draws = self.searched if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
@@ -563,8 +637,11 @@ class TranslationCall:
             met = [each for each in row if all(have(each.ids, phrases) for phrases in asked.values())]
             # The last one is repeated until there are n again; none is left if none has all terms.
             row[:] = met + met[-1:] * (len(row) - len(met))
-        hypotheses = [[self._decode(generated) for generated in row] for row in rows]
         self._look_at(ids, rows, arguments)
+        if beside is not None:
+            read = beside.submit(self._decode, rows).result
+            return [partial(_item, read, number) for number in range(len(rows))]
+        hypotheses = self._decode(rows)
         if self.minimum_risk:
             rows, hypotheses = self._of_minimum_risk(self.minimum_risk, inputs, rows, hypotheses)
         return self._aligned(inputs, rows, hypotheses, arguments) if options.alignments else hypotheses
@@ -666,15 +743,21 @@ class TranslationCall:
             aligned.append(new)
         return aligned
 
-    def _decode(self, generated: Generated) -> Hypothesis:
+    def _decode(self, rows: Sequence[Sequence[Generated]]) -> list[list[Hypothesis]]:
+        """Reads the hypotheses of each piece."""
+        ids = [generated.ids[self.skipped :] for row in rows for generated in row]
+        texts = iter(decode(self.target, [[i for i in each if i not in self.ends] for each in ids]))
+        return [[self._hypothesis_of(generated, next(texts)) for generated in row] for row in rows]
+
+    def _hypothesis_of(self, generated: Generated, text: str) -> Hypothesis:
         ids = generated.ids[self.skipped :]
         finished = bool(ids) and ids[-1] in self.ends
-        kept = [i for i in ids if i not in self.ends]
-        text = self.processing.undo(self.parts.target.decode(kept, skip_special_tokens=True)).strip()
+        text = self.processing.undo(text).strip()
         found = self._hypothesis(text, generated.log_probability, len(ids), finished)
         if not self.options.confidence or self.calibration is None:
             return found
-        least = least_by_word(self.parts.target, kept, generated.of_ids[self.skipped :], text)
+        kept = [i for i in ids if i not in self.ends]
+        least = least_by_word(self.target, kept, generated.of_ids[self.skipped :], text)
         words = tuple(self.calibration.of_word(value) for value in least)
         return replace(found, confidence=self.calibration.of_translation(mean(found)), word_confidences=words)
 
@@ -729,6 +812,47 @@ def least_by_word(tokenizer: Any, ids: Sequence[int], logs: Sequence[float], tex
         if word is not None:
             least[word] = min(least[word], value)
     return least
+
+
+class AtOnce:
+    """An executor that does what it is told at once."""
+
+    def __enter__(self) -> AtOnce:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls the function; `result` of what is returned returns what that did."""
+        found = function(*arguments)
+        return SimpleNamespace(result=lambda: found)
+
+
+def _item(read: Callable[[], Sequence[Any]], number: int) -> Any:
+    return read()[number]
+
+
+def _numbered(groups: Iterable[Sequence[str]], first_line: int, done: int) -> Iterator[tuple[int, Sequence[str]]]:
+    """Yields the line of each group's first text, and the group, but for the first `done` texts."""
+    line = first_line
+    for texts in groups:
+        line += len(texts)
+        if line - first_line > done:
+            yield line - len(texts), texts
+
+
+def _one_ahead(items: Iterable[Any]) -> Iterator[Any]:
+    """Yields the items, each when the next one is there; an error in making that comes behind it."""
+    before: list[Any] = []
+    try:
+        for item in items:
+            yield from before
+            before = [item]
+    except Exception:
+        yield from before
+        raise
+    yield from before
 
 
 def _joined(ranked: Sequence[Hypothesis], pieces: Sequence[Piece]) -> tuple[Link, ...]:

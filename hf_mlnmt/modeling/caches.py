@@ -121,6 +121,8 @@ def slot_of(cache: Any, index: int, method: str) -> Any:
 class SlotState:
     """The base of all slots with a state: the slots of a search answer an attention in their own way."""
 
+    counts_positions = True  # by keys and values of one number, where there are no others
+
     def real_positions(self, real: Tensor | None) -> Tensor | None:
         """Returns which of the new positions are not padding, (batch, time): those that the mask names. None: all."""
         return real
@@ -170,6 +172,10 @@ class RecurrentState(SlotState):
     """The state of a recurrent attention: that before a position."""
 
     constants: Any = None
+
+    def of_source(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Returns `compute()`, something of the source alone, which a search keeps under this name."""
+        return compute()
 
     def constant(self, compute: Callable[[], Any]) -> Any:
         """Returns `compute()`, a product of weights that no position changes, or what it returned the first time."""
@@ -223,8 +229,9 @@ class StaticRecurrentCacheLayer(RecurrentState, StaticStates):
 
 def count_positions(slot: RecurrentCacheLayer | StaticRecurrentCacheLayer, like: Tensor) -> None:
     """Tell the slot of as many new positions as `like` (batch, time, ...) has."""
-    nothing = like.new_zeros(like.shape[0], 1, like.shape[1], 1)
-    slot.update(nothing, nothing)
+    if slot.counts_positions:
+        nothing = like.new_zeros(like.shape[0], 1, like.shape[1], 1)
+        slot.update(nothing, nothing)
 
 
 class LSTMCacheLayer(RecurrentCacheLayer):

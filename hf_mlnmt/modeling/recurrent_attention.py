@@ -15,7 +15,7 @@ from .attention_scan import context_scan, gate_scan, gate_step, weight_scan, wei
 from .attention_scan_eager import previous_states
 from .caches import slot_of
 from .layers import JointMatrices
-from .linear import chained, matrix_of, project
+from .linear import chained, matrix_of, project, runs_ahead
 
 
 class HeadProjection(JointMatrices):
@@ -53,7 +53,8 @@ class RecurrentAttention(CrossAttention):
         if slot is not None:
             start, before = slot.last_state(), slot.states_before(query.shape[2])
             target_real = slot.real_positions(target_real)
-        hidden = hidden_positions(attention_mask)
+        find = partial(hidden_positions, attention_mask)
+        hidden = find() if slot is None or self.training else slot.of_source("hidden", find)
         source = query, key, value, hidden, inverse_fertility
         context, weights, states = self.recur(*source, start, before, target_real, slot)
         if slot is not None:
@@ -83,7 +84,12 @@ class RecurrentAttention(CrossAttention):
 
     def energies(self, query: Tensor, key: Tensor, hidden: Tensor | None) -> Tensor:
         """Computes equation 5.1, (batch, heads, target, source), in float32 at least."""
-        energies = torch.matmul(query * self.scaling, key.transpose(2, 3))
+        return self.energies_of_scaled(query * self.scaling, key, hidden)
+
+    @staticmethod
+    def energies_of_scaled(query: Tensor, key: Tensor, hidden: Tensor | None) -> Tensor:
+        """Computes them of queries over sqrt(d_h)."""
+        energies = torch.matmul(query, key.transpose(2, 3))
         energies = energies.to(torch.promote_types(energies.dtype, torch.float32))
         return energies if hidden is None else energies.masked_fill(hidden, torch.finfo(energies.dtype).min)
 
@@ -166,7 +172,8 @@ class PreviousWeightAttention(RecurrentAttention):
         self.weight_q_proj = HeadProjection(heads, 1, config.d_model // heads)  # W_q^2
 
     def recur(self, query, key, value, hidden, inverse_fertility, start, before, real, slot):
-        energies, coefficient = self.energies(query, key, hidden), self.coefficient(key, inverse_fertility)
+        energies, product = self.energies(query, key, hidden), partial(self.coefficient, key, inverse_fertility)
+        coefficient = product() if slot is None or self.training else slot.of_source("coefficient", product)
         start, before = (None if x is None else x.to(energies.dtype) for x in (start, before))
         if before is not None:
             weights = weight_step(energies, coefficient, before)
@@ -198,15 +205,17 @@ class KeyValueContextAttention(RecurrentAttention):
             self.context_kv_proj = HeadProjection(heads, width // heads, width)  # W_ctx
 
     def recur(self, query, key, value, hidden, inverse_fertility, start, before, real, slot):
-        energies = self.energies(query, key, hidden)
+        query = query * self.scaling
+        energies = self.energies_of_scaled(query, key, hidden)
         exact = energies.dtype
         log_sum = energies.logsumexp(-1)
-        weights = torch.exp(energies - log_sum.unsqueeze(-1))
+        # The same in one operation less, where these are what takes time.
+        weights = energies.softmax(-1) if runs_ahead(energies) else torch.exp(energies - log_sum.unsqueeze(-1))
         plain = torch.matmul(weights.to(value.dtype), value).to(exact)  # c~
         product = partial(self.transition, key)
         transition, bias = product() if slot is None or self.training else slot.constant(product)
         transition, bias = transition.to(exact), None if bias is None else bias.to(exact)
-        query = (query * self.scaling).to(exact)
+        query = query.to(exact)
         start, before = (None if x is None else x.to(exact) for x in (start, before))
         gate = None
         if before is not None:

@@ -20,6 +20,7 @@ The parts, each in one file for all loops:
 | logits processors, ends, limits | rules.py | `Rules` |
 | a model's decoder, its state | decoder.py; decoders.py lists them | `begin`, `step`; `expand`, `reorder`, `select` |
 | a step from the weights, compiled code | steps.py, native.py, search.c | |
+| what is remembered of a model | known.py | `known` |
 | a step's choice on a GPU | best_triton.py | `choose_beams`, `choose_tokens` |
 
 What makes it fast:

@@ -189,13 +189,16 @@ class BeamRecurrentCacheLayer(BeamStateLayer, RecurrentState):
     """`RecurrentCacheLayer` in a search; the state is (sentences, 1 or beams, heads, width)."""
 
     over_source = False  # whether the state has a number for each position of the source
-    source_product: Any = None
 
-    def of_source(self, compute: Callable[[], Any]) -> Any:
-        """Returns `compute()`, a product of the source's keys: computed again only when sentences have left."""
-        if self.source_product is None:
-            self.source_product = compute()
-        return self.source_product
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.kept_of_source: dict[str, Any] = {}
+
+    def of_source(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Returns `compute()`, something of the source: computed again only when sentences have left."""
+        if name not in self.kept_of_source:
+            self.kept_of_source[name] = compute()
+        return self.kept_of_source[name]
 
     def last_state(self) -> Tensor | None:
         """Returns that behind the prompt, (sentences, heads, width). Beams have none in common."""
@@ -217,7 +220,7 @@ class BeamRecurrentCacheLayer(BeamStateLayer, RecurrentState):
 
     def select(self, sentences: Tensor, source_length: int) -> None:
         super().select(sentences, source_length)
-        self.source_product = None
+        self.kept_of_source.clear()
         if self.over_source:
             self.states = self.states[..., :source_length]
 

@@ -9,15 +9,16 @@ every value that Python reads to decide what comes next. So a step is made once 
 - on CUDA it is captured as a graph, one launch from then on, and kept with the model for the next batch of its size;
 - there Triton's kernels read the logits once, where they know what is asked (best_triton.py, `kernels_for`);
 - only where a quarter of many sentences is left does the batch go on in a smaller size, and in a larger one where the
-  slots for the target are used up. A size that is there is taken before a new one is made (`fitting`).
+  slots for the target are used up.
 
 Candidates, scores, draws and rules for stopping are those of loop.py and choices.py, hypotheses and results the same
 objects; what `why_not` names (other choices of candidates, processors that look at the tokens before, fused models) is
 left to that loop. As there, the beams of a sentence are neighbouring positions of one sequence (cache.py); here all
 slots are there from the beginning, and a mask hides those that are not filled.
 
-A step reads the last tokens and chooses the next ones; behind the prompt they are chosen call by call. Random numbers
-are drawn before a step, into a tensor that stays where it is: no graph holds a generator.
+A step reads the last tokens and chooses the next ones. The beginning, with encoder, prompt and first tokens, is a graph
+of its own where a call comes with token ids (prepare.py) and the encoder is a family's (`can_encode`); else it goes
+call by call. Random numbers are drawn before a step, into a tensor that stays where it is: no graph holds a generator.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ from hf_mlnmt.search.transformer import TransformerDecoder
 logger = logging.get_logger(__name__)
 
 KNOWN = (Greedy, Draws, DrawsByRow, BeamSearch)  # choices of candidates
-LATE = 3  # steps after which Python reads how many sentences are open
+LATE = 2  # steps after which Python reads how many sentences are open
 FEWEST_STEPS = 32  # that there are slots for
 SHORTEST = 16  # positions that there are for a source
-FEW_ROWS = 128  # sentences x beams up to which a step takes the same time with fewer
+FEW_ROWS = 160  # sentences x beams up to which a step takes the same time as with fewer
 SMALLER = 4  # how many times smaller the next size is, which sentences go on in
 KEPT_SHARE = 0.25  # of the memory that is free without them: so much the kept sizes of a model may take
 
@@ -180,7 +181,12 @@ class FixedStateLayer(FixedCacheLayer):
         self.states, self.of_beams = self.place, True
 
     def reorder(self, rows: Tensor) -> None:
-        put_rows(self.place, rows)
+        if self.states is self.place:
+            put_rows(self.place, rows)
+            return
+        new, place = self.states.to(self.place.dtype).reshape(len(rows), -1), self.place.view(len(rows), -1)
+        torch.index_select(new, 0, rows, out=place)
+        self.states = self.place
 
 
 class FixedConvolutionLayer(FixedStateLayer, BeamConvolutionCacheLayer):
@@ -189,6 +195,14 @@ class FixedConvolutionLayer(FixedStateLayer, BeamConvolutionCacheLayer):
 
 class FixedRecurrentLayer(FixedStateLayer, BeamRecurrentCacheLayer):
     """`BeamRecurrentCacheLayer` in one place."""
+
+    counts_positions = False
+
+    def of_source(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Returns `compute()` of the prompt, (sentences, ..., source), kept in one place for all steps."""
+        if not self.of_beams:
+            self.kept_of_source[name] = put(self.kept_of_source.get(name), [compute()])
+        return self.kept_of_source[name][0]
 
 
 FIXED_LAYERS: dict[type, type[FixedCacheLayer]] = {
@@ -228,6 +242,8 @@ def put_rows(place: Any, rows: Tensor) -> None:
 
 class FixedTransformer:
     """The state of a `TransformerDecoder` of one size."""
+
+    moves = False  # whether `reorder` follows every step, and puts the new states into their place
 
     def __init__(self, decoder: TransformerDecoder, size: Size, clock: Clock):
         self.size, self.clock = size, clock
@@ -295,7 +311,7 @@ class FixedTransformer:
             layer.states = layer.place  # a step that could not be captured has left others
         positions: Any = {decoder.positions: self.clock.position}
         scores = decoder.call_modules(tokens, self, **positions)  # type: ignore[arg-type]
-        for layer in self.stateful:
+        for layer in () if self.moves else self.stateful:
             layer.place.copy_(layer.states)
             layer.states = layer.place  # nothing of a graph's memory stays in use
         return scores
@@ -312,6 +328,9 @@ class FixedTransformer:
                 into.buffers = put(into.buffers, [fitted(tensor, rows, slots, 2) for tensor in layer.buffers])
         for layer, into in zip(self.stateful, other.stateful, strict=True):
             into.store(fitted(layer.place, rows, length if getattr(layer, "over_source", False) else None, -1))
+            for name, kept in getattr(layer, "kept_of_source", {}).items():
+                kept = [fitted(tensor, rows, length, -1) for tensor in kept]
+                into.kept_of_source[name] = put(into.kept_of_source.get(name), kept)
         for index, done in self.cache.is_updated.items():
             known: Any = self.cache.cross_attention_cache.layers[index]
             keys, values = (fitted(tensor, rows, length, 2) for tensor in (known.keys, known.values))
@@ -437,6 +456,7 @@ class Stage:
         self.clock = Clock(size.width, self.span, device)
         kind: Any = FixedLSTM if isinstance(decoder, LSTMDecoder) else FixedTransformer
         self.state = kind(decoder, size, self.clock)
+        self.state.moves = bool(self.num_beams)
         long = {"dtype": torch.long, "device": device}
         self.tokens = torch.zeros(shape, **long)
         self.table = torch.zeros(size.steps + 1, *shape, **long)  # tokens, or with beams numbers without the steps
@@ -733,19 +753,6 @@ def stage_of(decoder: Any, choice: Any, size: Size, rules: Rules, config: Any, a
     return stage
 
 
-def fitting(model: Any, size: Size, real: int, asked: Any) -> Size:
-    """Returns the size, or one with more sentences that is kept already and that `real` ones fill by half at least; of
-    few rows by any part, which takes no longer."""
-    with _KEEPING:
-        kept = [other for other, *of_other in _STAGES.get(model, ()) if tuple(of_other) == asked]
-    if size in kept:
-        return size
-    counts = [other.sentences for other in kept if other._replace(sentences=size.sentences) == size]
-    few = FEW_ROWS // size.width if real > 1 else 1
-    counts = [count for count in counts if real <= count <= max(2 * real, few)]
-    return size._replace(sentences=min(counts, default=size.sentences))
-
-
 def asked_of(decoder: Any, choice: Any, rules: Rules, config: Any) -> tuple[str, int, int]:
     """Returns what stages have in common that one search can use: what is computed, the model's state, the stream."""
     assert rules.by_length is not None
@@ -851,7 +858,7 @@ def _run(
     length = _source_length(decoder, source)
     steps = min(rounded(longest), first_steps(length))
     asked, ids = asked_of(decoder, choice, rules, config), torch.arange(real, device=prompt.device)
-    size = fitting(decoder.model, Size(rounded(real), width, length, prompt.shape[1], steps), real, asked)
+    size = Size(rounded(real), width, length, prompt.shape[1], steps)
     stage = stage_of(decoder, choice, size, rules, config, asked)
     filled = _filled(ids, size.sentences)  # the sentence in each row of the stage; those behind `real` are copies
     # Of what an RNN's encoder hands on, only this has the source's positions.
@@ -887,7 +894,6 @@ def _run(
             ids, real, first = ids[rows], len(rows), done
             steps = min(rounded(longest), 2 * stage.size.steps) if full else stage.size.steps
             size = stage.size._replace(sentences=rounded(real) if full else fewer, steps=steps)
-            size = fitting(decoder.model, size, real, asked)
             filled = _filled(ids, size.sentences)
             before, stage = stage, stage_of(decoder, choice, size, rules, config, asked)
             before.move_to(stage, _filled(rows, size.sentences), real)

@@ -69,7 +69,7 @@ class Known:
         return len(set(map(attrgetter("device"), self.weights))) < 2
 
     def state(self, model: Any) -> int:
-        """Returns another number when a weight lies elsewhere or was changed, or when a call computes something else."""
+        """Returns another number when a weight lies elsewhere or was changed, or a call computes something else."""
         kind = model.device.type
         cast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
         switches = [repr(part.get(name)) for part in self.adapters for name in _SWITCHES]

@@ -422,7 +422,7 @@ def step_context(module: PreviousContextAttention, query: Tensor, context: StepC
 def step_weights(module: PreviousWeightAttention, query: Tensor, context: StepContext, before: Tensor) -> Pair:
     """Computes equations 5.6, 5.7 and fertility: contexts, and the weights or their sum."""
     source, slot = context.cache.source_layers[module.layer_idx], context.cache.target_layers[module.layer_idx]
-    coefficient = slot.of_source(lambda: module.coefficient(source.keys, context.features))
+    coefficient = slot.of_source("coefficient", lambda: module.coefficient(source.keys, context.features))
     energies = attention_energies(query, source.matrices, context.source_mask, module.scaling)
     weights = weight_step(energies, coefficient, before)  # (sentences, heads, beams, source)
     return weighted_values(weights, source.matrices), before + weights if module.accumulate else weights

@@ -407,3 +407,68 @@ def test_int8(ours):
 
 def test_dtype(ours):
     assert TranslationPipeline.from_pretrained(ours, dtype="bfloat16", device="cpu").model.dtype == torch.bfloat16
+
+
+@pytest.fixture
+def ahead(monkeypatch):
+    """The device computes alone, and Python works beside it."""
+    for module in ("batches", "pipeline"):
+        monkeypatch.setattr(f"hf_mlnmt.generation.{module}.runs_alone", lambda model: True)
+    monkeypatch.setattr("hf_mlnmt.generation.pipeline.PART", 3)
+
+
+def said(results):
+    """Texts and alignments; scores depend on the batch in their last digits."""
+    return [x if isinstance(x, str) else [(best.text, best.alignment) for best in x] for x in results]
+
+
+def test_work_beside_the_search_changes_nothing(pipeline, monkeypatch, request):
+    texts = [*SENTENCES[:12], "", "A man.\nA dog.", *SENTENCES[12:17]]
+    asked = {}, {"num_beams": 2}, {"num_return_sequences": 2, "num_beams": 2}, {"alignments": True}
+    expected = [said(pipeline(texts, batch_tokens=40, **options)) for options in asked]
+    request.getfixturevalue("ahead")
+    rows, generate = [], pipeline.model.generate
+    monkeypatch.setattr(pipeline.model, "generate", lambda **a: rows.append(len(a["input_ids"])) or generate(**a))
+    for options, found in zip(asked, expected, strict=True):
+        assert said(pipeline(texts, batch_tokens=40, **options)) == found
+        assert said(pipeline.stream(texts, 7, batch_tokens=40, **options)) == found
+    assert set(rows) <= {1, 2, 4}  # filled up
+
+
+def test_the_next_lines_are_read_and_results_come_while_it_searches(pipeline, ahead, monkeypatch):
+    """The first batch of a group is searched before the results of the group before are given out."""
+    seen, generate = [], pipeline.model.generate
+    texts = (seen.append(f"read {i}") or text for i, text in enumerate(SENTENCES[:4]))
+    monkeypatch.setattr(pipeline.model, "generate", lambda **a: seen.append("search") or generate(**a))
+    for _ in pipeline.stream(texts, window=2, num_beams=1):
+        seen.append("result")
+    assert seen == ["read 0", "read 1", "read 2", "read 3", "search", "search", *["result"] * 4]
+    seen.clear()
+    texts = (seen.append("read") or text for text in SENTENCES[:2])
+    for _ in pipeline.stream(texts, window=1, num_beams=1):
+        seen.append("result")
+    assert seen == ["read", "search", "result"] * 2
+
+
+def test_an_error_beside_the_search_comes_behind_what_was_found(pipeline, ahead):
+    """What is no text is found while the group before is searched, or is read behind it."""
+
+    def reading():
+        yield from SENTENCES[:2]
+        raise OSError("gone")
+
+    for texts, error in (([*SENTENCES[:2], "\ud800"], UserError), (reading(), OSError)):
+        found = []
+        with pytest.raises(error):
+            for text in pipeline.stream(texts, window=2, num_beams=1):
+                found.append(text)
+        assert len(found) == 2
+
+
+def test_batches_of_powers_of_two():
+    lengths = [9, 8, 8, 7, 7, 7, 5, 5, 4, 3, 2]
+    cut = batches.batches_by_tokens(lengths, 28, powers=True)
+    assert [[lengths[i] for i in batch] for batch in cut] == [[9, 8], [8, 7], [7, 7, 5, 5], [4, 3, 2]]
+    assert [len(batch) for batch in batches.batches_by_tokens(lengths, 28)] == [3, 4, 4]
+    assert [len(batch) for batch in batches.batches_by_tokens(lengths, 28, 3, True)] == [2, 2, 2, 2, 2, 1]
+    assert batches.batches_by_tokens([40, 0], 28) == [[0], [1]]

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import random
 import sys
 import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from itertools import accumulate
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch._dynamo
+from helpers.ahead import run_ahead
 from helpers.contract import members_once, of_each_kind
 from helpers.searching import assert_equal_loops, decode, sources, toy
 from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_mlnmt import search
+from hf_mlnmt.generation.batches import batches_by_tokens, filled
 from hf_mlnmt.search import fixed
+from hf_mlnmt.search.decoder import SourceTokens
+from hf_mlnmt.search.transformer import TransformerDecoder
 
 MEMBERS = pytest.mark.parametrize("one", members_once(), ids=str)
 LENGTHS = (6, 1, 4, 9, 2)
@@ -214,10 +222,92 @@ def captures(monkeypatch):
     return seen
 
 
+class Pretended:
+    """A stage that computes nothing: the first token of a source says how long its translation is."""
+
+    graph = opening = None
+    nbytes = runs = num_beams = 0
+    columns = 1
+
+    def __init__(self, decoder, choice, size, rules, config, key):
+        self.size, self.key, self.device = size, key, torch.device("cpu")
+        self.tokens = torch.zeros(size.sentences, size.width)
+        self.table = torch.zeros(size.steps + 1, size.sentences, size.width, dtype=torch.long)
+        self.sources = ()
+
+    def limit(self, rules, config):
+        pass
+
+    def end_all(self):
+        self.lengths.zero_()
+
+    def begin(self, prompt, source, real):
+        self.sources, self.step_number = source, 1
+        self.lengths = source.ids[:, 0].masked_fill(torch.arange(self.size.sentences) >= real, 0)
+
+    def open(self):
+        pass
+
+    def step(self):
+        pass
+
+    def run(self):
+        if self.runs == 1:
+            self.graph = self.capture(self.step)
+        self.runs += 1
+        self.step_number += 1
+
+    @property
+    def found(self):
+        return SimpleNamespace(open=self.lengths > self.step_number)
+
+    def how_many_are_left(self):
+        left = int(self.found.open.sum())
+        return lambda: left
+
+    def move_to(self, other, rows, real):
+        other.lengths, other.step_number = self.lengths[rows], self.step_number
+        other.lengths[real:] = 0
+
+    def bytes(self):
+        return 1
+
+
+@pytest.mark.parametrize("beams", [1, 4, 5])
+def test_a_file_is_captured_once(beams, monkeypatch, captures):
+    """Of 5,000 lines as long as captions; the second time nothing is captured."""
+    draw = random.Random(1)
+    windows = [64, 128, 256, 512, 1088, 2048, 904]  # as of a file
+    lines = [round(draw.triangular(5, 44, 11)) for _ in range(sum(windows))]
+    targets = [max(4, round(length * draw.uniform(0.6, 1.4))) for length in lines]
+    Pretended.capture = fixed.Stage.capture  # the one of `captures`
+    monkeypatch.setattr(fixed, "Stage", Pretended)
+    monkeypatch.setattr(fixed, "asked_of", lambda *given: ("asked", 0, 0))
+    decoder = SimpleNamespace(model=torch.nn.Identity())
+    decoder.model.config = SimpleNamespace(max_position_embeddings=1024)
+    rules, config = SimpleNamespace(max_length=257), SimpleNamespace(num_beams=1)
+    seen = []
+    for _ in range(2):
+        for end, size in zip(accumulate(windows), windows, strict=True):
+            of_window = range(end - size, end)
+            for batch in batches_by_tokens([lines[i] for i in of_window], 4096, powers=True):
+                chosen = [of_window[i] for i in filled(batch)]
+                ids = torch.zeros(len(chosen), lines[chosen[0]], dtype=torch.long)
+                ids[:, 0] = torch.tensor([targets[i] for i in chosen])
+                record = SimpleNamespace(steps=[], write=None)
+                given = decoder, None, SourceTokens(ids, ids), torch.zeros(len(chosen), 1), beams, rules, config
+                lefts = fixed._run(*given, record, None)
+                assert next(i for i, left in enumerate(lefts, 1) if not left) == ids[:, 0].max()
+                assert sum(len(step[0]) for step in record.steps) >= ids[:, 0].sum()
+        seen.append(len(captures))
+    assert seen[0] == seen[1] <= 12, sorted(captures)
+
+
 @pytest.mark.parametrize("beams", [1, 5])
 def test_a_call_asks_little_of_a_model(beams, monkeypatch, ahead, captures):
     """Options, model and sizes are known: two thirds of a hundred calls are those of Python's own for each part."""
     monkeypatch.setattr("hf_mlnmt.search.transformer.write_out", lambda *given: None)  # as on a card
+    monkeypatch.setattr("hf_mlnmt.search.prepare.Text.translate_one", lambda *given: None)
     model, calls = toy(encoder_layers=6, decoder_layers=6), 0
     options = {**sources((25,)), "num_beams": beams, "min_new_tokens": 25, "max_new_tokens": 25, "do_sample": False}
     expected = [model.generate(**options).tolist() for _ in range(3)]
@@ -239,7 +329,7 @@ def test_a_call_asks_little_of_a_model(beams, monkeypatch, ahead, captures):
 
 @MEMBERS
 def test_a_beginning_is_recorded_with_the_encoder(one, monkeypatch, ahead, captures):
-    """And finds the same when it is repeated, with other sources, and with fewer of them in the same size."""
+    """And finds the same when it is repeated, with other sources, and with fewer of them."""
     model, options = one.model(), {"num_beams": 2, "max_new_tokens": 8, "do_sample": False}
     for lengths in ((6, 1, 4), (6, 1, 4), (6, 1, 4), (3, 5), (2, 7, 7)):
         inputs = sources(lengths, 22, seed=len(lengths))
@@ -248,7 +338,7 @@ def test_a_beginning_is_recorded_with_the_encoder(one, monkeypatch, ahead, captu
             patch.setattr(search, "runs_ahead", lambda tensor: False)
             assert found.tolist() == model.generate(**inputs, **options).tolist()
     recurrent = "rnn" in one.system or "bridge" in one.system
-    assert [name for name, _ in captures].count("open") == (0 if recurrent else 1)
+    assert [name for name, _ in captures].count("open") == (0 if recurrent else 2)
 
 
 @pytest.mark.parametrize(
@@ -325,24 +415,47 @@ class Calls(TorchDispatchMode):
 READS = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "masked_select", "unique", "_unique2", "equal"}
 
 
+KERNELS = 3  # that choose candidates on a card (best_triton.py), in the place of Stage.choose_beams and choose_tokens
+LAUNCH_NOTHING = {"promote_types", "dropout"}  # outside of training
+
+
 @MEMBERS
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_step_reads_nothing_and_has_few_operations(one, beams, monkeypatch, ahead):
-    model, counts = one.model(), []
-    run = fixed.Stage.run
+    """As a card counts: at most 25 a layer and 40, of six layers where they have a state; attention is an operation."""
+    deep = {"decoder_layers": 6} if one.system in STATEFUL else {}
+    model, counts, chosen = one.model(**deep), [], []
+    run_ahead(monkeypatch)
+    run, prepare = fixed.Stage.run, TransformerDecoder.__init__
 
     def counted(stage):
         with Calls() as calls:
             run(stage)
-        counts.append(calls.names)
+        counts.append((calls.names, chosen[-1]))
+
+    def counted_apart(choose, stage, scores):
+        with Calls() as calls:
+            choose(stage, scores)
+        chosen.append(calls.names.total())
+
+    def prepared(decoder, *given):
+        prepare(decoder, *given)
+        decoder.arguments.pop("attention_function", None)  # which is for a CPU
 
     monkeypatch.setattr(fixed.Stage, "run", counted)
+    monkeypatch.setattr(TransformerDecoder, "__init__", prepared)
+    for name in ("choose_beams", "choose_tokens"):
+        choose = getattr(fixed.Stage, name)
+        monkeypatch.setattr(
+            fixed.Stage, name, lambda stage, scores, choose=choose: counted_apart(choose, stage, scores)
+        )
     decode(model, **sources((5, 3), 22), num_beams=beams, min_new_tokens=4, max_new_tokens=6)
     assert counts
     layers = model.config.decoder_layers * (4 if "aif" in one.system else 1)
-    for names in counts:
+    for names, of_choice in counts:
         assert not READS & names.keys()
-        assert names.total() <= (40 if one.system in STATEFUL else 25) * layers + 40
+        launched = sum(count for name, count in names.items() if name not in LAUNCH_NOTHING)
+        assert launched - of_choice + KERNELS <= 25 * layers + 40
 
 
 def test_beams_over_a_large_vocabulary_have_few_operations(monkeypatch, ahead):
@@ -420,6 +533,70 @@ def test_an_adapter_that_is_switched_off_is_another_stage(ahead):
             decode(model.get_base_model(), **sources((3, 2)), max_new_tokens=4)
     assert ahead[0] is ahead[2]
     assert ahead[0] is not ahead[1]
+
+
+def replaced(model):
+    part = model.model.encoder.layers[0].feed_forward.fc1
+    part.weight = torch.nn.Parameter(part.weight.detach().clone())
+
+
+def another_module(model):
+    layer = model.model.decoder.layers[1]
+    layer.feed_forward.fc2 = copy.deepcopy(layer.feed_forward.fc2)
+
+
+def changed_in_place(model):
+    with torch.no_grad():
+        model.model.encoder.layers[1].self_attn.out_proj.weight[0, 0] += 1.0
+
+
+def moved(model):
+    weight = model.model.decoder.layers[0].source_attn.kv_proj.weight
+    weight.data = weight.data.clone()
+
+
+def with_a_table_of_its_own(model):
+    model.model.encoder.positions.table = model.model.encoder.positions.table.clone()
+
+
+CHANGES = (replaced, another_module, changed_in_place, moved, with_a_table_of_its_own)
+CHANGES += (torch.nn.Module.float, lambda model: model.load_state_dict(copy.deepcopy(model.state_dict())))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_model_is_another_stage(change, ahead):
+    model = toy()
+    for _ in range(3):
+        decode(model, **sources((3, 2)), max_new_tokens=4)
+    assert len(set(map(id, ahead))) == 1
+    change(model)
+    for _ in range(2):
+        decode(model, **sources((3, 2)), max_new_tokens=4)
+    assert ahead[3] is ahead[4] is not ahead[0]
+
+
+def test_a_merged_adapter_is_another_stage(ahead):
+    model = get_peft_model(toy(), LoraConfig(r=2, target_modules=["out_proj"], init_lora_weights=False))
+    for change in (lambda: None, lambda: None, model.merge_adapter, model.unmerge_adapter):
+        change()
+        decode(model.get_base_model(), **sources((3, 2)), max_new_tokens=4)
+    assert ahead[0] is ahead[1] is not ahead[2]
+    assert ahead[3] is not ahead[2]
+
+
+@pytest.mark.parametrize("place", ["forward", "hook"])
+def test_what_python_does_in_an_encoder_is_done_at_every_call(place, ahead, captures):
+    model, seen = toy(), []
+    layer = model.model.encoder.layers[0]
+    if place == "hook":
+        layer.register_forward_hook(lambda *given: seen.append(1) and None)
+    else:
+        forward = layer.forward
+        layer.forward = lambda *given, **named: (seen.append(1), forward(*given, **named))[1]
+    for number in range(1, 5):
+        decode(model, **sources((3, 2)), max_new_tokens=4)
+        assert len(seen) == number
+    assert "open" not in [name for name, _ in captures]
 
 
 def test_sizes():
