@@ -15,10 +15,11 @@ from .ahead import run_ahead
 def keeps(seed: torch.Tensor, shape: Any, rate: float) -> torch.Tensor:
     """Which elements the kernels' dropout keeps: the hash of training_triton.py in integers of 64 bits."""
     low, high = (int(seed) >> part & 0xFFFFFFFF for part in (0, 32))
-    bits = (torch.arange(torch.Size(shape).numel()) * 0x9E3779B1 + low) & 0xFFFFFFFF
-    bits = ((bits ^ (bits >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
-    bits = ((bits ^ (bits >> 15) ^ high) * 0x735A2D97) & 0xFFFFFFFF
-    bits = bits ^ (bits >> 15)
+    bits = (torch.arange(torch.Size(shape).numel()) + low) & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 17)) * 0xED5AD4BB) & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 11) ^ high) * 0xAC4C1B51) & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 15)) * 0x31848BAB) & 0xFFFFFFFF
+    bits = bits ^ (bits >> 14)
     return ((bits >> 8).float() / 16777216 >= rate).view(shape)
 
 
