@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_mlnmt.modeling import attention, fused, loss
+from hf_mlnmt.modeling import attention, fused, layers, loss
+from hf_mlnmt.training import half_weights
 
 from .ahead import run_ahead
 
@@ -122,3 +124,59 @@ def on_card(monkeypatch: Any, kernels: Any = TWINS) -> None:
     for module in (fused, loss):
         monkeypatch.setattr(module, "kernels_for", known)
     monkeypatch.setattr(attention, "trains_mixed_on_cpu", lambda states: False)
+    monkeypatch.setattr(half_weights, "runs_ahead", lambda tensor: True)
+    monkeypatch.setattr(layers.Dropout, "forward", nn.Dropout.forward)
+
+
+class Launches(TorchDispatchMode):
+    """Counts what a GPU would be told while this is on: operations but views, each of our kernels as one.
+
+    `casts`: shapes of what becomes another floating type, one by one; `together`: lists of tensors that do at once.
+    """
+
+    VIEWS = (
+        "view",
+        "transpose",
+        "slice",
+        "split",
+        "select",
+        "permute",
+        "expand",
+        "unsqueeze",
+        "squeeze",
+        "t.",
+        "as_strided",
+    )
+    FREE = (*VIEWS, "detach", "empty", "alias", "unbind", "lift", "_unsafe_view", "is_", "new_empty", "_local")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.casts: list[torch.Size] = []
+        self.together: list[int] = []
+        self.number = self._inside = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        output, name = operation(*args, **(kwargs or {})), str(operation).removeprefix("aten.")
+        if not self._inside and not name.startswith(self.FREE):
+            self.number += 1
+            if name.startswith("_to_copy") and output.is_floating_point() and args[0].is_floating_point():
+                self.casts.append(output.shape)
+            if name.startswith("_foreach_copy"):
+                self.together.append(len(args[0]))
+        return output
+
+    def kernels(self) -> dict[str, Any]:
+        """Returns the kernels' twins, each of which counts as one launch."""
+
+        def counting(twin):
+            def run(*args):
+                self.number += 1
+                self._inside += 1
+                try:
+                    return twin(*args)
+                finally:
+                    self._inside -= 1
+
+            return run
+
+        return {name: counting(twin) for name, twin in TWINS.items()}
