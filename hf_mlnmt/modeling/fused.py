@@ -1,7 +1,7 @@
 """Parts of a training step on a GPU, each in one kernel forward and one backward (training_triton.py).
 
-Each function returns None where something else must do: on a CPU, without Triton, in float64, without gradients, in a
-graph of torch.compile, for modules that are more than their class says, or for sizes that no kernel is made for. The
+Each function returns None where something else must do: on a CPU, without Triton, in float64, in a graph of
+torch.compile, for modules that are more than their class says, or for sizes that no kernel is made for. The
 caller then computes what it always did. States may be in half precision; what is added up or squared is so in float32.
 """
 
@@ -18,9 +18,11 @@ HALVES = (torch.bfloat16, torch.float16)
 
 
 def kernels_for(tensor: Tensor) -> Any:
-    """Returns the kernels by name, where a step of training on the tensor's device is computed by them; else None."""
-    known = tensor.is_cuda and tensor.dtype != torch.float64 and torch.is_grad_enabled()
-    if not known or torch.compiler.is_compiling():
+    """Returns the kernels by name, where a step of training on the tensor's device is computed by them; else None.
+
+    Whether gradients flow is not asked: gradient checkpointing runs a layer without them first, then with them.
+    """
+    if not tensor.is_cuda or tensor.dtype == torch.float64 or torch.compiler.is_compiling():
         return None
     from .training_triton import KERNELS
 
