@@ -5,6 +5,8 @@ torch.compile, for modules that are more than their class says, or for sizes tha
 caller then computes what it always did. States may be in half precision; what is added up or squared is so in float32.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,6 +31,26 @@ def kernels_for(tensor: Tensor) -> Any:
     return KERNELS
 
 
+_drawn: list[Tensor] = []  # inside `one_draw`, the bits of dropouts to come
+
+
+@contextmanager
+def one_draw(device: torch.device) -> Iterator[None]:
+    """Draws the bits of all dropouts of a block together; it must not be computed again (gradient checkpointing)."""
+    _drawn[:] = torch.empty(128, 2, dtype=torch.int64, device=device).random_().unbind()
+    try:
+        yield
+    finally:
+        _drawn.clear()
+
+
+def _draw(device: torch.device) -> Tensor:
+    """Draws the 64 bits of a dropout on the device, by its generator: a graph draws anew whenever it runs."""
+    if _drawn and _drawn[-1].device == device:
+        return _drawn.pop()
+    return torch.empty(1, dtype=torch.int64, device=device).random_()
+
+
 class _Residual(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -41,7 +63,7 @@ class _Residual(torch.autograd.Function):
         rate: float,
         eps: float,
     ) -> Tensor:
-        seed = kernels["draw"](states.device) if rate else None
+        seed = _draw(states.device) if rate else None
         output, *statistics = kernels["residual_forward"](states, computed, seed, weight, bias, rate, eps)
         kept = (None, None) if weight is None else (states, computed)
         ctx.save_for_backward(*kept, seed, weight, *statistics)
@@ -86,7 +108,7 @@ class _ShortAttention(torch.autograd.Function):
     def forward(
         ctx, kernels: Any, views: list[Tensor], mask: Tensor | None, settings: tuple, of: list[int], *roots: Tensor
     ) -> Tensor:
-        seed = kernels["draw"](roots[0].device) if settings[1] else None
+        seed = _draw(roots[0].device) if settings[1] else None
         output = kernels["attention_forward"](*views, mask, seed, *settings)
         ctx.save_for_backward(*views, mask, seed)
         ctx.kernels, ctx.settings, ctx.of = kernels, settings, of

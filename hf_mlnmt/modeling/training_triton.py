@@ -268,11 +268,6 @@ def _loss_kernel(
             tl.store(here + j, slope.to(logits.dtype.element_ty), mask=j < stride)
 
 
-def draw(device: torch.device) -> Tensor:
-    """Draws the 64 bits of a dropout, (1,), on the device, by its generator: a graph draws anew whenever it runs."""
-    return torch.empty(1, dtype=torch.int64, device=device).random_()
-
-
 def _tiles(width: int) -> tuple[int, int]:
     """Returns the rows that a program holds at once, and the width as a power of 2."""
     wide = triton.next_power_of_2(width)
@@ -401,7 +396,7 @@ def loss_in_place(
 
 # What layers.py, attention.py and loss.py ask for: None where Triton is missing.
 _FUNCTIONS = (
-    draw, residual_forward, residual_backward, attention_forward, attention_backward, activation_backward,
+    residual_forward, residual_backward, attention_forward, attention_backward, activation_backward,
     loss_in_place,
 )  # fmt: skip
 KERNELS: Any = {function.__name__: function for function in _FUNCTIONS} if AVAILABLE else None

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from hf_mlnmt.modeling.fused import one_draw
 from hf_mlnmt.modeling.linear import product_dtype, runs_ahead
 
 AS_THEY_ARE = (nn.LayerNorm, nn.RNNBase, nn.RNNCellBase)
@@ -71,15 +72,17 @@ class HalfWeights:
         weights = {id(weight): weight for _, _, weight in given if weight.dtype == torch.float32}
         first = next(iter(weights.values()), None)
         dtype = torch.float32 if first is None else product_dtype(first)
-        known = first is not None and runs_ahead(first) and dtype != torch.float32 and torch.is_grad_enabled()
-        if not known or any(layer.gradient_checkpointing for layer in self.layers):
+        known = dtype != torch.float32 and torch.is_grad_enabled()
+        again = any(layer.gradient_checkpointing for layer in self.layers)
+        if first is None or not known or again or not runs_ahead(first):
             yield
             return
         copies = dict(zip(weights, _Cast.apply(dtype, *weights.values())))
         try:
             for held, name, weight in given:
                 held[name] = copies.get(id(weight), weight)
-            yield
+            with one_draw(first.device):
+                yield
         finally:
             for held, name, weight in given:
                 held[name] = weight

@@ -16,7 +16,7 @@ from .ahead import run_ahead
 
 def keeps(seed: torch.Tensor, shape: Any, rate: float) -> torch.Tensor:
     """Which elements the kernels' dropout keeps: the hash of training_triton.py in integers of 64 bits."""
-    low, high = (int(seed) >> part & 0xFFFFFFFF for part in (0, 32))
+    low, high = (int(seed.flatten()[0]) >> part & 0xFFFFFFFF for part in (0, 32))
     bits = (torch.arange(torch.Size(shape).numel()) + low) & 0xFFFFFFFF
     bits = ((bits ^ (bits >> 17)) * 0xED5AD4BB) & 0xFFFFFFFF
     bits = ((bits ^ (bits >> 11) ^ high) * 0xAC4C1B51) & 0xFFFFFFFF
@@ -101,14 +101,10 @@ def loss_in_place(logits, bias, labels, losses, smoothing, differentiated):
             logits.copy_(torch.autograd.grad(each.sum(), z)[0])
 
 
-def draw(device):
-    return torch.empty(1, dtype=torch.int64).random_()
-
-
 TWINS = {
     function.__name__: function
     for function in (
-        draw, residual_forward, residual_backward, attention_forward, attention_backward, activation_backward,
+        residual_forward, residual_backward, attention_forward, attention_backward, activation_backward,
         loss_in_place,
     )
 }  # fmt: skip
@@ -119,7 +115,7 @@ def on_card(monkeypatch: Any, kernels: Any = TWINS) -> None:
     run_ahead(monkeypatch)
 
     def known(tensor):
-        return kernels if tensor.dtype != torch.float64 else None
+        return None if tensor.dtype == torch.float64 or torch.compiler.is_compiling() else kernels
 
     for module in (fused, loss):
         monkeypatch.setattr(module, "kernels_for", known)
@@ -153,7 +149,7 @@ class Launches(TorchDispatchMode):
         super().__init__()
         self.casts: list[torch.Size] = []
         self.together: list[int] = []
-        self.number = self._inside = 0
+        self.number = self.draws = self._inside = 0
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         output, name = operation(*args, **(kwargs or {})), str(operation).removeprefix("aten.")
@@ -161,6 +157,7 @@ class Launches(TorchDispatchMode):
             self.number += 1
             if name.startswith("_to_copy") and output.is_floating_point() and args[0].is_floating_point():
                 self.casts.append(output.shape)
+            self.draws += name.startswith(("random_", "bernoulli", "native_dropout"))
             if name.startswith("_foreach_copy"):
                 self.together.append(len(args[0]))
         return output

@@ -43,7 +43,7 @@ def check_residual(device, dtype, bound, shape, rate, summed, normed):
     states, computed, gradient = (torch.randn(shape).to(dtype) for _ in range(3))
     computed = computed if summed else None
     weight, bias = torch.randn(2, shape[-1]) if normed else (None, None)
-    seed = kernels.draw(torch.device(device)) if rate else None
+    seed = fused._draw(torch.device(device)) if rate else None
     given = [states, computed, None if seed is None else seed.cpu(), weight, bias]
     expected, *kept = card.residual_forward(*wide(*given), rate, 1e-5)
     found, *statistics = kernels.residual_forward(*on(device, *given), rate, 1e-5)
@@ -67,7 +67,7 @@ def check_attention(device, dtype, bound, sizes, kind, rate):
         "keys": real[:, None, None],
         "added": torch.randn(batch, heads, target, source).to(dtype),
     }.get(kind)
-    seed = kernels.draw(torch.device(device)) if rate else None
+    seed = fused._draw(torch.device(device)) if rate else None
     settings = width**-0.5, rate, kind == "causal"
     here = [mask, None if seed is None else seed.cpu()]
     expected = card.attention_forward(*wide(*cut(projected), *here), *settings)
