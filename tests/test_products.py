@@ -272,3 +272,22 @@ def test_a_measurement_draws_nothing_and_names_the_processor(monkeypatch):
     assert rates.keys() == set(KINDS)
     assert min(map(min, rates.values())) > 0
     assert products.processor_name() in str(products.record())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_multiplies_by_its_padded_weight_where_it_is_asked_to(bias):
+    """On a card a product with rows of zeros behind the weight takes half the time; the outputs are those of the layer."""
+    torch.manual_seed(1)
+    layer, other = (nn.Linear(16, 27, bias=bias).bfloat16() for _ in range(2))
+    states = torch.randn(2, 3, 16).bfloat16()
+    padded = nn.functional.pad(layer.weight.detach(), (0, 0, 0, 5))
+    with products.with_padded(layer.weight, padded):
+        found = products.project(layer, states)
+        assert products.project(other, states) is None
+        padded.zero_()  # what is multiplied by
+        empty = products.project(layer, states)
+    assert found.shape == (2, 3, 27)
+    assert found.stride(1) == 32
+    torch.testing.assert_close(found, layer(states))
+    torch.testing.assert_close(empty, layer.bias.expand(2, 3, -1) if bias else torch.zeros(2, 3, 27).bfloat16())
+    assert products.project(layer, states) is None

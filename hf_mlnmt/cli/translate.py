@@ -21,11 +21,15 @@ _of_output = partial(option, rich_help_panel=OUTPUT)
     *TRANSLATION,
     *SAMPLING,
     "draws",
+    "mbr",
+    "utility",
     "num_return_sequences",
     "alignments",
     "target_prefix",
     "terms",
     "terms_ignore_case",
+    "force_phrases",
+    "bad_phrases",
     progress=True,
     split="sentences",
 )
@@ -44,6 +48,12 @@ def translate(
     scores: bool = _of_output(False, "With --jsonl: score, log probability and length.", "--scores"),
     prefix_file: Path | None = option(
         None, "A line for each text: what its translation begins with.", "--prefix-file", rich_help_panel=SEARCH
+    ),
+    must_file: Path | None = option(
+        None, "A line for each text: phrases that its translation has.", "--must-file", rich_help_panel=SEARCH
+    ),
+    must_not_file: Path | None = option(
+        None, "A line for each text: phrases that its translation has not.", "--must-not-file", rich_help_panel=SEARCH
     ),
     fuzzy: bool = _of_output(False, "Mark translations in .po and .xliff as not reviewed.", "--fuzzy"),
     window: int = options.machine(2048, "Lines that are read and sorted by length together.", min=1),
@@ -73,10 +83,12 @@ def translate(
     if scores and not jsonl:
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
     part = Shard.parse(shard) if shard is not None else None
-    if part and decoding.do_sample and not decoding.draws_by_text:
-        raise UserError("--shard with --sample needs --draws text: other draws follow from all before.")
-    if prefix_file is not None and decoding.target_prefix is not None:
-        raise UserError("--prefix-file and --target-prefix: both say what translations begin with; leave one out.")
+    if part and decoding.depends_on_all_before:
+        raise UserError("--shard with --sample needs --draws text, and knows no --mbr: draws follow from all before.")
+    files_of = {"target_prefix": prefix_file, "force_phrases": must_file, "bad_phrases": must_not_file}
+    files_of = {name: file for name, file in files_of.items() if file is not None}
+    if both := next((name for name in files_of if getattr(decoding, name) is not None), None):
+        raise UserError(f"{both}: given for all texts, and by a file with a line for each; leave one out.")
     if output is not None:
         check_file(output)
     if scores and not decoding.num_return_sequences:
@@ -94,7 +106,7 @@ def translate(
     document, texts, total = None, None, None
     if named := next((name for name in inputs if documents.is_document(name)), None):
         lists: dict[str, Any] = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
-        lists |= {"--jsonl": jsonl, "--shard": shard, "--prefix-file": prefix_file, "a second file": inputs[1:]}
+        lists |= {"--jsonl": jsonl, "--shard": shard, "a file of lines": files_of, "a second file": inputs[1:]}
         options.refuse(lists, f"{named} is translated as one document, not line by line. Leave it out.")
         if output is not None:
             documents.check_endings(named, output)
@@ -107,16 +119,18 @@ def translate(
         texts = lines.identities(inputs)
         total = None if texts is None else sum(text["lines"] for text in texts)
     groups = lines.text_groups(inputs, window)
-    if prefix_file is not None:
-        prefixes = [line for group in lines.file_groups(prefix_file, window) for line in group]
-        decoding = replace(decoding, target_prefix=prefixes)
+    of_lines = {
+        name: [line for group in lines.file_groups(file, window) for line in group] for name, file in files_of.items()
+    }
+    decoding = replace(decoding, **of_lines)  # type: ignore[arg-type]
 
-    def check_prefixes(texts: int) -> None:
-        if prefix_file is not None and len(prefixes) != texts:
-            raise UserError(f"{prefix_file}: {len(prefixes)} prefixes for {texts} texts: give one for each text.")
+    def check_counts(texts: int) -> None:
+        for name, given in of_lines.items():
+            if len(given) != texts:
+                raise UserError(f"{files_of[name]}: {len(given)} lines for {texts} texts: give one for each text.")
 
     if total is not None:
-        check_prefixes(total)
+        check_counts(total)
     first = 0
     if part:
         numbers, groups = lines.shard_groups(texts, window, part)
@@ -149,4 +163,4 @@ def translate(
             pairs = enumerate(zip(group, results), line - 1)
             write("".join(f"{lines.format_result(i, *pair, jsonl, scores, plain)}\n" for i, pair in pairs), count)
         if total is None:
-            check_prefixes(count)
+            check_counts(count)

@@ -34,6 +34,57 @@ SIDES = ("source", "target")
 Sentences = list[np.ndarray]
 
 
+class Rows(Sequence[np.ndarray]):
+    """Arrays of different lengths, one after the other in one array, `values` (total,); lengths: int64 (rows,)."""
+
+    def __init__(self, values: np.ndarray, lengths: np.ndarray) -> None:
+        self.values, self.lengths = values, lengths
+        self.starts = np.cumsum(lengths) - lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: Any) -> Any:
+        start = self.starts[index]
+        return self.values[start : start + self.lengths[index]]
+
+
+def places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns the places of rows in an array, one row after the other: int64 (sum of lengths,)."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
+
+
+class Examples(Sequence[dict[str, np.ndarray]]):
+    """Examples gathered at once: item i has row i of each of the `columns`, which are Rows or (examples, n) arrays."""
+
+    def __init__(self, columns: dict[str, Any]) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, index: Any) -> Any:
+        return {name: column[index] for name, column in self.columns.items()}
+
+
+def interleaved(parts: Sequence[Sequence[Any]], which: np.ndarray) -> Sequence[Any]:
+    """Returns examples of several parts in one order: the next one of part `which[i]` is at place i."""
+    if len(parts) == 1:
+        return parts[0]
+    if not all(isinstance(part, Examples) for part in parts):
+        following = [iter(part) for part in parts]
+        return [next(following[part]) for part in which.tolist()]
+    order = np.argsort(np.argsort(which, kind="stable"))
+    columns = {}
+    for name in parts[0].columns:  # type: ignore[attr-defined]
+        rows = [part.columns[name] for part in parts]  # type: ignore[attr-defined]
+        joined = Rows(*(np.concatenate([getattr(row, of) for row in rows]) for of in ("values", "lengths")))
+        lengths = joined.lengths[order]
+        columns[name] = Rows(joined.values[places(joined.starts[order], lengths)], lengths)
+    return Examples(columns)
+
+
 class Encoded:
     """Sentences of int32 ids in a folder: <side>.bin and <side>_offsets.npy of each side, meta.json.
 
@@ -71,7 +122,7 @@ class Encoded:
         self._ids = {}
         for side, offsets in self._offsets.items():
             path, size = self.folder / f"{side}.bin", int(offsets[-1])
-            self._ids[side] = np.memmap(path, np.int32, "r") if size else np.zeros(0, np.int32)
+            self._ids[side] = np.asarray(np.memmap(path, np.int32, "r")) if size else np.zeros(0, np.int32)
 
     def __len__(self) -> int:
         return len(self.source_lengths)
@@ -85,6 +136,15 @@ class Encoded:
             start, end = self._offsets[side][index : index + 2]
             item[name] = np.array(self._ids[side][start:end])
         return item
+
+    def gather(self, indices: np.ndarray) -> Examples:
+        """Returns the items at these indices, copied from the file at once."""
+        columns = {}
+        for name, side in zip(("input_ids", "labels"), self.sides):
+            starts = self._offsets[side][indices]
+            lengths = self._offsets[side][indices + 1] - starts
+            columns[name] = Rows(self._ids[side][places(starts, lengths)], lengths)
+        return Examples(columns)
 
     # A memory map would be pickled with all its content: the other process maps the file itself.
     def __getstate__(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from hf_mlnmt.data.encoded import Examples, Rows, interleaved, places
 from hf_mlnmt.data.subwords import BYTES
 from hf_mlnmt.data.training_set import Corpora, TrainingSet
 from hf_mlnmt.errors import UserError
@@ -157,6 +158,15 @@ class Resegmented(TrainingSet):
             return self.corpora[index]
         return {side: words.sentence(index, variant) for side, words in self._sides.items()}
 
+    def gather(self, indices: np.ndarray) -> Sequence[dict[str, np.ndarray]]:
+        variants, within = np.divmod(indices, len(self.corpora))
+        present, parts = np.unique(variants).tolist(), []
+        for variant in present:
+            some = within[variants == variant]
+            cut = {side: words.rows(some, variant) for side, words in self._sides.items()} if variant else None
+            parts.append(self.corpora.gather(some) if cut is None else Examples(cut))
+        return interleaved(parts, np.searchsorted(present, variants))
+
     def choose(self, epoch: int) -> np.ndarray:
         """Returns the indices that make up an epoch: int64, as many as `corpora` has in it."""
         drawn = self.corpora.choose(epoch)
@@ -210,20 +220,27 @@ class _Side:
         self.words, self.seed = words, seed
         self.numbers, self.bounds = np.array(numbers, np.int64), np.array(bounds, np.int64)
 
-    def _cuts(self, first: int, last: int, variant: int) -> np.ndarray:
-        """Returns which cut every place from `first` to `last` of the text gets, as rows of `starts`."""
-        places = np.arange(first, last, dtype=np.uint64)
-        return CUTS * self.numbers[first:last] + (_hash(places, self.seed, variant) % np.uint64(CUTS)).astype(np.int64)
+    def _cuts(self, places: np.ndarray, variant: int) -> np.ndarray:
+        """Returns which cut each of these places of the text gets, as rows of `starts`."""
+        drawn = _hash(places.astype(np.uint64), self.seed, variant) % np.uint64(CUTS)
+        return CUTS * self.numbers[places] + drawn.astype(np.int64)
+
+    def rows(self, indices: np.ndarray, variant: int) -> Rows:
+        """Returns the ids of sentences in a variant, int32."""
+        counts = self.bounds[indices + 1] - self.bounds[indices]
+        cuts = self._cuts(places(self.bounds[indices], counts), variant)
+        starts = self.words.starts[cuts]
+        lengths = self.words.starts[cuts + 1] - starts
+        pieces = self.words.pieces[places(starts, lengths)]
+        return Rows(pieces, np.add.reduceat(lengths, np.cumsum(counts) - counts))
 
     def sentence(self, index: int, variant: int) -> np.ndarray:
         """Returns the ids of a sentence in a variant: int32 (subwords,)."""
-        starts, pieces = self.words.starts, self.words.pieces
-        cuts = self._cuts(int(self.bounds[index]), int(self.bounds[index + 1]), variant)
-        return np.concatenate([pieces[starts[cut] : starts[cut + 1]] for cut in cuts])
+        return self.rows(np.array([index]), variant)[0]
 
     def lengths(self, variant: int) -> np.ndarray:
         """Returns the subwords of every sentence in a variant: int32 (pairs,)."""
-        cuts = self._cuts(0, len(self.numbers), variant)
+        cuts = self._cuts(np.arange(len(self.numbers)), variant)
         ends = np.concatenate([[0], np.cumsum(self.words.starts[cuts + 1] - self.words.starts[cuts])])
         return np.diff(ends[self.bounds]).astype(np.int32)
 

@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from hf_mlnmt.data.corpus import CorpusSpec
-from hf_mlnmt.data.encoded import Encoded
+from hf_mlnmt.data.encoded import Encoded, Examples, interleaved
 from hf_mlnmt.errors import UserError
 
 _DRAWN = 6  # beside the seed: these draws do not follow other draws by the same seed
@@ -45,6 +45,10 @@ class Drawn:
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         return self.encoded[int(self.indices[index])]
 
+    def gather(self, indices: np.ndarray) -> Examples:
+        """Returns the items at these indices."""
+        return self.encoded.gather(self.indices[indices])
+
 
 class TrainingSet(Protocol):
     """Examples of one task: pairs, or sentences of one language.
@@ -63,6 +67,10 @@ class TrainingSet(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]: ...
+
+    def gather(self, indices: np.ndarray) -> Sequence[dict[str, np.ndarray]]:
+        """Returns the examples of a batch: one by one, or as `Examples`, which objectives pad at once."""
+        return [self[index] for index in indices.tolist()]
 
     @property
     def distinct(self) -> int:
@@ -145,6 +153,14 @@ class Corpora(TrainingSet):
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         part = int(np.searchsorted(self.starts, index, side="right")) - 1
         return self.parts[part][index - int(self.starts[part])]
+
+    def gather(self, indices: np.ndarray) -> Sequence[dict[str, np.ndarray]]:
+        if not all(hasattr(part, "gather") for part in self.parts):
+            return super().gather(indices)
+        numbers = np.searchsorted(self.starts, indices, side="right") - 1
+        present = np.unique(numbers).tolist()
+        parts = [self.parts[part].gather(indices[numbers == part] - self.starts[part]) for part in present]
+        return interleaved(parts, np.searchsorted(present, numbers))
 
     def choose(self, epoch: int) -> np.ndarray | None:
         """Returns the drawn indices of an epoch, as `TrainingSet.choose`."""

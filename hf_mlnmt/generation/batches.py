@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.alignments import SourceAttention
     from hf_mlnmt.generation.loading import Parts
 
+OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases")  # options that may be a list, one for each text
 _ELEMENTS = 1 << 25  # logits held at once: 128 MiB in float32
 
 
@@ -85,7 +86,7 @@ def arguments_of_texts(arguments: dict[str, Any], numbers: Sequence[int], draws:
 
 def rows_by_text(arguments: dict[str, Any]) -> list[str]:
     """Returns the names of the arguments of generate(), and of the pipeline, that have a row for each text."""
-    named = ("target_prefix", "decoder_start_token_id")
+    named = (*OF_TEXTS, "decoder_start_token_id")
     return [
         name
         for name, value in arguments.items()
@@ -169,6 +170,8 @@ def generated_lengths(sequences: Tensor, eos_token_id: int | list[int] | None) -
     """Counts the generated positions of each row, end-of-sentence too; `sequences` (rows, 1 + T) start with <s>."""
     ends = torch.as_tensor([] if eos_token_id is None else eos_token_id, device=sequences.device).reshape(-1)
     ended = torch.isin(sequences[:, 1:], ends)
+    if not ended.shape[1]:  # no hypothesis of the batch has what it must have
+        return ended.sum(1)
     first = ended.int().argmax(dim=1) + 1
     return torch.where(ended.any(dim=1), first, ended.shape[1])
 

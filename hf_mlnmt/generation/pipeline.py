@@ -35,6 +35,7 @@ from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.alignments import Link, SourceAttention, joined, word_links, words_of_source, words_of_target
 from hf_mlnmt.generation.batches import (
+    OF_TEXTS,
     Generated,
     arguments_of_texts,
     attention_over_source,
@@ -54,9 +55,10 @@ from hf_mlnmt.generation.languages import (
     source_limit,
 )
 from hf_mlnmt.generation.loading import Parts, load, parts_in_memory
+from hf_mlnmt.generation.minimum_risk import MinimumRisk
 from hf_mlnmt.generation.options import DecodingOptions, forced_first, longest_translation
 from hf_mlnmt.generation.segments import Piece, join, sentences_of, split_lines
-from hf_mlnmt.generation.wording import PrefixProcessor, Terms, have, spelling_of
+from hf_mlnmt.generation.wording import ForbiddenPhrases, PrefixProcessor, Terms, have, phrases_of, spelling_of
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 from hf_mlnmt.search.rules import Abandon, Constraints
 from hf_mlnmt.zoo.systems import positions_of
@@ -224,8 +226,7 @@ class TranslationPipeline:
         texts, decoding = list(_checked(texts)), decoding.with_keywords(options)
         if any(isinstance(getattr(decoding, name), list | tuple) for name in NAMES):
             return self._by_pairs(texts, decoding)
-        given = {**decoding.generate, "target_prefix": decoding.target_prefix}
-        for name in rows_by_text(given):
+        for name in rows_by_text(given := {**decoding.generate, **of_texts(decoding)}):
             if (rows := len(given[name])) != len(texts):
                 raise UserError(f"{name}: {rows} rows for {len(texts)} texts: give one row for each text.")
         return list(self._groups([texts], decoding, len(texts)))
@@ -243,14 +244,9 @@ class TranslationPipeline:
             groups.setdefault(pair, []).append(number)
         results: list[Any] = [None] * len(texts)
         for (source, target), numbers in groups.items():
-            rows = arguments_of_texts({**decoding.generate, "target_prefix": decoding.target_prefix}, numbers)
-            of_pair = replace(
-                decoding,
-                source_language=source,
-                target_language=target,
-                target_prefix=rows.pop("target_prefix"),
-                generate=rows,
-            )
+            rows = arguments_of_texts({**decoding.generate, **of_texts(decoding)}, numbers)
+            own = {name: rows.pop(name) for name in OF_TEXTS}
+            of_pair = replace(decoding, source_language=source, target_language=target, **own, generate=rows)
             translated = self._groups([[texts[number] for number in numbers]], of_pair, len(numbers))
             for number, result in zip(numbers, translated, strict=True):
                 results[number] = result
@@ -290,9 +286,14 @@ class TranslationPipeline:
             for _, texts, results in TranslationCall(self, options).translate_groups(groups, update):
                 count += len(texts)
                 yield from results if options.in_lists else (best[0].text for best in results)
-        prefixes = options.target_prefix
-        if isinstance(prefixes, list | tuple) and len(prefixes) != count:
-            raise UserError(f"target_prefix: {len(prefixes)} prefixes for {count} texts: give one for each text.")
+        for name, given in of_texts(options).items():
+            if isinstance(given, list | tuple) and len(given) != count:
+                raise UserError(f"{name}: {len(given)} given for {count} texts: give one for each text.")
+
+
+def of_texts(options: DecodingOptions) -> dict[str, Any]:
+    """Returns the options that may be a list, one for each text."""
+    return {name: getattr(options, name) for name in OF_TEXTS}
 
 
 def _checked(texts: Any) -> Iterable[str]:
@@ -355,8 +356,10 @@ class TranslationCall:
         self.encoder = TextEncoder(parts.tokenizers, way, options.prefix, limit)
         self.arguments = options.generation_arguments(parts.model, way)
         self.longest = longest_translation(parts.model, self.arguments)
-        self.count = self.arguments["num_return_sequences"]
-        self.most = sentences_that_fit(max(self.arguments["num_beams"], self.count), parts.model)
+        self.searched = self.arguments["num_return_sequences"]  # for each sentence
+        self.minimum_risk = MinimumRisk(options.utility or "chrf") if options.mbr else None
+        self.count = options.num_return_sequences or 1 if self.minimum_risk else self.searched
+        self.most = sentences_that_fit(max(self.arguments["num_beams"], self.searched), parts.model)
         self.penalty = options.penalty(parts.model, way)
         self.skipped = int(forced_first(parts.model, way))
         ends = settings.eos_token_id
@@ -479,7 +482,7 @@ class TranslationCall:
 
     def _with_terms(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None) -> list[list[Hypothesis]]:
         """Searches with the terms of each input where these can be met, else without."""
-        asked = [self.terms.of(piece.text) if self.terms else {} for piece in inputs]
+        asked = [{**(self.terms.of(piece.text) if self.terms else {}), **self._forced(piece)} for piece in inputs]
         if not any(asked):
             return self._searched(inputs, None, abandoned)
         hypotheses = self._searched(inputs, asked, abandoned)
@@ -494,6 +497,16 @@ class TranslationCall:
             for i, ranked in zip(failed, self._searched([inputs[i] for i in failed], None, abandoned), strict=True):
                 hypotheses[i] = ranked
         return hypotheses
+
+    def _forced(self, piece: Input) -> dict[str, list[list[int]]]:
+        """Returns the phrases that the translation of a piece must have, each with its alternatives' tokens."""
+        if not (given := self._of_line("force_phrases", piece.line)):
+            return {}
+        spelling, phrases = spelling_of(self.parts.target), phrases_of(given, f"force_phrases of line {piece.line}")
+        return {
+            " or ".join(each): [ids for text in each for ids in spelling.inside(text, self.processing)]
+            for each in phrases
+        }
 
     @cached_property
     def terms(self) -> Terms | None:
@@ -512,9 +525,9 @@ class TranslationCall:
     ) -> list[list[Hypothesis]]:
         """Searches one batch for hypotheses that have all terms of their input; one without any gets []."""
         options, numbers = self.options, [piece.line - self.first_line for piece in inputs]
-        draws = self.count if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
+        draws = self.searched if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
         arguments = arguments_of_texts(self.arguments, numbers, draws)
-        rules: list[Any] = self._prefixes(inputs)
+        rules: list[Any] = [*self._prefixes(inputs), *self._forbidden(inputs)]
         if terms is not None:
             rules.append(Constraints([list(filter(None, each.values())) for each in terms]))
         if options.draws_by_text:
@@ -531,22 +544,59 @@ class TranslationCall:
             # The last one is repeated until there are n again; none is left if none has all terms.
             row[:] = met + met[-1:] * (len(row) - len(met))
         hypotheses = [[self._decode(generated) for generated in row] for row in rows]
+        if self.minimum_risk:
+            rows, hypotheses = self._of_minimum_risk(self.minimum_risk, inputs, rows, hypotheses)
         return self._aligned(inputs, rows, hypotheses, arguments) if options.alignments else hypotheses
 
-    def _prefix(self, line: int) -> str:
-        """Returns how the translation of a line begins. Raises: UserError where prefixes are fewer than lines."""
-        given, number = self.options.target_prefix, line - self.first_line
+    def _of_minimum_risk(
+        self,
+        minimum_risk: MinimumRisk,
+        inputs: Sequence[Input],
+        rows: list[list[Generated]],
+        hypotheses: list[list[Hypothesis]],
+    ) -> tuple[list[list[Generated]], list[list[Hypothesis]]]:
+        """Chooses among the samples of each input; the score of a hypothesis is its expected utility."""
+        chosen = [
+            minimum_risk(piece.text, [sample.text for sample in samples], self.count)
+            for piece, samples in zip(inputs, hypotheses, strict=True)
+        ]
+        kept = [[row[place] for place, _ in order] for row, order in zip(rows, chosen, strict=True)]
+        scored = [
+            [replace(samples[place], score=utility) for place, utility in order]
+            for samples, order in zip(hypotheses, chosen, strict=True)
+        ]
+        return kept, scored
+
+    def _of_line(self, name: str, line: int) -> Any:
+        """Returns an option of OF_TEXTS of a line, "" for none. Raises: UserError where there are fewer than lines."""
+        given, number = getattr(self.options, name), line - self.first_line
         if given is None or isinstance(given, str):
             return given or ""
         if number >= len(given):
-            raise UserError(
-                f"target_prefix: {len(given)} prefixes, but there is a text {number + 1}: give one for each."
-            )
-        return given[number]
+            raise UserError(f"{name}: {len(given)} given, but there is a text {number + 1}: give one for each.")
+        return given[number] or ""
+
+    def _forbidden(self, inputs: Sequence[Input]) -> list[ForbiddenPhrases]:
+        """Returns what keeps phrases out of translations."""
+        lines = [piece.line for piece in inputs]
+        given = [self._of_line("bad_phrases", line) for line in lines] if self.options.bad_phrases else []
+        if not any(given):
+            return []
+        phrases = [
+            [text for each in phrases_of(text, f"bad_phrases of line {line}") for text in each] if text else []
+            for line, text in zip(lines, given, strict=True)
+        ]
+        return [ForbiddenPhrases(spelling_of(self.parts.target), phrases, self.ends, self.skipped, self.longest)]
 
     def _check_prefix(self, line: int, pieces: int) -> None:
-        """Raises UserError for a prefix of several sentences where these are translated one by one."""
-        prefix = self._prefix(line)
+        """Raises UserError for a prefix of several sentences where these are translated one by one, and for a phrase
+        that must be in one of several pieces."""
+        if pieces > 1 and self._of_line("force_phrases", line):
+            raise UserError(
+                f"force_phrases of line {line}: its {pieces} sentences or parts are translated one by one, and none of "
+                "them is named: give a sentence a line, or split='long' (--split long)."
+            )
+        prefix = self._of_line("target_prefix", line)
         if prefix and pieces > 1 and sum(len(sentences_of(piece)) for piece in split_lines(prefix)) > 1:
             raise UserError(
                 f"target_prefix of line {line}: holds several sentences, and the line's {pieces} sentences "
@@ -560,7 +610,7 @@ class TranslationCall:
         spelling, asked = spelling_of(self.parts.target), []
         for piece in inputs:
             where = f"target_prefix of line {piece.line}"
-            text = self._prefix(piece.line) if piece.number == 0 else ""
+            text = self._of_line("target_prefix", piece.line) if piece.number == 0 else ""
             asked.append(spelling.prefix(text, self.processing, where))
             needed = len(asked[-1].ids) + bool(asked[-1].rest)
             if needed + self.skipped >= self.longest:

@@ -1,10 +1,11 @@
-"""Words that a translation is asked to have, as tokens: how it begins, and the terms of a glossary.
+"""Words that a translation is asked to have, or not to have, as tokens: how it begins, terms, phrases.
 
 A token adds bytes to a text: those of its piece, where the mark of a word's beginning (U+2581) is a space; of
 byte-level BPE those that its characters stand for; of byte fallback one. A prefix is followed token by token up to its
 last word, which any tokens may spell, also those that go on behind it: "Ein Ma" is continued by "Mann" though "Ma" is
 no token of "Mann". A term's translation is the tokens that it has in the middle of a sentence, so it is at a word's
-beginning; the word may go on behind it ("Kern", "Kerns").
+beginning; the word may go on behind it ("Kern", "Kerns"). So is a phrase that must be there; one that must not be there
+is compared byte by byte.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -25,6 +27,23 @@ from hf_mlnmt.data.tokenizer import encode, own_copy
 from hf_mlnmt.data.words import is_unspaced
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.languages import code_tokens
+
+Phrases = tuple[tuple[str, ...], ...]  # of each phrase its alternatives
+
+
+def phrases_of(given: Any, what: str) -> Phrases:
+    """Returns the phrases of a text: a string with tabs between them and ||| between alternatives, or a list of such
+    strings and of lists of alternatives. Raises: UserError for anything else, and for an empty one."""
+    parts = given.split("\t") if isinstance(given, str) else given
+    phrases = []
+    for part in parts if isinstance(parts, list | tuple) else [None]:
+        alternatives = part.split("|||") if isinstance(part, str) else part
+        if not isinstance(alternatives, list | tuple) or not all(isinstance(text, str) for text in alternatives):
+            raise UserError(f"{what}: {given!r} is no text, and no list of phrases.")
+        if not alternatives or not all(map(str.strip, alternatives)):
+            raise UserError(f"{what}: {given!r} has an empty phrase, or an empty alternative; leave it out.")
+        phrases.append(tuple(" ".join(text.split()) for text in alternatives))
+    return tuple(phrases)
 
 
 class Asked(NamedTuple):
@@ -53,6 +72,11 @@ class Spelling:
         self.bytes = [b"" if number in self.special else of_token for number, of_token in enumerate(spelt)]
         self.ordered = sorted((of_token, number) for number, of_token in enumerate(self.bytes) if of_token)
         self.known: dict[bytes, list[int]] = {b"": []}
+
+    @cached_property
+    def plain(self) -> list[tuple[bytes, int]]:
+        """Returns the tokens that spell something, with `plain` of their bytes."""
+        return [(plain(of_token), number) for of_token, number in self.ordered]
 
     def ids(self, text: str) -> list[int]:
         """Returns the tokens of a text as the target's side has them, without special ones but the unknown one."""
@@ -213,3 +237,87 @@ class PrefixProcessor(LogitsProcessor):
     def keep_rows(self, rows: Tensor) -> None:
         """Keeps these rows alone: sentences that have ended leave the search."""
         self.rows = [self.rows[row] for row in rows.tolist()]
+
+
+class ForbiddenPhrases(LogitsProcessor):
+    """A rule against phrases as words, in whatever tokens they are spelt; also at the end of a sentence.
+
+    A phrase is found by the bytes of its row's text (Knuth, Morris and Pratt 1977): for each length of its beginning
+    that a text ends with, the tokens that would complete it, with a boundary behind it, are looked for once.
+    In scripts without spaces it is forbidden inside of words, too.
+    """
+
+    def __init__(
+        self, spelling: Spelling, phrases: Sequence[Sequence[str]], ends: Iterable[int], forced: int, longest: int
+    ):
+        """phrases: of each sentence. ends: end tokens. forced: how many tokens come before a translation begins.
+        longest: how many are generated at most."""
+        self.spelling, self.forced, self.ends, self.longest = spelling, forced, list(ends), longest
+        self.rows: list[list[Pattern]] = [[Pattern.of(text) for text in of_text] for of_text in phrases]
+        self.start: int | None = None
+        self.known: dict[tuple[Pattern, int, bool], list[int]] = {}
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Returns scores (rows, vocabulary), minus infinity for what completes a phrase; input_ids: (rows, length)."""
+        length = input_ids.shape[1]
+        if self.start is None:
+            self.start = length + (self.forced if length == 1 else 0)
+            width = len(input_ids) // len(self.rows)
+            self.rows = [phrases for phrases in self.rows for _ in range(width)]
+        forbidden, last = [], length - self.start + self.forced + 1 >= self.longest
+        for phrases, tokens in zip(self.rows, input_ids[:, self.start :].tolist(), strict=True):
+            text = plain(b" " + self.spelling.spelt(tokens).lstrip()) if phrases else b""
+            forbidden.append(sorted({token for each in phrases for token in self.completing(each, text, last)}))
+        if not any(forbidden):
+            return scores
+        scores = scores.clone()
+        for row, tokens in enumerate(forbidden):
+            scores[row, tokens] = -torch.inf
+        return scores
+
+    def completing(self, pattern: Pattern, text: bytes, last: bool) -> list[int]:
+        """Returns the tokens that may not follow a text, or may not be its `last` one."""
+        state, whole = pattern.follow(0, text[-len(pattern.text) - 1 :]) or 0, len(pattern.text)
+        if (pattern, state, last) not in self.known:
+            complete = (None, whole) if last else (None,)
+            found = [number for of_token, number in self.spelling.plain if pattern.follow(state, of_token) in complete]
+            found += self.ends if state == whole else []
+            self.known[pattern, state, last] = found
+        return self.known[pattern, state, last]
+
+    def keep_rows(self, rows: Tensor) -> None:
+        """Keeps these rows alone: sentences that have ended leave the search."""
+        self.rows = [self.rows[row] for row in rows.tolist()]
+
+
+class Pattern(NamedTuple):
+    """The bytes of a phrase; `as_word`: behind a space, and complete only where no word goes on behind them."""
+
+    text: bytes
+    as_word: bool
+
+    @classmethod
+    def of(cls, phrase: str) -> Pattern:
+        unspaced = is_unspaced(phrase)
+        return cls(plain((phrase if unspaced else f" {phrase}").encode()), not unspaced)
+
+    def follow(self, state: int, spelt: bytes) -> int | None:
+        """Returns how many bytes of the phrase a text ends with, which ended with `state` of them, and goes on with
+        `spelt`; None as soon as the phrase is complete."""
+        for byte in spelt:
+            goes_on = byte >= 128 or chr(byte).isalnum()
+            if state == len(self.text) and not goes_on:
+                return None
+            seen = self.text[:state] + bytes([byte])
+            sizes = range(min(len(seen), len(self.text)), -1, -1)
+            state = next(size for size in sizes if seen.endswith(self.text[:size]))
+            if not self.as_word and state == len(self.text):
+                return None
+            if self.as_word and not state and not goes_on:
+                state = 1  # what is no letter stands for the space before the phrase
+        return state
+
+
+def plain(spelt: bytes) -> bytes:
+    """Replaces quotes, dashes and spaces beyond ASCII by spaces."""
+    return re.sub(rb"\xe2\x80[\x80-\xbf]|\xc2[\xa0-\xbf]", b" ", spelt)

@@ -55,6 +55,9 @@ def causal_mask(config, states: Tensor, attention_mask: Tensor | None, cache: Ca
 
     Shapes: states (batch, time, d_model); attention_mask (batch, past + time), 0 at padding.
     """
+    own = attention_mask is None and cache is None and config._attn_implementation == "sdpa"
+    if own and states.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None  # as call by call: for a graph Transformers would make a mask, and attention would be slower
     known = attention_mask is None or not runs_ahead(states)
     return create_causal_mask(config, states, attention_mask, cache, allow_is_causal_skip=known)
 

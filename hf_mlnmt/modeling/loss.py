@@ -165,8 +165,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
 class _InKernels(torch.autograd.Function):
     """The same by the kernel of training_triton.py, which reads the logits of `rows` positions in their own type and
-    leaves their gradient in their place. They lie in rows of a multiple of 64 entries: of others cuBLAS reads two
-    entries at a time, and takes twice as long."""
+    leaves their gradient in their place. The weight gets rows of zeros up to a multiple of 64: products of other sizes
+    cuBLAS computes by kernels that take three times as long."""
 
     @staticmethod
     def forward(
@@ -180,22 +180,24 @@ class _InKernels(torch.autograd.Function):
         rows: int,
     ) -> Tensor:
         vocabulary, needed = weight.shape[0], any(ctx.needs_input_grad[1:4])
+        weight = nn.functional.pad(weight, (0, 0, 0, -vocabulary % 64))
         losses = torch.empty(len(states), dtype=torch.float32, device=states.device)
-        buffer = states.new_empty(min(rows, len(states)), -(-vocabulary // 64) * 64)[:, :vocabulary]
+        buffer = states.new_empty(min(rows, len(states)), len(weight))
         by_states, by_weight, by_bias = torch.empty_like(states), None, None
         for start in range(0, len(states), rows):
             inside = slice(start, start + rows)
             logits = torch.mm(states[inside], weight.t(), out=buffer[: len(states) - start])
-            kernels["loss_in_place"](logits, bias, labels[inside], losses[inside], smoothing, needed)
+            kernels["loss_in_place"](logits[:, :vocabulary], bias, labels[inside], losses[inside], smoothing, needed)
             if needed:  # products in half precision, their sum over the chunks not
                 torch.mm(logits, weight, out=by_states[inside])
                 product = logits.t() @ states[inside]
                 by_weight = product if by_weight is None else by_weight.float().add_(product)
                 if bias is not None:
-                    added = logits.sum(0, dtype=torch.float32)
+                    added = logits[:, :vocabulary].sum(0, dtype=torch.float32)
                     by_bias = added if by_bias is None else by_bias.add_(added)
         if needed:
-            ctx.save_for_backward(by_states, by_weight, by_bias)
+            assert by_weight is not None
+            ctx.save_for_backward(by_states, by_weight[:vocabulary], by_bias)
         return losses.sum()
 
     @staticmethod

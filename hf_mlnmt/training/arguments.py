@@ -113,7 +113,6 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         "bf16": dtype == "bf16" or (dtype == "auto" and computes_bfloat16(on_cpu)),
         "fp16": dtype == "fp16",
         "logging_steps": recipe.logging.every,
-        "logging_nan_inf_filter": False,  # it reads every loss and hides what the guard looks for
         "report_to": _trackers(recipe),
         "disable_tqdm": True,
         "eval_strategy": "steps",

@@ -36,6 +36,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from hf_mlnmt.data.encoded import Examples, Rows
 from hf_mlnmt.data.text import TextSide
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
@@ -208,13 +209,20 @@ ONE_FOR_ALL = Need(
 # Batches and losses of all kinds
 
 
+def column(examples: Sequence[Example], name: str) -> Sequence[np.ndarray]:
+    """Returns what every example has under a name; of `Examples` as `Rows`, which are padded at once."""
+    if isinstance(examples, Examples):
+        return examples.columns[name]
+    return [np.asarray(example[name]) for example in examples]
+
+
 def pad(rows: Sequence[np.ndarray], value: int) -> tuple[np.ndarray, np.ndarray]:
     """Pads rows of different lengths with `value`: int64 (rows, longest), and the lengths (rows,)."""
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    padded = np.full((len(rows), int(lengths.max())), value, np.int64)
-    for row, length, target in zip(rows, lengths, padded):
-        target[:length] = row
-    return padded, lengths
+    if not isinstance(rows, Rows):
+        rows = Rows(np.concatenate(rows), np.fromiter(map(len, rows), np.int64, len(rows)))
+    padded = np.full((len(rows), int(rows.lengths.max())), value, np.int64)
+    padded[np.arange(padded.shape[1]) < rows.lengths[:, None]] = rows.values
+    return padded, rows.lengths
 
 
 def batch_of(inputs: Sequence[np.ndarray], labels: Sequence[np.ndarray], pad_token_id: int) -> Batch:
@@ -257,8 +265,7 @@ class Translation(Objective):
         return cls(config.pad_token_id, smoothing, languages if hasattr(config, "source_languages") else {})
 
     def collate(self, examples: Sequence[Example]) -> Batch:
-        sources, targets = [[example[name] for example in examples] for name in ("input_ids", "labels")]
-        return batch_of(sources, targets, self.pad_token_id)
+        return batch_of(column(examples, "input_ids"), column(examples, "labels"), self.pad_token_id)
 
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """Sums the smoothed cross-entropy over target tokens, divided by `num_items_in_batch`."""
@@ -346,9 +353,13 @@ class TextObjective(Objective):
 
     def shifted(self, examples: Sequence[Example]) -> Batch:
         """Makes input_ids, the start token and all tokens but the last, and labels, all: (sentences, longest)."""
-        sentences = [np.asarray(example["input_ids"]) for example in examples]
-        inputs = [np.concatenate([[self.start_token_id], ids[:-1]]) for ids in sentences]
-        return batch_of(inputs, sentences, self.pad_token_id)
+        labels = column(examples, "input_ids")
+        if isinstance(labels, Rows):
+            inputs: Sequence[np.ndarray] = Rows(np.roll(labels.values, 1), labels.lengths)
+            inputs.values[labels.starts] = self.start_token_id  # type: ignore[attr-defined]
+        else:
+            inputs = [np.concatenate([[self.start_token_id], ids[:-1]]) for ids in labels]
+        return batch_of(inputs, labels, self.pad_token_id)
 
     def distorted(self, examples: Sequence[Example]) -> Batch:
         """Makes input_ids, tau of the tokens, and labels, the distorted tokens: (sentences, longest)."""

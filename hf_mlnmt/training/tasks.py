@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import TrainingArguments
 
+from hf_mlnmt.data.encoded import Examples, Rows
 from hf_mlnmt.data.training_set import TrainingSet
 from hf_mlnmt.errors import UserError, naming
 from hf_mlnmt.recipe.checks import whole_numbers
@@ -238,8 +242,30 @@ def task_loader(tasks: Sequence[Task], sampler: TaskBatchSampler, args: Training
     )
 
 
+class Ahead(Iterator[Any]):
+    """Yields what an iterator does, in its order, which a thread makes while the latest ones are used.
+
+    count: so many wait at most. device: a card, in whose memory's reach they are.
+    """
+
+    def __init__(self, iterator: Iterator[Any], device: torch.device, count: int = 2) -> None:
+        self.iterator, self.count = iterator, count
+        prepare = (torch.cuda.set_device, (device,)) if device.type == "cuda" else (None, ())
+        self._thread = ThreadPoolExecutor(1, "batches", *prepare)
+        self._waiting: deque[Future] = deque()
+
+    def __next__(self) -> Any:
+        while len(self._waiting) <= self.count:
+            self._waiting.append(self._thread.submit(next, self.iterator))
+        return self._waiting.popleft().result()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._thread.shutdown(cancel_futures=True)
+
+
 class TaskExamples(Dataset):
-    """The examples of all tasks: item (task, index, epoch) is the task and its example as that epoch shows it."""
+    """The examples of all tasks; of a batch at once: the task, and its examples as an epoch shows them."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.sets = [task.data for task in tasks]
@@ -247,9 +273,20 @@ class TaskExamples(Dataset):
     def __len__(self) -> int:
         return sum(map(len, self.sets))
 
-    def __getitem__(self, item: tuple[int, int, int]) -> tuple[int, Example]:
-        task, index, epoch = item
-        return task, {**self.sets[task][index], SHOWN: np.array([epoch, index])}
+    def __getitems__(self, items: Sequence[tuple[int, int, int]]) -> tuple[int, Sequence[Example]]:
+        task, _, epoch = items[0]
+        indices = np.fromiter((index for _, index, _ in items), np.int64, len(items))
+        return task, shown(self.sets[task], indices, epoch)
+
+
+def shown(data: TrainingSet, indices: np.ndarray, epoch: int) -> Sequence[Example]:
+    """Returns the examples at these indices as an epoch shows them, gathered at once where the set can."""
+    gather = getattr(data, "gather", None)
+    examples = gather(indices) if gather else [data[index] for index in indices.tolist()]
+    places = np.stack([np.full_like(indices, epoch), indices], 1)
+    if isinstance(examples, Examples):
+        return Examples({**examples.columns, SHOWN: places})
+    return [{**example, SHOWN: place} for example, place in zip(examples, places)]
 
 
 @dataclass(frozen=True)
@@ -260,10 +297,9 @@ class Collator:
     collates: list[Callable[[Sequence[Example]], Batch]]
     boxes: list[Boxes | None]
 
-    def __call__(self, items: Sequence[tuple[int, Example]]) -> dict[str, Any]:
-        task = items[0][0]
-        batch = collate_in(self.boxes[task], self.collates[task], [example for _, example in items])
-        return {**batch, TASK: self.names[task]}
+    def __call__(self, batch: tuple[int, Sequence[Example]]) -> dict[str, Any]:
+        task, examples = batch
+        return {**collate_in(self.boxes[task], self.collates[task], examples), TASK: self.names[task]}
 
 
 def collate_in(
@@ -273,15 +309,35 @@ def collate_in(
     with one that has no labels."""
     if boxes is None:
         return collate(examples)
-    source, target = (
-        max(len(each.get(side, each["input_ids"])) for each in examples) for side in ("input_ids", "labels")
-    )
+    source, target = (longest(examples, side) for side in ("input_ids", "labels"))
     rows, source, target = boxes.shape(len(examples), source, target)
     lengths = {"input_ids": source, "labels": target}
-    longest = {side: np.resize(ids, lengths[side]) for side, ids in examples[0].items() if side in lengths}
-    missing = rows - len(examples)
+    filling = {side: np.resize(ids, lengths.get(side, len(ids))) for side, ids in examples[0].items()}
     # At least one example of the full lengths is there to be padded to, and left out again.
-    batch = collate([*examples, *[{**examples[0], **longest}] * max(1, missing)])
+    missing = max(1, rows - len(examples))
+    batch = collate(filled(examples, filling, missing))
     batch = {name: tensor[:rows] for name, tensor in batch.items()}
     batch["labels"][len(examples) :] = IGNORED
     return batch
+
+
+def longest(examples: Sequence[Example], side: str) -> int:
+    """Returns the length of the longest example on a side; of text of one language both are the same."""
+    if isinstance(examples, Examples):
+        return int(examples.columns.get(side, examples.columns["input_ids"]).lengths.max())
+    return max(len(example.get(side, example["input_ids"])) for example in examples)
+
+
+def filled(examples: Sequence[Example], example: Example, times: int) -> Sequence[Example]:
+    """Returns the examples, and behind them one of other lengths, so many times."""
+    if not isinstance(examples, Examples):
+        return [*examples, *[example] * times]
+    columns: dict[str, Any] = {}
+    for name, rows in examples.columns.items():
+        more = np.tile(example[name], times)
+        if isinstance(rows, Rows):
+            lengths = np.full(times, len(example[name]))
+            columns[name] = Rows(np.append(rows.values, more), np.append(rows.lengths, lengths))
+        else:
+            columns[name] = np.append(rows, more.reshape(times, -1), 0)
+    return Examples(columns)

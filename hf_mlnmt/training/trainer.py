@@ -13,6 +13,7 @@ import pickle
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,14 @@ from hf_mlnmt.model_folder import first_line
 from hf_mlnmt.recipe.schema import Batches
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.callbacks import SaveEndsOfCycles
+from hf_mlnmt.training.captured import CapturedSteps, is_cuda
 from hf_mlnmt.training.half_weights import HalfWeights
 from hf_mlnmt.training.objectives import Batch, Losses
 from hf_mlnmt.training.processes import of_all
 from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import (
     TASK,
+    Ahead,
     Task,
     TaskBatchSampler,
     TaskExamples,
@@ -63,6 +66,11 @@ class TaskLosses(nn.Module):
         self.model = model
         self.objectives = {task.name: task.objective for task in tasks}
         self.weights = HalfWeights(model)
+        self._all = list(super().parameters())
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """Yields all parameters, as they were listed at first: Trainer asks for them twice a step."""
+        return iter(self._all if recurse else ())
 
     def forward(self, task: str, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """Returns the loss of a task's batch and its named parts, see `Objective.loss`."""
@@ -304,6 +312,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             # Trainer would cut every batch over the GPUs with DataParallel; several processes are faster and exact.
             logger.warning("using 1 of %d GPUs; to use all: accelerate launch -m hf_mlnmt train ...", args.n_gpu)
             args._n_gpu = 1
+        args.logging_nan_inf_filter = False  # it reads every loss and hides what the guard looks for
         self.tasks, self.batches = active(tasks), batches or Batches()
         if self.batches.accumulate not in (1, args.gradient_accumulation_steps):
             raise UserError(
@@ -332,6 +341,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.meter = Meter()
         self.guard = FiniteGuard(self)
         self.losses = NamedLosses(self.tasks)
+        self._latest: Losses  # of the last batch
+        self._captured: CapturedSteps | None = None
+        self._ahead: Ahead | None = None
         self._parameters = sum(parameter.numel() for parameter in self.model.parameters())
 
     # Data
@@ -343,6 +355,19 @@ class TranslationTrainer(Seq2SeqTrainer):
     def get_train_dataloader(self) -> DataLoader:
         """Makes the loader, not prepared by Accelerate: the sampler already gives each process its own batches."""
         return task_loader(self.tasks, self.sampler(), self.args)
+
+    def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: Any) -> Any:
+        """Takes a step's batches, and counts their items; a card computes while the next ones are made."""
+        if is_cuda(self.args.device) and not self.args.dataloader_num_workers:
+            if self._ahead is None or self._ahead.iterator is not epoch_iterator:
+                self._read_ahead(epoch_iterator)
+            epoch_iterator = self._ahead  # type: ignore[assignment]
+        return super().get_batch_samples(epoch_iterator, num_batches, device)
+
+    def _read_ahead(self, batches: Iterator | None) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+        self._ahead = None if batches is None else Ahead(batches, self.args.device)
 
     def steps(self) -> tuple[int, int]:
         """Counts the steps of the whole training, and of an epoch."""
@@ -359,16 +384,43 @@ class TranslationTrainer(Seq2SeqTrainer):
             return super().compute_loss(model, inputs, True, num_items_in_batch)
         task, batch = _split(inputs)
         loss, parts = model(task, batch, num_items_in_batch[task])
-        self.losses.add(task, self.state.global_step, loss, parts)
-        if self.args.average_tokens_across_devices:
-            loss = loss * self.accelerator.num_processes
-        return loss
+        self._latest = loss.detach(), {name: part.detach() for name, part in parts.items()}
+        return self._of_all(loss)
+
+    def _of_all(self, loss: Tensor) -> Tensor:
+        averaged = self.args.average_tokens_across_devices and self.args.world_size > 1
+        return loss * self.accelerator.num_processes if averaged else loss
 
     def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> Tensor:
-        """Runs forward and backward, and watches the loss."""
-        loss = super().training_step(model, inputs, num_items_in_batch)
+        """Runs forward and backward, as a CUDA graph where steps are captured; notes the loss, and watches it."""
+        task: Any = inputs[TASK]
+        if self._captured is None and self.captures():
+            parameters, several = self.model.parameters(), self.args.gradient_accumulation_steps > 1
+            self._captured = CapturedSteps(partial(self._run, model), parameters, several)
+        run = self._captured or partial(self._run, model)
+        loss, parts = run(inputs, num_items_in_batch[task])
+        self.losses.add(task, self.state.global_step, loss, parts)
+        loss = self._of_all(loss)
         self.guard.watch(self.state.global_step, loss)
         return loss
+
+    def _run(self, model: nn.Module, inputs: dict[str, Any], items: Tensor) -> Losses:
+        super().training_step(model, inputs, {inputs[TASK]: items})
+        return self._latest
+
+    def captures(self) -> bool:
+        """Returns whether steps are captured: batches of few shapes on one card, in float32 or bfloat16, that call what
+        they are told to each time."""
+        args, config = self.args, self.model.config
+        checkpointing = ("gradient_checkpointing", "activation_checkpointing")  # renamed in Transformers 5.20
+        dropped = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")
+        else_ = args.world_size > 1 or args.fp16 or self.compiled or args.torch_compile or args.torch_empty_cache_steps
+        others = [getattr(args, name, False) for name in checkpointing] + [getattr(config, name, 0) for name in dropped]
+        return bool(self.batches.shapes) and is_cuda(args.device) and not else_ and not any(others)
+
+    def _prepare_input(self, data: Any) -> Any:
+        """Moves a tensor to the device without waiting for what the device does."""
+        return data.to(self.args.device, non_blocking=True) if torch.is_tensor(data) else super()._prepare_input(data)
 
     def _get_num_items_in_batch(self, batch_samples: list, device: Any) -> Any:
         """Counts task -> its items in the step's batches, of all processes or of this one alone, for the meter too."""
@@ -377,10 +429,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         for name, batch in map(_split, batch_samples):
             items = objectives[name].items(batch)
             counts[name] = counts[name] + items if name in counts else items
-        counts = {name: items.to(device) for name, items in counts.items()}
+        own, counts = counts, {name: items.to(device, non_blocking=True) for name, items in counts.items()}
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
-            counts = {name: self.accelerator.reduce(items, "sum") for name, items in counts.items()}
-        for items in counts.values():
+            own = counts = {name: self.accelerator.reduce(items, "sum") for name, items in counts.items()}
+        for items in own.values():
             self.meter.add(items.sum())
         return counts
 
@@ -418,8 +470,12 @@ class TranslationTrainer(Seq2SeqTrainer):
         if isinstance(resume_from_checkpoint, str | Path):
             checkpoints.check_same_model(Path(resume_from_checkpoint), self.model.config)
             self.meter.load(Path(resume_from_checkpoint), checkpoints.step_of(resume_from_checkpoint))
-        with self.meter, self.compiling():
-            return super().train(resume_from_checkpoint, *args, **kwargs)
+        try:
+            with self.meter, self.compiling():
+                return super().train(resume_from_checkpoint, *args, **kwargs)
+        finally:
+            self._captured = None
+            self._read_ahead(None)
 
     def compiling(self) -> contextlib.AbstractContextManager[None]:
         """Returns a block in which steps are as `compiled` says."""

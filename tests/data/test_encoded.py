@@ -39,6 +39,10 @@ def test_what_goes_in_comes_out(tokenizers, demo, tmp_path):
         assert item["labels"].dtype == np.int32
         assert data.source_lengths[index] == len(item["input_ids"])
         assert data.target_lengths[index] == len(item["labels"])
+        (gathered,) = data.gather(np.array([index % len(data)]))
+        assert {name: ids.tolist() for name, ids in item.items()} == {
+            name: ids.tolist() for name, ids in gathered.items()
+        }
     assert data.source_lengths.dtype == data.target_lengths.dtype == np.int32
     with pytest.raises(IndexError):
         data[len(pairs)]
@@ -75,7 +79,7 @@ def test_other_processes_map_the_file_instead_of_getting_a_copy(tokenizers, demo
     assert b"_ids" not in pickle.dumps(data)
     again = pickle.loads(pickle.dumps(data))
     assert all((again[0][key] == data[0][key]).all() for key in data[0])
-    assert isinstance(again._ids["source"], np.memmap)
+    assert isinstance(again._ids["source"].base, np.memmap)
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     process = context.Process(target=_length, args=(data, queue))

@@ -15,7 +15,7 @@ from hf_mlnmt import UserError
 from hf_mlnmt.data.encoded import Encoded
 from hf_mlnmt.data.resegmented import CUTS, BPEDropout, Resegmented
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
-from hf_mlnmt.data.training_set import Corpora
+from hf_mlnmt.data.training_set import Corpora, Drawn
 from hf_mlnmt.demo.grammar import sample_demo_corpus
 from hf_mlnmt.training import preparation
 from hf_mlnmt.training.batching import TokenBatchSampler
@@ -97,12 +97,12 @@ def test_the_same_seed_cuts_the_same_and_another_does_not(corpora, tokenizers):
 def test_places_of_the_text_use_all_cuts_of_a_word_evenly(corpora, tokenizers):
     data = resegmented(corpora[True], tokenizers[True], epochs=None)
     side = data._sides["labels"]
-    places = [side._cuts(0, len(side.numbers), variant) % CUTS for variant in range(1, data.variants + 1)]
+    places = [side._cuts(np.arange(len(side.numbers)), variant) % CUTS for variant in range(1, data.variants + 1)]
     shares = np.bincount(np.concatenate(places), minlength=CUTS) / sum(map(len, places))
     assert shares == pytest.approx(np.full(CUTS, 1 / CUTS), abs=0.003)
     assert abs(np.corrcoef(places[0], places[1])[0, 1]) < 0.05
     other = resegmented(corpora[True], tokenizers[True], epochs=None, seed=2)._sides["labels"]
-    other_places = other._cuts(0, len(side.numbers), 1) % CUTS
+    other_places = other._cuts(np.arange(len(side.numbers)), 1) % CUTS
     assert abs(np.corrcoef(places[0], other_places)[0, 1]) < 0.05
 
 
@@ -125,14 +125,26 @@ def test_of_mixtures(corpora, tokenizers):
         assert {index // len(mixture) for index in data.choose(epoch)} == {1 + epoch if epoch < 2 else 0}
 
 
+def test_a_batch_is_gathered_as_its_pairs_are(corpora, tokenizers):
+    """Plain and cut pairs of two corpora in one batch, as where some would be too long."""
+    part = corpora[False].parts[0]
+    data = resegmented(Corpora([part, Drawn(part, 40, 1)]), tokenizers[False])
+    indices = np.random.default_rng(0).integers(0, len(data), 50)
+    assert len(set(indices // data.distinct)) > 2
+    for each, index in zip(data.gather(indices), indices.tolist(), strict=True):
+        for side, ids in data[index].items():
+            assert each[side].dtype == ids.dtype
+            assert each[side].tolist() == ids.tolist()
+
+
 def test_a_run_shows_cut_pairs_and_then_the_plain_ones(tmp_path: Path, monkeypatch):
     shown = []
 
     class Watched(Resegmented):
-        def __getitem__(self, index: int):
-            shown.append(index)
+        def gather(self, indices):
+            shown.extend(indices.tolist())
             assert self.max_length == 40
-            return super().__getitem__(index)
+            return super().gather(indices)
 
     monkeypatch.setattr(preparation, "Resegmented", Watched)
     text = run_in(tmp_path, data={"bpe_dropout": 0.2, "bpe_dropout_epochs": 1}, budget={"epochs": 2})

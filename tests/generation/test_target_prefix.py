@@ -122,9 +122,9 @@ def test_what_is_refused(pipeline):
             pipeline(SENTENCES[:2], target_prefix=wrong)
     with pytest.raises(UserError, match="target_prefix: 1 rows for 2 texts"):
         pipeline(SENTENCES[:2], target_prefix=["A"])
-    with pytest.raises(UserError, match="1 prefixes, but there is a text 2"):
+    with pytest.raises(UserError, match="1 given, but there is a text 2"):
         list(pipeline.stream(SENTENCES[:2], target_prefix=["A"]))
-    with pytest.raises(UserError, match="3 prefixes for 2 texts"):
+    with pytest.raises(UserError, match="3 given for 2 texts"):
         list(pipeline.stream(SENTENCES[:2], target_prefix=["A"] * 3))
 
 
@@ -153,7 +153,7 @@ def test_from_the_shell(ours, pipeline, tmp_path):
     assert "leave one out" in str(both.exception or both.output)
     (tmp_path / "prefixes").write_text("A\n")
     few = invoke(ours, "--prefix-file", tmp_path / "prefixes", "-o", tmp_path / "out", **asked)
-    assert "1 prefixes" in str(few.exception or few.output)
+    assert "1 given" in str(few.exception or few.output)
     assert not (tmp_path / "out").exists()
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections import Counter
+from contextlib import nullcontext
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,8 +16,10 @@ from helpers.toy_tasks import Text, Tokens, toy_tasks
 from helpers.training_helpers import VOCABULARY, Pairs, arguments, tiny_model
 
 from hf_mlnmt import UserError
+from hf_mlnmt.data.encoded import Examples, Rows
 from hf_mlnmt.recipe.schema import DistortionSettings
-from hf_mlnmt.training import Batches, Task, Translation, TranslationTrainer
+from hf_mlnmt.training import Batches, Task, Translation, TranslationTrainer, captured
+from hf_mlnmt.training import trainer as trainer_module
 from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
 from hf_mlnmt.training.objectives import (
@@ -27,7 +33,7 @@ from hf_mlnmt.training.objectives import (
     TextObjective,
 )
 from hf_mlnmt.training.preparation import CLASSES
-from hf_mlnmt.training.tasks import Rotation, TaskBatchSampler, collate_in, task_sampler
+from hf_mlnmt.training.tasks import Rotation, TaskBatchSampler, collate_in, shown, task_sampler
 
 
 def captions(count: int = 29_000) -> tuple[np.ndarray, np.ndarray]:
@@ -166,6 +172,27 @@ def test_the_loss_is_that_of_the_batch_as_it_was(name):
         torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", [*CLASSES, *(task.name for task in toy_tasks()[1:])])
+def test_a_batch_gathered_at_once_is_that_of_its_examples(name):
+    objective, _ = every_objective()[name]
+    data = Text() if isinstance(objective, TextObjective | Tokens) else Pairs()
+    sampler = TokenBatchSampler(data.source_lengths, data.target_lengths, 60, shapes=1)
+    for boxes, indices in zip((None, sampler.boxes) * 2, sampler.batches(0)):
+        indices = indices[1:]
+        lists = shown(data, indices, 2)
+        columns = {
+            name: Rows(np.concatenate([each[name] for each in lists]), np.array([len(each[name]) for each in lists]))
+            for name in data[0]
+        }
+        gathered = Examples({**columns, SHOWN: np.stack([each[SHOWN] for each in lists])})
+        expected = collate_in(boxes, objective.collate, lists)
+        batch = collate_in(boxes, objective.collate, gathered)
+        assert batch.keys() == expected.keys()
+        for tensor, other in zip(batch.values(), expected.values()):
+            assert tensor.dtype == other.dtype
+            assert torch.equal(tensor, other)
+
+
 def test_the_shapes_are_of_all_tasks_together(tmp_path):
     tasks = [Task(Pairs(600, seed), Translation(0), name=f"task{seed}") for seed in range(3)]
     sampler = task_sampler(tasks, Batches(60, shapes=6), arguments(tmp_path))
@@ -201,3 +228,63 @@ def test_training_meets_them_and_goes_on_in_the_middle_of_an_epoch(tmp_path):
     assert rest == shapes[5:]
     for name, weight in whole.model.state_dict().items():
         assert torch.equal(weight, again.model.state_dict()[name]), name
+
+
+class Graph:
+    """What a CUDA graph does, on a CPU: a capture launches nothing, a replay does what was captured."""
+
+    made: ClassVar[list[Graph]] = []
+
+    def __init__(self, body):
+        self.replay = body
+        self.made.append(self)
+
+    def pool(self):
+        return "pool"
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """The graphs that a training makes; a CPU takes part."""
+    Graph.made.clear()
+    monkeypatch.setattr(trainer_module, "is_cuda", lambda device: True)
+    monkeypatch.setattr(captured, "record", lambda body, pool: Graph(body))
+    monkeypatch.setattr(captured, "reads_of_values", lambda: nullcontext([]))
+    return Graph.made
+
+
+def weights_and_losses(folder, model=None, tasks=None, shapes=6, steps=30, resume=None, **settings):
+    torch.manual_seed(0)
+    tasks = tasks or Task(Pairs(), Translation(0, 0.1))
+    settings = {"max_steps": steps, "logging_steps": 1, **settings}
+    trainer = TranslationTrainer(
+        model or tiny_model(), arguments(folder, **settings), tasks, Batches(60, shapes=shapes)
+    )
+    trainer.train(resume)
+    losses = [{name: value for name, value in log.items() if "loss" in name} for log in trainer.state.log_history]
+    return trainer, losses, trainer.model.state_dict()
+
+
+@pytest.mark.parametrize("settings", [{}, {"gradient_accumulation_steps": 3}, {"bf16": True}])
+@pytest.mark.parametrize("several", [False, True])
+def test_captured_steps_are_the_steps(settings, several, graphs, tmp_path, monkeypatch):
+    """With dropout, several tasks of which some reach a part of the weights, and batches that are accumulated."""
+
+    def tasks():
+        return toy_tasks() if several else None
+
+    trainer, losses, weights = weights_and_losses(tmp_path / "graphs", tasks=tasks(), **settings)
+    seen = Counter((task, shape) for task, shape in shapes_of(trainer, 30))
+    assert len(graphs) == sum(times > 1 for times in seen.values()) > 2
+    assert trainer._captured is None, "its memory is given back"
+    monkeypatch.setattr(trainer_module, "is_cuda", lambda device: False)
+    _, expected, others = weights_and_losses(tmp_path / "calls", tasks=tasks(), **settings)
+    assert losses == expected
+    for name, weight in others.items():
+        assert torch.equal(weight, weights[name]), name
+
+
+def shapes_of(trainer, steps):
+    sampler = trainer.sampler()
+    batches = itertools.chain.from_iterable(map(sampler.members, range(steps)))
+    return [(task, sampler.samplers[task].shape(batch)) for task, batch in batches]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 
 import pytest
@@ -16,7 +17,7 @@ from transformers import AutoModelForSeq2SeqLM
 from hf_mlnmt import UserError
 from hf_mlnmt.training import Batches, DevSet, NonFiniteLoss, Objective, Task, Translation, TranslationTrainer
 from hf_mlnmt.training.checkpoints import write_model
-from hf_mlnmt.training.tasks import lasting_parameters
+from hf_mlnmt.training.tasks import Ahead, lasting_parameters
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ["translation", "tokens", "probe"]
@@ -268,3 +269,26 @@ def test_state_and_log_are_json(tmp_path):
     trainer.train()
     state = json.loads((tmp_path / "checkpoint-6" / "trainer_state.json").read_text())
     assert state["log_history"][0]["loss_translation"] > 0
+
+
+def test_batches_made_ahead_come_in_order_and_an_error_at_its_place():
+    made = []
+
+    def batches():
+        for number in range(5):
+            made.append(number)
+            if number == 3:
+                raise ValueError("the fourth is broken")
+            yield number
+
+    ahead = Ahead(batches(), torch.device("cpu"))
+    assert next(ahead) == 0
+    assert next(ahead) == 1
+    assert max(made) <= 3, "two wait at most"
+    assert next(ahead) == 2
+    with pytest.raises(ValueError, match="the fourth"):
+        next(ahead)
+    with pytest.raises(StopIteration):
+        next(ahead)
+    ahead.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
