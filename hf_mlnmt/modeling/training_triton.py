@@ -35,9 +35,15 @@ PROGRAMS = 264  # that share the rows where sums over all of them are asked for:
 WIDEST = 2048  # entries of a row that a program holds at once
 
 
+# Wherever these lie: a batch has them as parts of something else, its graph has not.
+_ANYWHERE = ("seed", "mask", "labels", "losses")
+
+
 def kernel(*varying: str) -> Any:
     """Compiles by `triton.jit`, once for all values of the `varying` numbers; without Triton, does nothing."""
-    return triton.jit(do_not_specialize=varying) if AVAILABLE else lambda function: function
+    if not AVAILABLE:
+        return lambda function: function
+    return triton.jit(do_not_specialize=varying, do_not_specialize_on_alignment=_ANYWHERE)
 
 
 @kernel()
