@@ -23,7 +23,7 @@ try:
 
     AVAILABLE = True
 except ImportError:  # a reader of the Hub's code need not have it
-    AVAILABLE = False
+    AVAILABLE, triton = False, None  # type: ignore[assignment]
 
     class tl:  # type: ignore[no-redef]
         """A stand-in for what the kernels' signatures name."""
