@@ -26,9 +26,10 @@ def kernels_for(tensor: Tensor) -> Any:
     """
     if not tensor.is_cuda or tensor.dtype == torch.float64 or torch.compiler.is_compiling():
         return None
-    from .training_triton import KERNELS
+    from .training_triton import KERNELS, works
 
-    return KERNELS
+    here = tensor.device.index == torch.cuda.current_device()  # Triton knows no other
+    return KERNELS if KERNELS and here and works(tensor.device) else None
 
 
 _drawn: list[Tensor] = []  # inside `one_draw`, the bits of dropouts to come
@@ -140,9 +141,9 @@ def short_attention(
     shape that expands to (batch, heads, target, source). A query that may see nothing reads 0.
     """
     views, (batch, heads, target, width), source = [query, key, value], query.shape, key.shape[2]
-    kernels = kernels_for(query)
-    if kernels is None or max(target, source) > LONGEST or width > 128 or rate >= 1 or not query.numel():
-        return None
+    kernels, longest = kernels_for(query), max(target, source)
+    if kernels is None or longest > LONGEST or longest * width > LONGEST * 64 or rate >= 1 or not query.numel():
+        return None  # a program holds all of a head's sentence, for which an older card has 64 KiB
     if query.dtype not in HALVES or any(view.dtype != query.dtype or view.stride(3) != 1 for view in views):
         return None
     if key.shape != value.shape or key.shape != (batch, heads, source, width):

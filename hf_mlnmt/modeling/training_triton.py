@@ -12,10 +12,12 @@ element where a hash of its number and of 64 drawn bits says so: the way back as
 Triton is optional: without it this file still imports, and `AVAILABLE` is False.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.utils import logging
 
 try:
     import triton
@@ -30,6 +32,8 @@ except ImportError:  # a reader of the Hub's code need not have it
 
         constexpr = int
 
+
+logger = logging.get_logger(__name__)
 
 PROGRAMS = 264  # that share the rows where sums over all of them are asked for: two for each processor of an H100
 WIDEST = 2048  # entries of a row that a program holds at once
@@ -400,7 +404,18 @@ def loss_in_place(
     )  # fmt: skip
 
 
-# What layers.py, attention.py and loss.py ask for: None where Triton is missing.
+@cache
+def works(device: torch.device) -> bool:
+    """Returns whether Triton runs something there: it needs a C compiler, and a card that is not too old."""
+    try:
+        activation_backward(*torch.zeros(2, 1, 1, device=device))
+        return True
+    except Exception as error:  # whatever a compiler or a driver raises
+        logger.warning("training: Triton does not work here, which costs time: %s", error)
+        return False
+
+
+# What fused.py asks for: None where Triton is missing.
 _FUNCTIONS = (
     residual_forward, residual_backward, attention_forward, attention_backward, activation_backward,
     loss_in_place,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hf_mlnmt.modeling.training_triton import AVAILABLE, tl
+from hf_mlnmt.modeling.attention_scan_triton import AVAILABLE, tl
 
 TILE = 2048  # of the vocabulary, read at once
 MOST_PARTS = 64  # of a row; a power of 2

@@ -269,5 +269,16 @@ def test_what_is_more_than_its_class_is_called(monkeypatch):
     assert fused.short_attention(query, query, query, None, 1.0, 0.0, False) is None
 
 
-def test_kernels_are_for_cuda_alone():
+def test_kernels_are_for_cuda_alone(monkeypatch):
+    """For the card that is the present one, and where Triton works."""
     assert fused.kernels_for(torch.zeros(1)) is None
+
+    class Remote:
+        device, dtype, is_cuda = torch.device("cuda", 1), torch.bfloat16, True
+
+    for present, does, known in ((1, True, kernels.KERNELS), (0, True, None), (1, False, None)):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda present=present: present)
+        monkeypatch.setattr(kernels, "works", lambda device, does=does: does)
+        assert fused.kernels_for(Remote()) is known
+    monkeypatch.undo()
+    assert not kernels.works(torch.device("cpu"))  # where a kernel cannot run: no more than a warning
