@@ -120,16 +120,23 @@ class _ShortAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient: Tensor):
         *views, mask, seed = ctx.saved_tensors
-        by_roots, by_views = [], []
-        for number, (shape, stride, _) in enumerate(ctx.roots):
-            covered = sum(view.numel() for view, of in zip(views, ctx.of) if of == number) == shape.numel()
-            by_root = gradient.new_empty_strided(shape, stride)
-            by_roots.append(by_root if covered else by_root.zero_())
-        for view, of in zip(views, ctx.of):
-            start = view.storage_offset() - ctx.roots[of][2]
-            by_views.append(by_roots[of].as_strided(view.shape, view.stride(), start))
+        by_roots = [gradient.new_empty_strided(shape, stride) for shape, stride, _ in ctx.roots]
+        starts = [view.storage_offset() - ctx.roots[of][2] for view, of in zip(views, ctx.of)]
+        parts = zip(views, ctx.of, starts)
+        by_views = [by_roots[of].as_strided(view.shape, view.stride(), start) for view, of, start in parts]
         ctx.kernels["attention_backward"](gradient, *views, mask, seed, *ctx.settings, *by_views)
         return None, None, None, None, None, *by_roots
+
+
+def _fill(base: Tensor, views: list[Tensor]) -> bool:
+    """Returns whether views (batch, heads, time, d_h) lie side by side in rows that are nothing else, as a projection's
+    parts do: then their gradients make up that of the rows."""
+    (_, heads, time, width), number = views[0].shape, len(views)
+    strides = (time * number * heads * width, width, number * heads * width, 1)
+    places = sorted(view.storage_offset() - base.storage_offset() for view in views)
+    alike = all(view.shape == views[0].shape and view.stride() == strides for view in views)
+    whole = base.is_contiguous() and base.numel() == number * views[0].numel()
+    return alike and whole and places == [heads * width * part for part in range(number)]
 
 
 def short_attention(
@@ -154,13 +161,17 @@ def short_attention(
     roots: list[Tensor] = []
     of = []
     for place, view in enumerate(views):
-        root = view._base if view.requires_grad and view._base is not None else view
-        if root is view or not root.is_contiguous() or root.dtype != view.dtype:
+        base = view._base if view.requires_grad else None
+        beside = [] if base is None else [other for other in (query, key, value) if other._base is base]
+        if base is not None and _fill(base, beside):
+            known = [number for number, root in enumerate(roots) if root is base]
+            of.append(known[0] if known else len(roots))
+            roots += [] if known else [base]
+        else:
             dense = view.is_contiguous() or view.transpose(1, 2).is_contiguous()
-            root = views[place] = view if dense else view.contiguous()
-        known = [number for number, other in enumerate(roots) if other is root]
-        of.append(known[0] if known else len(roots))
-        roots += [] if known else [root]
+            views[place] = view if dense else view.contiguous()
+            of.append(len(roots))
+            roots.append(views[place])
     settings = scaling, rate, causal
     output = _ShortAttention.apply(kernels, [view.detach() for view in views], mask, settings, of, *roots)
     return output.flatten(2)

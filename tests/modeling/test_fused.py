@@ -229,6 +229,35 @@ def test_a_step_by_kernels_is_the_step_by_modules(norm, batch, monkeypatch):
     assert not calls
 
 
+@pytest.mark.parametrize("kind", ["one projection", "two", "keys are values", "keys of one head", "a slice", "frozen"])
+def test_gradients_of_attention_wherever_its_inputs_lie(kind, monkeypatch):
+    card.on_card(monkeypatch)
+    monkeypatch.setattr(fused, "HALVES", (torch.float32,))
+    leaf = torch.randn(3, 5, 48, requires_grad=True)
+
+    def inputs():
+        states = 2 * leaf
+        query, key, value = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in states.chunk(3, -1))
+        if kind == "two":
+            query = query * 1.0
+            key, value = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in (3 * leaf[..., 16:]).chunk(2, -1))
+        if kind == "keys are values":
+            value = key
+        if kind == "keys of one head":
+            key = key[:, :1].expand(-1, 2, -1, -1)
+        if kind == "a slice":
+            key, value = key[:, :, 1:], value[:, :, 1:]
+        return query, key.detach() if kind == "frozen" else key, value
+
+    query, key, value = inputs()
+    expected = torch.softmax(query @ key.transpose(2, 3), -1) @ value
+    found = fused.short_attention(*inputs(), None, 1.0, 0.0, False)
+    assert_same(found, expected.transpose(1, 2).flatten(2), 1e-4)
+    above = torch.randn_like(found)
+    by_kernel = torch.autograd.grad(found, leaf, above)
+    assert_same(by_kernel, torch.autograd.grad(expected.transpose(1, 2).flatten(2), leaf, above), 1e-4)
+
+
 def test_the_way_back_drops_what_the_way_there_did(monkeypatch):
     card.on_card(monkeypatch)
     states, computed = torch.randn(2, 40, 8, requires_grad=True), torch.randn(40, 8, requires_grad=True)
