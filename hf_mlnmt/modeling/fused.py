@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from .linear import is_plain, product_dtype
 
 LONGEST = 64  # positions of a sentence, on either side, whose attention is one program: measured, benchmarks/gpu.py
+WIDEST = 2048  # entries of a state whose residual sum and norm are one kernel
 HALVES = (torch.bfloat16, torch.float16)
 
 
@@ -84,7 +85,7 @@ def residual(states: Tensor, computed: Tensor | None, rate: float, norm: nn.Modu
     """Returns LN(states + dropout(computed)), in the type of `states` (..., d_model); without `norm` the sum alone."""
     kernels = kernels_for(states)
     alike = computed is None or computed.shape == states.shape
-    if kernels is None or not alike or states.shape[-1] > 2048 or rate >= 1 or not states.numel():
+    if kernels is None or not alike or states.shape[-1] > WIDEST or rate >= 1 or not states.numel():
         return None
     weight = bias = None
     if norm is not None:
