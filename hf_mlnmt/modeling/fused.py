@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from .linear import is_plain, product_dtype
 
-LONGEST = 64  # positions of a sentence, on either side, whose attention is one program: measured, benchmarks/gpu.py
+LONGEST = 64  # positions of a sentence, on either side, whose attention is one program for each head
 WIDEST = 2048  # entries of a state whose residual sum and norm are one kernel
 HALVES = (torch.bfloat16, torch.float16)
 
