@@ -33,6 +33,7 @@ from transformers import initialization as init
 from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
 from .feature_collector import CITATION, FeatureCollector, check_feature_count
+from .fused import normed
 from .layers import DecoderLayer, Dropout, FeedForward
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 
@@ -97,7 +98,7 @@ class Aggregate(FeedForward):
 
     def forward(self, features: Tensor) -> Tensor:
         merged = self.output_dropout(super().forward(features))
-        return self.layer_norm(merged + features.unflatten(2, (self.inputs, -1)).sum(2))
+        return normed(self.layer_norm, merged + features.unflatten(2, (self.inputs, -1)).sum(2))
 
 
 class Iterative(nn.Module):

@@ -123,7 +123,7 @@ class Attention(nn.Module):
             self.config._attn_implementation, eager_attention
         )
         dropout = self.config.attention_dropout if self.training else 0.0
-        if attention_function is None and self.config._attn_implementation == "sdpa":
+        if self.training and attention_function is None and self.config._attn_implementation == "sdpa":
             causal = kwargs.get("is_causal")
             causal = mask is None and query.shape[2] > 1 and (self.is_causal if causal is None else causal)
             output = short_attention(query, key, value, mask, self.scaling, dropout, causal)

@@ -4,36 +4,17 @@ The recurrence stays in registers, in float32; a program reads its keys and valu
 cache). As in attention_scan_eager.py, the reference of these kernels, what needs no order is done outside, in
 parallel. Not here, and left to the loops: padding of the target, and states that mix the heads (previous-context-full,
 key-value-full), where a step is a product with a matrix of all heads that one program should not do alone.
-Triton is optional: without it this file still imports, and `AVAILABLE` is False.
+Triton is optional: without it this file still imports, and `KERNELS` is None.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from .attention_scan_eager import previous_states
-
-try:
-    import triton
-    import triton.language as tl
-
-    AVAILABLE = True
-except ImportError:  # a reader of the Hub's code need not have it
-    AVAILABLE = False
-
-    class tl:  # type: ignore[no-redef]
-        """A stand-in for what the kernels' signatures name."""
-
-        constexpr = int
+from .training_triton import AVAILABLE, kernel, tl, triton
 
 
-def kernel(function: Any) -> Any:
-    """Compiles by `triton.jit`; where there is no Triton, returns the function as it is."""
-    return triton.jit(function) if AVAILABLE else function
-
-
-@kernel
+@kernel()
 def _weights_kernel(
     energies, coefficient, start, weights, length, places, programs, started: tl.constexpr, sums: tl.constexpr,
     block: tl.constexpr,
@@ -57,7 +38,7 @@ def _weights_kernel(
             memory = alpha
 
 
-@kernel
+@kernel()
 def _weights_backward_kernel(
     gradient, coefficient, start, weights, d_energies, d_coefficient, d_start, length, places, programs,
     started: tl.constexpr, sums: tl.constexpr, block: tl.constexpr,
@@ -97,7 +78,7 @@ def _weights_backward_kernel(
     tl.store(d_start + program * places + j, carry, mask=inside)
 
 
-@kernel
+@kernel()
 def _contexts_kernel(
     energies, keys, values, start, weights, highest, sums, contexts, length, places, width, programs,
     started: tl.constexpr, block: tl.constexpr, wide: tl.constexpr,
@@ -135,7 +116,7 @@ def _contexts_kernel(
         tl.store(contexts + (i * programs + program) * width + d, context, mask=real)
 
 
-@kernel
+@kernel()
 def _contexts_backward_kernel(
     gradient, keys, values, weights, d_energies, deltas, d_queries, d_contexts, length, places, width, programs,
     block: tl.constexpr, wide: tl.constexpr,
@@ -170,7 +151,7 @@ def _contexts_backward_kernel(
         tl.store(deltas + i * programs + program + tl.arange(0, 1), delta)
 
 
-@kernel
+@kernel()
 def _gates_kernel(
     queries, plains, log_sums, transition, bias, start, contexts, length, width, heads, programs,
     started: tl.constexpr, biased: tl.constexpr, wide: tl.constexpr,
@@ -205,7 +186,7 @@ def _gates_kernel(
         tl.store(contexts + here, context, mask=real)
 
 
-@kernel
+@kernel()
 def _gates_backward_kernel(
     gradient, queries, gates, slopes, apart, transition, d_plain, d_mixed, d_start, length, width, heads,
     wide: tl.constexpr,

@@ -38,6 +38,7 @@ from .attention import Attention, SelfAttention, real_positions, split_heads
 from .caches import ConvolutionCacheLayer, slot_of, windows
 from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
+from .fused import normed
 from .layers import DecoderLayer, EncoderLayer
 from .linear import project
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
@@ -144,7 +145,7 @@ class DualContextAttention(Attention):
         if hide_later:
             hidden = later * self.width
             window = nn.functional.pad(window[..., : window.shape[-1] - hidden], (0, hidden))
-        return self.convolution_norm(nn.functional.glu(project(self.convolution, window)) + inputs)
+        return normed(self.convolution_norm, nn.functional.glu(project(self.convolution, window)) + inputs)
 
 
 ATTENTIONS = [OutputRecorder(SelfAttention, index=1), OutputRecorder(DualContextAttention, index=1)]

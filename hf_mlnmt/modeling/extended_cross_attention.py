@@ -52,6 +52,7 @@ from .attention import CrossAttention, cached_source, real_positions, split_head
 from .caches import RecurrentCacheLayer
 from .configuration import FIRST_ORDER_ATTENTION, TransformerConfig
 from .encoder_models import encoder_heads
+from .fused import normed
 from .layers import DecoderLayer
 from .linear import project
 from .recurrent_attention import KeyValueContextAttention, PreviousContextAttention, PreviousWeightAttention
@@ -193,7 +194,7 @@ class ExtendedEncoder(Encoder):
         """Returns [h ; f~] (batch, source, 2 d_model), or None: h."""
         if self.config.cross_attention not in SOURCE:
             return None
-        return torch.cat([states[-1], self.word_norm(states[0])], dim=-1)
+        return torch.cat([states[-1], normed(self.word_norm, states[0])], dim=-1)
 
     def features(self, states: list[Tensor]) -> Tensor | None:
         """Returns 1/phi (batch, source, 1) for the member "fertility"."""
@@ -218,7 +219,7 @@ class ExtendedDecoder(Decoder):
         be some; `inverse_fertility`: 1/phi (batch, source, 1)."""
         extras = {}
         if self.reads_words:
-            extras["words"] = self.word_norm(self.embed(embeds, past, position_ids))
+            extras["words"] = normed(self.word_norm, self.embed(embeds, past, position_ids))
         elif attention_mask is not None and self.config.is_recurrent:
             extras["target_real"] = real_positions(attention_mask, past, embeds.shape[1])
         if features is not None:

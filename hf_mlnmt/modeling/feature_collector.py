@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from transformers.utils.generic import can_return_tuple
 
+from .fused import normed
 from .outputs import EncoderOutput
 from .transformer import Encoder
 
@@ -74,7 +75,7 @@ class FeatureCollector(Encoder):
     def memory(self, states: list[Tensor]) -> Tensor:
         """Returns F (batch, source, features, d_model), which `forward` masks and merges."""
         collected = states[-self.config.feature_count : -1]
-        return torch.stack([*map(self.layer_norm, collected), states[-1]], dim=2)
+        return torch.stack([*(normed(self.layer_norm, x) for x in collected), states[-1]], dim=2)
 
     def mask_features(self, features: Tensor, layer_mask: Tensor | Sequence[float] | None) -> Tensor:
         """Returns F with zeros in place of the masked f^i."""

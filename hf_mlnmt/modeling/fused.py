@@ -1,10 +1,12 @@
 """Parts of a training step on a GPU, each in one kernel forward and one backward (training_triton.py).
 
-Each function returns None where something else must do: on a CPU, without Triton, in float64, without gradients, in a
-graph of torch.compile, for modules that are more than their class says, or for sizes that no kernel is made for. The
+Each function returns None where something else must do: on a CPU, without Triton, in float64, in a graph of
+torch.compile, for modules that are more than their class says, or for sizes that no kernel is made for. The
 caller then computes what it always did. States may be in half precision; what is added up or squared is so in float32.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,18 +15,42 @@ from torch.autograd.function import once_differentiable
 
 from .linear import is_plain, product_dtype
 
-LONGEST = 64  # positions of a sentence, on either side, whose attention is one program: measured, benchmarks/gpu.py
+LONGEST = 64  # positions of a sentence, on either side, whose attention is one program for each head
+WIDEST = 2048  # entries of a state whose residual sum and norm are one kernel
 HALVES = (torch.bfloat16, torch.float16)
 
 
 def kernels_for(tensor: Tensor) -> Any:
-    """Returns the kernels by name, where a step of training on the tensor's device is computed by them; else None."""
-    known = tensor.is_cuda and tensor.dtype != torch.float64 and torch.is_grad_enabled()
-    if not known or torch.compiler.is_compiling():
-        return None
-    from .training_triton import KERNELS
+    """Returns the kernels by name, where a step of training on the tensor's device is computed by them; else None.
 
-    return KERNELS
+    Whether gradients flow is not asked: gradient checkpointing runs a layer without them first, then with them.
+    """
+    if not tensor.is_cuda or tensor.dtype == torch.float64 or torch.compiler.is_compiling():
+        return None
+    from .training_triton import KERNELS, works
+
+    here = tensor.device.index == torch.cuda.current_device()  # Triton knows no other
+    return KERNELS if KERNELS and here and works(tensor.device) else None
+
+
+_drawn: list[Tensor] = []  # inside `one_draw`, the bits of dropouts to come
+
+
+@contextmanager
+def one_draw(device: torch.device) -> Iterator[None]:
+    """Draws the bits of all dropouts of a block together; it must not be computed again (gradient checkpointing)."""
+    _drawn[:] = torch.empty(128, 2, dtype=torch.int64, device=device).random_().unbind()
+    try:
+        yield
+    finally:
+        _drawn.clear()
+
+
+def _draw(device: torch.device) -> Tensor:
+    """Draws the 64 bits of a dropout on the device, by its generator: a graph draws anew whenever it runs."""
+    if _drawn and _drawn[-1].device == device:
+        return _drawn.pop()
+    return torch.empty(1, dtype=torch.int64, device=device).random_()
 
 
 class _Residual(torch.autograd.Function):
@@ -39,7 +65,7 @@ class _Residual(torch.autograd.Function):
         rate: float,
         eps: float,
     ) -> Tensor:
-        seed = kernels["draw"](states.device) if rate else None
+        seed = _draw(states.device) if rate else None
         output, *statistics = kernels["residual_forward"](states, computed, seed, weight, bias, rate, eps)
         kept = (None, None) if weight is None else (states, computed)
         ctx.save_for_backward(*kept, seed, weight, *statistics)
@@ -59,7 +85,7 @@ def residual(states: Tensor, computed: Tensor | None, rate: float, norm: nn.Modu
     """Returns LN(states + dropout(computed)), in the type of `states` (..., d_model); without `norm` the sum alone."""
     kernels = kernels_for(states)
     alike = computed is None or computed.shape == states.shape
-    if kernels is None or not alike or states.shape[-1] > 2048 or rate >= 1 or not states.numel():
+    if kernels is None or not alike or states.shape[-1] > WIDEST or rate >= 1 or not states.numel():
         return None
     weight = bias = None
     if norm is not None:
@@ -84,7 +110,7 @@ class _ShortAttention(torch.autograd.Function):
     def forward(
         ctx, kernels: Any, views: list[Tensor], mask: Tensor | None, settings: tuple, of: list[int], *roots: Tensor
     ) -> Tensor:
-        seed = kernels["draw"](roots[0].device) if settings[1] else None
+        seed = _draw(roots[0].device) if settings[1] else None
         output = kernels["attention_forward"](*views, mask, seed, *settings)
         ctx.save_for_backward(*views, mask, seed)
         ctx.kernels, ctx.settings, ctx.of = kernels, settings, of
@@ -95,16 +121,23 @@ class _ShortAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient: Tensor):
         *views, mask, seed = ctx.saved_tensors
-        by_roots, by_views = [], []
-        for number, (shape, stride, _) in enumerate(ctx.roots):
-            covered = sum(view.numel() for view, of in zip(views, ctx.of) if of == number) == shape.numel()
-            by_root = gradient.new_empty_strided(shape, stride)
-            by_roots.append(by_root if covered else by_root.zero_())
-        for view, of in zip(views, ctx.of):
-            start = view.storage_offset() - ctx.roots[of][2]
-            by_views.append(by_roots[of].as_strided(view.shape, view.stride(), start))
+        by_roots = [gradient.new_empty_strided(shape, stride) for shape, stride, _ in ctx.roots]
+        starts = [view.storage_offset() - ctx.roots[of][2] for view, of in zip(views, ctx.of)]
+        parts = zip(views, ctx.of, starts)
+        by_views = [by_roots[of].as_strided(view.shape, view.stride(), start) for view, of, start in parts]
         ctx.kernels["attention_backward"](gradient, *views, mask, seed, *ctx.settings, *by_views)
         return None, None, None, None, None, *by_roots
+
+
+def _fill(base: Tensor, views: list[Tensor]) -> bool:
+    """Returns whether views (batch, heads, time, d_h) lie side by side in rows that are nothing else, as a projection's
+    parts do: then their gradients make up that of the rows."""
+    (_, heads, time, width), number = views[0].shape, len(views)
+    strides = (time * number * heads * width, width, number * heads * width, 1)
+    places = sorted(view.storage_offset() - base.storage_offset() for view in views)
+    alike = all(view.shape == views[0].shape and view.stride() == strides for view in views)
+    whole = base.is_contiguous() and base.numel() == number * views[0].numel()
+    return alike and whole and places == [heads * width * part for part in range(number)]
 
 
 def short_attention(
@@ -116,9 +149,9 @@ def short_attention(
     shape that expands to (batch, heads, target, source). A query that may see nothing reads 0.
     """
     views, (batch, heads, target, width), source = [query, key, value], query.shape, key.shape[2]
-    kernels = kernels_for(query)
-    if kernels is None or max(target, source) > LONGEST or width > 128 or rate >= 1 or not query.numel():
-        return None
+    kernels, longest = kernels_for(query), max(target, source)
+    if kernels is None or longest > LONGEST or longest * width > LONGEST * 64 or rate >= 1 or not query.numel():
+        return None  # a program holds all of a head's sentence, for which an older card has 64 KiB
     if query.dtype not in HALVES or any(view.dtype != query.dtype or view.stride(3) != 1 for view in views):
         return None
     if key.shape != value.shape or key.shape != (batch, heads, source, width):
@@ -129,13 +162,17 @@ def short_attention(
     roots: list[Tensor] = []
     of = []
     for place, view in enumerate(views):
-        root = view._base if view.requires_grad and view._base is not None else view
-        if root is view or not root.is_contiguous() or root.dtype != view.dtype:
+        base = view._base if view.requires_grad else None
+        beside = [] if base is None else [other for other in (query, key, value) if other._base is base]
+        if base is not None and _fill(base, beside):
+            known = [number for number, root in enumerate(roots) if root is base]
+            of.append(known[0] if known else len(roots))
+            roots += [] if known else [base]
+        else:
             dense = view.is_contiguous() or view.transpose(1, 2).is_contiguous()
-            root = views[place] = view if dense else view.contiguous()
-        known = [number for number, other in enumerate(roots) if other is root]
-        of.append(known[0] if known else len(roots))
-        roots += [] if known else [root]
+            views[place] = view if dense else view.contiguous()
+            of.append(len(roots))
+            roots.append(views[place])
     settings = scaling, rate, causal
     output = _ShortAttention.apply(kernels, [view.detach() for view in views], mask, settings, of, *roots)
     return output.flatten(2)

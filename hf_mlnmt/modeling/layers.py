@@ -113,7 +113,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        inner = relu_of(self.fc1, hidden_states) if isinstance(self.activation, nn.ReLU) else None
+        inner = relu_of(self.fc1, hidden_states) if self.training and isinstance(self.activation, nn.ReLU) else None
         if inner is None:
             inner = self.activation(project(self.fc1, hidden_states))
         return project(self.fc2, self.dropout(inner))

@@ -41,7 +41,7 @@ def projected_cross_entropy(
     states, labels = states.flatten(0, -2), labels.flatten()
     if torch.compiler.is_compiling():  # a graph has fixed shapes: keep every position and weigh it
         return cross_entropy(nn.functional.linear(states, weight, bias), labels, label_smoothing)
-    dtype, kernels = product_dtype(states), kernels_for(states)
+    dtype, kernels = product_dtype(states), kernels_for(states) if torch.is_grad_enabled() else None
     if runs_ahead(states):  # to leave positions out it would wait: they count 0 instead
         each = dtype.itemsize / 2 if kernels else torch.promote_types(states.dtype, torch.float32).itemsize
         rows = max(1, int(LOGITS / (weight.shape[0] * each)))

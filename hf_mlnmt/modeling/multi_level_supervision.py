@@ -40,6 +40,7 @@ from transformers.modeling_outputs import Seq2SeqModelOutput
 from .attention import Attention
 from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
+from .fused import normed
 from .layers import DecoderLayer
 from .linear import project
 from .loss import head_cross_entropy
@@ -112,7 +113,7 @@ class MultiLevelEncoder(Encoder):
         """Returns (batch, source, auxiliaries, d_model); None where no auxiliary decoder will run."""
         if not self.hands_on:
             return None
-        return torch.stack([self.layer_norm(states[layer]) for layer in self.config.auxiliary_layers], dim=2)
+        return torch.stack([normed(self.layer_norm, states[layer]) for layer in self.config.auxiliary_layers], dim=2)
 
 
 class FusionDecoderLayer(DecoderLayer):

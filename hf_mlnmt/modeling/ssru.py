@@ -105,11 +105,13 @@ class KeepZeros:
 
     def __init__(self, weight: Tensor, row: int):
         self.weight, self.row = ref(weight), row
+        # A copy of the weight, which stands in its place for a step in half precision, is gone when the gradient comes.
+        self.learns = None if weight.is_leaf else weight.detach()[row].any()
 
     def __call__(self, gradient: Tensor) -> Tensor:
         weight: Any = self.weight()
         gradient = gradient.clone()
-        gradient[self.row] *= weight[self.row].any()
+        gradient[self.row] *= weight[self.row].any() if self.learns is None else self.learns
         return gradient
 
 

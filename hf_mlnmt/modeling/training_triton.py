@@ -12,10 +12,12 @@ element where a hash of its number and of 64 drawn bits says so: the way back as
 Triton is optional: without it this file still imports, and `AVAILABLE` is False.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.utils import logging
 
 try:
     import triton
@@ -23,7 +25,7 @@ try:
 
     AVAILABLE = True
 except ImportError:  # a reader of the Hub's code need not have it
-    AVAILABLE = False
+    AVAILABLE, triton = False, None  # type: ignore[assignment]
 
     class tl:  # type: ignore[no-redef]
         """A stand-in for what the kernels' signatures name."""
@@ -31,22 +33,30 @@ except ImportError:  # a reader of the Hub's code need not have it
         constexpr = int
 
 
+logger = logging.get_logger(__name__)
+
 PROGRAMS = 264  # that share the rows where sums over all of them are asked for: two for each processor of an H100
-WIDEST = 2048  # entries of a row that a program holds at once
+
+
+# Wherever these lie: a batch has them as parts of something else, its graph has not.
+_ANYWHERE = ("seed", "mask", "labels", "losses")
 
 
 def kernel(*varying: str) -> Any:
     """Compiles by `triton.jit`, once for all values of the `varying` numbers; without Triton, does nothing."""
-    return triton.jit(do_not_specialize=varying) if AVAILABLE else lambda function: function
+    if not AVAILABLE:
+        return lambda function: function
+    return triton.jit(do_not_specialize=varying, do_not_specialize_on_alignment=_ANYWHERE)
 
 
 @kernel()
 def _kept(seed, place, rate):
-    """Returns which elements dropout keeps: a hash by multiplications (Wellons' lowbias32) is a fair draw for each."""
-    bits = place.to(tl.uint32) * 0x9E3779B1 + seed.to(tl.uint32)
-    bits = (bits ^ (bits >> 16)) * 0x21F0AAAD
-    bits = (bits ^ (bits >> 15) ^ (seed >> 32).to(tl.uint32)) * 0x735A2D97
-    bits = bits ^ (bits >> 15)
+    """Returns which elements dropout keeps: Wellons' hash triple32, the seed's halves inside."""
+    bits = place.to(tl.uint32) + seed.to(tl.uint32)
+    bits = (bits ^ (bits >> 17)) * 0xED5AD4BB
+    bits = (bits ^ (bits >> 11) ^ (seed >> 32).to(tl.uint32)) * 0xAC4C1B51
+    bits = (bits ^ (bits >> 15)) * 0x31848BAB
+    bits = bits ^ (bits >> 14)
     return (bits >> 8).to(tl.float32) * (1.0 / 16777216.0) >= rate
 
 
@@ -267,11 +277,6 @@ def _loss_kernel(
             tl.store(here + j, slope.to(logits.dtype.element_ty), mask=j < stride)
 
 
-def draw(device: torch.device) -> Tensor:
-    """Draws the 64 bits of a dropout, (1,), on the device, by its generator: a graph draws anew whenever it runs."""
-    return torch.empty(1, dtype=torch.int64, device=device).random_()
-
-
 def _tiles(width: int) -> tuple[int, int]:
     """Returns the rows that a program holds at once, and the width as a power of 2."""
     wide = triton.next_power_of_2(width)
@@ -398,9 +403,20 @@ def loss_in_place(
     )  # fmt: skip
 
 
-# What layers.py, attention.py and loss.py ask for: None where Triton is missing.
+@cache
+def works(device: torch.device) -> bool:
+    """Returns whether Triton runs something there: it needs a C compiler, and a card that is not too old."""
+    try:
+        activation_backward(*torch.zeros(2, 1, 1, device=device))
+        return True
+    except Exception as error:  # whatever a compiler or a driver raises
+        logger.warning("training: Triton does not work here, which costs time: %s", error)
+        return False
+
+
+# What fused.py asks for: None where Triton is missing.
 _FUNCTIONS = (
-    draw, residual_forward, residual_backward, attention_forward, attention_backward, activation_backward,
+    residual_forward, residual_backward, attention_forward, attention_backward, activation_backward,
     loss_in_place,
 )  # fmt: skip
 KERNELS: Any = {function.__name__: function for function in _FUNCTIONS} if AVAILABLE else None

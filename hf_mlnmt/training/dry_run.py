@@ -12,6 +12,7 @@ import torch
 from hf_mlnmt.memory import peak_memory
 from hf_mlnmt.training.arguments import precision
 from hf_mlnmt.training.batching import BatchStatistics, TokenBatchSampler, batch_statistics
+from hf_mlnmt.training.half_weights import HalfWeights
 from hf_mlnmt.training.sweep import duration
 from hf_mlnmt.training.tasks import Task, TaskBatchSampler, collate_in, lasting_parameters
 
@@ -113,7 +114,7 @@ def _step(trainer: TranslationTrainer, task: Task, sampler: TokenBatchSampler, b
     assert trainer.optimizer is not None
     examples = [task.data[i] for i in batch.tolist()]
     inputs = trainer._prepare_inputs(collate_in(sampler.boxes, task.objective.collate, examples))
-    with trainer.accelerator.autocast():
+    with trainer.accelerator.autocast(), HalfWeights(trainer.model).cast():
         loss, _ = task.objective.loss(trainer.model, inputs)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)

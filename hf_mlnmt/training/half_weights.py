@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from hf_mlnmt.modeling.fused import one_draw
 from hf_mlnmt.modeling.linear import product_dtype, runs_ahead
 
 AS_THEY_ARE = (nn.LayerNorm, nn.RNNBase, nn.RNNCellBase)
@@ -57,6 +58,7 @@ class HalfWeights:
 
     def __init__(self, model: nn.Module) -> None:
         left = _left(model)
+        self.layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
         modules = [module for module in model.modules() if module not in left]
         self.places: list[tuple[dict[str, Any], str]] = [
             (m._parameters, name) for m in modules for name in m._parameters
@@ -64,19 +66,23 @@ class HalfWeights:
 
     @contextmanager
     def cast(self) -> Iterator[None]:
-        """Runs a block with the weights in autocast's type: where gradients flow under it, and not on a CPU."""
+        """Runs a block with the weights in autocast's type: where gradients flow under it, and not on a CPU; nor with
+        gradient checkpointing, which computes layers once more behind the block."""
         given = [(held, name, held[name]) for held, name in self.places if held[name] is not None]
         weights = {id(weight): weight for _, _, weight in given if weight.dtype == torch.float32}
         first = next(iter(weights.values()), None)
         dtype = torch.float32 if first is None else product_dtype(first)
-        if first is None or not runs_ahead(first) or dtype == torch.float32 or not torch.is_grad_enabled():
+        known = dtype != torch.float32 and torch.is_grad_enabled()
+        again = any(layer.gradient_checkpointing for layer in self.layers)
+        if first is None or not known or again or not runs_ahead(first):
             yield
             return
         copies = dict(zip(weights, _Cast.apply(dtype, *weights.values())))
         try:
             for held, name, weight in given:
                 held[name] = copies.get(id(weight), weight)
-            yield
+            with one_draw(first.device):
+                yield
         finally:
             for held, name, weight in given:
                 held[name] = weight

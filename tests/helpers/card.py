@@ -6,19 +6,22 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_mlnmt.modeling import attention, fused, loss
+from hf_mlnmt.modeling import attention, fused, layers, loss
+from hf_mlnmt.training import half_weights
 
 from .ahead import run_ahead
 
 
 def keeps(seed: torch.Tensor, shape: Any, rate: float) -> torch.Tensor:
     """Which elements the kernels' dropout keeps: the hash of training_triton.py in integers of 64 bits."""
-    low, high = (int(seed) >> part & 0xFFFFFFFF for part in (0, 32))
-    bits = (torch.arange(torch.Size(shape).numel()) * 0x9E3779B1 + low) & 0xFFFFFFFF
-    bits = ((bits ^ (bits >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
-    bits = ((bits ^ (bits >> 15) ^ high) * 0x735A2D97) & 0xFFFFFFFF
-    bits = bits ^ (bits >> 15)
+    low, high = (int(seed.flatten()[0]) >> part & 0xFFFFFFFF for part in (0, 32))
+    bits = (torch.arange(torch.Size(shape).numel()) + low) & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 17)) * 0xED5AD4BB) & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 11) ^ high) * 0xAC4C1B51) & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 15)) * 0x31848BAB) & 0xFFFFFFFF
+    bits = bits ^ (bits >> 14)
     return ((bits >> 8).float() / 16777216 >= rate).view(shape)
 
 
@@ -98,14 +101,10 @@ def loss_in_place(logits, bias, labels, losses, smoothing, differentiated):
             logits.copy_(torch.autograd.grad(each.sum(), z)[0])
 
 
-def draw(device):
-    return torch.empty(1, dtype=torch.int64).random_()
-
-
 TWINS = {
     function.__name__: function
     for function in (
-        draw, residual_forward, residual_backward, attention_forward, attention_backward, activation_backward,
+        residual_forward, residual_backward, attention_forward, attention_backward, activation_backward,
         loss_in_place,
     )
 }  # fmt: skip
@@ -116,8 +115,65 @@ def on_card(monkeypatch: Any, kernels: Any = TWINS) -> None:
     run_ahead(monkeypatch)
 
     def known(tensor):
-        return kernels if tensor.dtype != torch.float64 and torch.is_grad_enabled() else None
+        return None if tensor.dtype == torch.float64 or torch.compiler.is_compiling() else kernels
 
     for module in (fused, loss):
         monkeypatch.setattr(module, "kernels_for", known)
     monkeypatch.setattr(attention, "trains_mixed_on_cpu", lambda states: False)
+    monkeypatch.setattr(half_weights, "runs_ahead", lambda tensor: True)
+    monkeypatch.setattr(layers.Dropout, "forward", nn.Dropout.forward)
+
+
+class Launches(TorchDispatchMode):
+    """Counts what a GPU would be told while this is on: operations but views, each of our kernels as one.
+
+    `casts`: shapes of what becomes another floating type, one by one; `together`: lists of tensors that do at once.
+    """
+
+    VIEWS = (
+        "view",
+        "transpose",
+        "slice",
+        "split",
+        "select",
+        "permute",
+        "expand",
+        "unsqueeze",
+        "squeeze",
+        "t.",
+        "as_strided",
+    )
+    FREE = (*VIEWS, "detach", "empty", "alias", "unbind", "lift", "_unsafe_view", "is_", "new_empty", "_local")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.casts: list[torch.Size] = []
+        self.together: list[int] = []
+        self.number = self.draws = self._inside = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        output, name = operation(*args, **(kwargs or {})), str(operation).removeprefix("aten.")
+        if not self._inside and not name.startswith(self.FREE):
+            self.number += 1
+            if name.startswith("_to_copy") and output.is_floating_point() and args[0].is_floating_point():
+                self.casts.append(output.shape)
+            self.draws += name.startswith(("random_", "bernoulli", "native_dropout"))
+            if name.startswith("_foreach_copy"):
+                self.together.append(len(args[0]))
+        return output
+
+    def kernels(self) -> dict[str, Any]:
+        """Returns the kernels' twins, each of which counts as one launch."""
+
+        def counting(twin):
+            def run(*args):
+                self.number += 1
+                self._inside += 1
+                try:
+                    return twin(*args)
+                finally:
+                    self._inside -= 1
+
+            return run
+
+        return {name: counting(twin) for name, twin in TWINS.items()}

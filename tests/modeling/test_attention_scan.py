@@ -280,8 +280,9 @@ def test_without_triton_the_loops_do():
     """A process that cannot import Triton imports the kernels' file and knows that there are none."""
     code = (
         "import sys; sys.modules['triton'] = None\n"
-        "from hf_mlnmt.modeling import attention_scan_triton as kernels, attention_scan as scans\n"
+        "from hf_mlnmt.modeling import attention_scan_triton as kernels, attention_scan as scans, training_triton\n"
         "import torch\nassert kernels.KERNELS is None and not kernels.AVAILABLE\n"
+        "assert training_triton.KERNELS is None\n"
         "scans.weight_scan(torch.zeros(1, 1, 3, 2), torch.zeros(1, 1, 2), None, None, True)\n"
     )
     done = fresh.python("-c", code, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
