@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections import Counter
 from contextlib import nullcontext
 from typing import ClassVar
@@ -265,9 +266,10 @@ def weights_and_losses(folder, model=None, tasks=None, shapes=6, steps=30, resum
     return trainer, losses, trainer.model.state_dict()
 
 
-@pytest.mark.parametrize("settings", [{}, {"gradient_accumulation_steps": 3}, {"bf16": True}])
-@pytest.mark.parametrize("several", [False, True])
-def test_captured_steps_are_the_steps(settings, several, graphs, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("several", "settings"), [(False, {"bf16": True}), (True, {}), (True, {"gradient_accumulation_steps": 3})]
+)
+def test_captured_steps_are_the_steps(several, settings, graphs, tmp_path, monkeypatch):
     """With dropout, several tasks of which some reach a part of the weights, and batches that are accumulated."""
 
     def tasks():
@@ -288,3 +290,41 @@ def shapes_of(trainer, steps):
     sampler = trainer.sampler()
     batches = itertools.chain.from_iterable(map(sampler.members, range(steps)))
     return [(task, sampler.samplers[task].shape(batch)) for task, batch in batches]
+
+
+@pytest.mark.parametrize(
+    ("error", "replayed", "message"),
+    [
+        (torch.OutOfMemoryError("no room"), True, "the card has no memory left for another shape"),
+        (RuntimeError("not permitted\nwhile capturing"), False, "not permitted"),
+        (None, False, r"batches of translation go call by call.*\(loss.py:7\)"),
+    ],
+)
+def test_what_cannot_be_captured_goes_call_by_call(error, replayed, message, graphs, tmp_path, monkeypatch, caplog):
+    """The second capture fails, or the first batches read a value; it is said once, and nothing is lost."""
+
+    def record(body, pool):
+        assert pool == ("pool" if graphs else None)
+        if graphs:  # in the middle, with gradients of its own
+            for parameter in body.__self__.steps.parameters:
+                parameter.grad = torch.ones_like(parameter)
+            raise error
+        return Graph(body)
+
+    if error is None:
+        monkeypatch.setattr(captured, "reads_of_values", lambda: nullcontext(["loss.py:7"]))
+    monkeypatch.setattr(captured, "record", record)
+    run, counts = captured.CapturedStep.__call__, Counter()
+    monkeypatch.setattr(captured.CapturedStep, "__call__", lambda *args: (counts.update(["replay"]), run(*args))[1])
+    settings = {"gradient_accumulation_steps": 2, "steps": 12}
+    _, losses, weights = weights_and_losses(tmp_path / "graphs", **settings)
+    assert len(graphs) == (error is not None)
+    assert (counts["replay"] > 1) == replayed
+    said = [record.getMessage() for record in caplog.records if "call by call" in record.getMessage()]
+    assert len(said) == 1
+    assert re.search(message, said[0])
+    monkeypatch.setattr(trainer_module, "is_cuda", lambda device: False)
+    _, expected, others = weights_and_losses(tmp_path / "calls", **settings)
+    assert losses == expected
+    for name, weight in others.items():
+        assert torch.equal(weight, weights[name]), name
