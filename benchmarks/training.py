@@ -101,9 +101,9 @@ class Race:
     def arguments(self, folder: str, **more: Any) -> Seq2SeqTrainingArguments:
         """The same arguments for both trainers."""
         return Seq2SeqTrainingArguments(
-            folder, max_steps=self.steps, learning_rate=1e-4, logging_steps=10_000, save_strategy="no",
+            folder, learning_rate=1e-4, logging_steps=10_000, save_strategy="no",
             report_to="none", disable_tqdm=True, use_cpu=not torch.accelerator.is_available(),
-            **{"bf16": self.bf16, **more},
+            **{"bf16": self.bf16, "max_steps": self.steps, **more},
         )  # fmt: skip
 
     def trainer(self, trainer_class: type, model: nn.Module, collate_owner: Any, **kwargs: Any) -> Measure:
@@ -142,7 +142,10 @@ class Race:
     def run_stock(self) -> Measure:
         collate = DataCollatorForSeq2Seq(self.tokenizer, model=self.stock)
         size = self.sentences
-        data = [{name: ids.tolist() for name, ids in self.data[i].items()} for i in range(size * (self.steps + 1))]
+        data = [
+            {name: ids.tolist() for name, ids in self.data[i % len(self.data)].items()}
+            for i in range(size * (self.steps + 1))
+        ]
         return self.trainer(
             Seq2SeqTrainer, self.stock, collate, train_dataset=data,
             args=lambda folder: self.arguments(folder, per_device_train_batch_size=size, label_smoothing_factor=0.1),

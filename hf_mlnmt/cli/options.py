@@ -19,7 +19,7 @@ import typer
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_folder_name
-from hf_mlnmt.generation.options import LANGUAGES, REPETITION, SPEED, DecodingOptions
+from hf_mlnmt.generation.options import LANGUAGES, REPETITION, SAMPLERS, SPEED, DecodingOptions
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,9 @@ def refuse(given: Mapping[str, Any], why: str) -> None:
 TRANSLATION = (
     *("source_language", "target_language", "prefix", "num_beams", "length_penalty", "length_normalization"),
     *("early_stopping", "max_new_tokens", "max_source_tokens", "split", "split_long", "alpha", "beta"),
-    *(*REPETITION, "recombine", "batch_tokens"),
+    *(*REPETITION, "recombine", "num_beam_groups", "diversity_penalty", "batch_tokens"),
 )
-SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "seed")
+SAMPLING = ("do_sample", *SAMPLERS, "seed")
 
 
 def decoding_options(

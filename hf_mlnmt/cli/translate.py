@@ -21,6 +21,8 @@ _of_output = partial(option, rich_help_panel=OUTPUT)
     *TRANSLATION,
     *SAMPLING,
     "draws",
+    "mbr",
+    "utility",
     "num_return_sequences",
     "alignments",
     "target_prefix",
@@ -73,8 +75,8 @@ def translate(
     if scores and not jsonl:
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
     part = Shard.parse(shard) if shard is not None else None
-    if part and decoding.do_sample and not decoding.draws_by_text:
-        raise UserError("--shard with --sample needs --draws text: other draws follow from all before.")
+    if part and decoding.depends_on_all_before:
+        raise UserError("--shard with --sample needs --draws text, and knows no --mbr: draws follow from all before.")
     if prefix_file is not None and decoding.target_prefix is not None:
         raise UserError("--prefix-file and --target-prefix: both say what translations begin with; leave one out.")
     if output is not None:

@@ -230,7 +230,7 @@ def made_from(
     model: Mapping[str, Any], texts: Sequence[Mapping[str, Any]] | None, decoding: DecodingOptions, **others: Any
 ) -> dict[str, Any] | None:
     """Returns what `opened` compares: model, text and settings; None where these cannot go on in the middle."""
-    if texts is None or (decoding.do_sample and not decoding.draws_by_text):
+    if texts is None or decoding.depends_on_all_before:
         return None
     settings = {field.name: getattr(decoding, field.name) for field in fields(decoding) if field.name != "progress"}
     settings = {

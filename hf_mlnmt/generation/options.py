@@ -18,7 +18,7 @@ docs/decoding.md maps other toolkits' options to these.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -35,6 +35,7 @@ LengthNormalization = Literal["generate", "length", "length+1", "gnmt"]
 LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
 LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
 LARGEST_SEED = 2**64 - 1
+SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
 WHOLE = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens")
 # What numbers of a search may be, those of DecodingOptions and of generation configs alike.
@@ -238,18 +239,51 @@ class DecodingOptions:
         metavar="K",
         min=0,
     )
+    num_beam_groups: int | None = option(
+        "Diverse beams: so many groups of beams that differ from each other; see --diversity-penalty.",
+        "--beam-groups",
+        min=1,
+    )
+    diversity_penalty: float | None = option(
+        "Of --beam-groups: a token loses this for each time that the groups before chose it in the same step."
+    )
     do_sample: bool = option("Sample instead of searching the best.", "--sample", panel=SAMPLING, default=False)
     temperature: float | None = option("Above 0; above 1: more varied.", panel=SAMPLING)
     top_k: int | None = option("Sample from the k likeliest tokens. Default, or 0: from all.", panel=SAMPLING, min=0)
     top_p: float | None = option(
         "Sample from the likeliest tokens that together have this probability.", panel=SAMPLING
     )
+    min_p: float | None = option("Sample from the tokens with this share of the likeliest one's.", panel=SAMPLING)
+    typical_p: float | None = option(
+        "Sample from the tokens whose information is nearest to the expected, together of this probability.",
+        panel=SAMPLING,
+    )
+    epsilon_cutoff: float | None = option("Sample from the tokens above this probability.", panel=SAMPLING)
+    eta_cutoff: float | None = option(
+        "Sample from the tokens above this probability, lowered where all are unlikely.", panel=SAMPLING
+    )
     seed: int | None = option("Seed of the sampling.", panel=SAMPLING, min=0, max=LARGEST_SEED)
-    draws: Literal["batch", "text"] = option(
-        "What draws follow from: batch (the seed, and all drawn before) or text (the seed and the line's number "
-        "alone).",
+    draws: Literal["batch", "row", "text"] = option(
+        "What draws follow from: batch (the seed, and all drawn before, as Transformers draw), row (the same by other "
+        "numbers, in less time) or text (the seed and the line's number alone).",
         panel=SAMPLING,
         default="batch",
+    )
+    mbr: int | None = option(
+        "Minimum Bayes risk: draw so many samples of each sentence, take the one that is most like the others. 64 is "
+        "usual.",
+        "--mbr",
+        metavar="SAMPLES",
+        min=2,
+        max=10_000,
+    )
+    # A name, a command or a function (minimum_risk.py).
+    utility: str | Callable[..., Any] | None = option(
+        "Of --mbr, what is likeness: chrf, chrf-pairwise, bleu, or a command that reads lines of source, candidate and "
+        "reference with tabs between them and writes a number for each.",
+        metavar="NAME",
+        parser=str,
+        choices=("chrf", "chrf-pairwise", "bleu"),
     )
     batch_tokens: int = option("Source tokens in a batch, padding included.", panel=SPEED, default=4096, min=1)
     progress: bool = option("Progress bar on stderr, where that is a terminal.", panel=OUTPUT, default=False)
@@ -291,15 +325,22 @@ class DecodingOptions:
             yield f"target_prefix: {prefixes!r} is neither a text for all nor a list of texts, one for each."
         if self.early_stopping not in (None, True, False, "never"):
             yield f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'."
-        for name, choices in (("split", ("long", "sentences")), ("draws", ("batch", "text"))):
+        for name, choices in (("split", ("long", "sentences")), ("draws", ("batch", "row", "text"))):
             if (value := getattr(self, name)) not in choices:
-                yield f"{name}: {value!r} is neither {choices[0]!r} nor {choices[1]!r}."
-        sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
+                yield f"{name}: {value!r} is none of {', '.join(choices)}."
+        sampling = [name for name in SAMPLERS if getattr(self, name) is not None]
         sampling += ["draws"] * (self.draws != "batch")
-        if sampling and not self.do_sample:
+        if sampling and not (self.do_sample or self.mbr):
             yield f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out."
-        if self.draws == "text" and (self.num_return_sequences or 1) * (self.num_beams or 1) > 1:
-            yield "draws by text are of one translation: leave num_return_sequences and num_beams out."
+        if self.utility is not None and not self.mbr:
+            yield "utility: is of mbr (--mbr), minimum Bayes risk; say how many samples, 64, or leave it out."
+        others = {"num_beams": (self.num_beams or 1) > 1, "terms": self.terms, "do_sample": self.do_sample}
+        if self.mbr and (other := next((name for name, given in others.items() if given), None)):
+            yield f"mbr: draws {self.mbr} samples of each sentence and chooses among them: leave {other} out."
+        if self.mbr and (self.num_return_sequences or 1) > self.mbr:
+            yield f"num_return_sequences: {self.num_return_sequences} of {self.mbr} samples (mbr); lower it."
+        if self.draws == "text" and (self.mbr or self.num_return_sequences or 1) * (self.num_beams or 1) > 1:
+            yield "draws by text are of one translation: leave num_return_sequences, num_beams and mbr out."
 
     def _problems_of_numbers(self) -> Iterator[str]:
         for item in fields(self):
@@ -310,7 +351,7 @@ class DecodingOptions:
                 yield f"{item.name}: {value!r} is not a whole number of at least {least}."
             if value > item.metadata.get("max", math.inf):
                 yield f"{item.name}: {value} is too large: at most {item.metadata['max']}."
-        for name in ("length_penalty", "temperature", "top_p", "alpha", "beta", "repetition_penalty"):
+        for name in ("length_penalty", "alpha", "beta", "repetition_penalty", *(set(SAMPLERS) - {"top_k"})):
             if (value := getattr(self, name)) is not None and (problem := problem_of_number(name, value)):
                 yield problem
         if self.min_new_tokens and self.max_new_tokens and self.min_new_tokens > self.max_new_tokens:
@@ -326,9 +367,14 @@ class DecodingOptions:
         """Returns whether tokens are drawn by pipeline.py."""
         return self.do_sample and self.draws == "text"
 
+    @property
+    def depends_on_all_before(self) -> bool:
+        """Returns whether a translation follows from random numbers that earlier texts drew, too."""
+        return bool(self.mbr) or (self.do_sample and self.draws != "text")
+
     def beams(self, model: Any) -> int:
         """Returns the beam size: as asked, else the model's own; 1 when sampling."""
-        if self.num_beams or self.do_sample:
+        if self.num_beams or self.do_sample or self.mbr:
             return self.num_beams or 1
         return max(model.generation_config.num_beams or 1, self.num_return_sequences or 1)
 
@@ -342,12 +388,13 @@ class DecodingOptions:
     def generation_arguments(self, model: Any, direction: Direction) -> dict[str, Any]:
         """Returns the keyword arguments for model.generate()."""
         beams = self.beams(model)
-        n = self.num_return_sequences or 1
-        if n > beams and not self.do_sample:
+        n = self.mbr or self.num_return_sequences or 1
+        if n > beams and not (self.do_sample or self.mbr):
             raise UserError(f"num_return_sequences={n} needs num_beams of at least {n}, not {beams}.")
         if self.terms and beams == 1:
             raise UserError("terms: need a beam search; say num_beams (--beams) too, of 4 or more.")
-        sampled = self.do_sample and not self.draws_by_text  # by whose processor only one token is left to choose
+        # Where draws are by text, their processor leaves only one token to choose.
+        sampled = bool(self.mbr) or (self.do_sample and not self.draws_by_text)
         arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": sampled}
         if beams > 1:
             arguments["length_penalty"] = self.penalty(model, direction)
@@ -355,8 +402,13 @@ class DecodingOptions:
             arguments["early_stopping"] = self.early_stopping
         if sampled and model.generation_config.top_k is None:
             arguments["top_k"] = 0  # the whole distribution; Transformers would take the 50 likeliest without a word
-        for name in ("temperature", "top_k", "top_p"):
+        for name in SAMPLERS:
             if sampled and getattr(self, name) is not None:
+                arguments[name] = getattr(self, name)
+        if self.draws == "row" or (self.mbr and hasattr(model, "logits_are_scores")):  # a search of this package
+            arguments["draws"] = "row"
+        for name in ("num_beam_groups", "diversity_penalty"):
+            if getattr(self, name) is not None:
                 arguments[name] = getattr(self, name)
         arguments |= {name: getattr(self, name) for name in REPETITION if getattr(self, name) is not None}
         arguments |= self.scales(model)

@@ -54,6 +54,7 @@ from hf_mlnmt.generation.languages import (
     source_limit,
 )
 from hf_mlnmt.generation.loading import Parts, load, parts_in_memory
+from hf_mlnmt.generation.minimum_risk import MinimumRisk
 from hf_mlnmt.generation.options import DecodingOptions, forced_first, longest_translation
 from hf_mlnmt.generation.segments import Piece, join, sentences_of, split_lines
 from hf_mlnmt.generation.wording import PrefixProcessor, Terms, have, spelling_of
@@ -355,8 +356,10 @@ class TranslationCall:
         self.encoder = TextEncoder(parts.tokenizers, way, options.prefix, limit)
         self.arguments = options.generation_arguments(parts.model, way)
         self.longest = longest_translation(parts.model, self.arguments)
-        self.count = self.arguments["num_return_sequences"]
-        self.most = sentences_that_fit(max(self.arguments["num_beams"], self.count), parts.model)
+        self.searched = self.arguments["num_return_sequences"]  # for each sentence
+        self.minimum_risk = MinimumRisk(options.utility or "chrf") if options.mbr else None
+        self.count = options.num_return_sequences or 1 if self.minimum_risk else self.searched
+        self.most = sentences_that_fit(max(self.arguments["num_beams"], self.searched), parts.model)
         self.penalty = options.penalty(parts.model, way)
         self.skipped = int(forced_first(parts.model, way))
         ends = settings.eos_token_id
@@ -512,7 +515,7 @@ class TranslationCall:
     ) -> list[list[Hypothesis]]:
         """Searches one batch for hypotheses that have all terms of their input; one without any gets []."""
         options, numbers = self.options, [piece.line - self.first_line for piece in inputs]
-        draws = self.count if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
+        draws = self.searched if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
         arguments = arguments_of_texts(self.arguments, numbers, draws)
         rules: list[Any] = self._prefixes(inputs)
         if terms is not None:
@@ -531,7 +534,28 @@ class TranslationCall:
             # The last one is repeated until there are n again; none is left if none has all terms.
             row[:] = met + met[-1:] * (len(row) - len(met))
         hypotheses = [[self._decode(generated) for generated in row] for row in rows]
+        if self.minimum_risk:
+            rows, hypotheses = self._of_minimum_risk(self.minimum_risk, inputs, rows, hypotheses)
         return self._aligned(inputs, rows, hypotheses, arguments) if options.alignments else hypotheses
+
+    def _of_minimum_risk(
+        self,
+        minimum_risk: MinimumRisk,
+        inputs: Sequence[Input],
+        rows: list[list[Generated]],
+        hypotheses: list[list[Hypothesis]],
+    ) -> tuple[list[list[Generated]], list[list[Hypothesis]]]:
+        """Chooses among the samples of each input; the score of a hypothesis is its expected utility."""
+        chosen = [
+            minimum_risk(piece.text, [sample.text for sample in samples], self.count)
+            for piece, samples in zip(inputs, hypotheses, strict=True)
+        ]
+        kept = [[row[place] for place, _ in order] for row, order in zip(rows, chosen, strict=True)]
+        scored = [
+            [replace(samples[place], score=utility) for place, utility in order]
+            for samples, order in zip(hypotheses, chosen, strict=True)
+        ]
+        return kept, scored
 
     def _prefix(self, line: int) -> str:
         """Returns how the translation of a line begins. Raises: UserError where prefixes are fewer than lines."""

@@ -22,6 +22,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .fused import short_attention
 from .linear import project, runs_ahead
 
 
@@ -122,6 +123,12 @@ class Attention(nn.Module):
             self.config._attn_implementation, eager_attention
         )
         dropout = self.config.attention_dropout if self.training else 0.0
+        if attention_function is None and self.config._attn_implementation == "sdpa":
+            causal = kwargs.get("is_causal")
+            causal = mask is None and query.shape[2] > 1 and (self.is_causal if causal is None else causal)
+            output = short_attention(query, key, value, mask, self.scaling, dropout, causal)
+            if output is not None:
+                return output, None
         query, key, value = widened(query), widened(key), widened(value)
         # Autocast would make them narrow again.
         own = torch.autocast("cpu", enabled=False) if trains_mixed_on_cpu(query) else nullcontext()

@@ -40,7 +40,7 @@ from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search import fixed, loop
 from hf_mlnmt.search.choices import BeamSearch, Choice, Draws, DrawsByRow, Greedy
 from hf_mlnmt.search.constraints import Constrained
-from hf_mlnmt.search.decoder import HANDLED, SourceBatch
+from hf_mlnmt.search.decoder import HANDLED, SourceBatch, SourceTokens
 from hf_mlnmt.search.decoders import decoder_of
 from hf_mlnmt.search.groups import Grouped
 from hf_mlnmt.search.prepare import Text, record, what_is_around
@@ -63,17 +63,23 @@ def run(
     # Transformers' preparation repeats every sentence `width` times; one copy is searched.
     copies = width = max(config.num_beams, config.num_return_sequences)
     if text is not None:
-        if (found := text.translate_one(model)) is not None:
+        if text.ids.device.type == "cpu" and (found := text.translate_one(model)) is not None:
             return found
-        copies, (input_ids, arguments) = 1, text.encode(model, arguments)  # each sentence is there once
+        copies, input_ids = 1, text.prompt()  # each sentence is there once
+        arguments = {**arguments, "encoder_outputs": ModelOutput(), "attention_mask": text.mask}
     if reason := why_not(model, criteria, config, arguments):
         logger.debug("generate(): Transformers' own loop, because of %s", reason)
         return None
-    rules, decoder = Rules(processors, criteria), decoder_of(model)(model, arguments)
-    prompt, choice = input_ids[::copies], choice_of(rules, config)
+    rules = Rules(processors, criteria) if text is None else text.rules
+    decoder, choice, prompt = decoder_of(model)(model, arguments), choice_of(rules, config), input_ids[::copies]
+    ahead = runs_ahead(prompt) and fixed.why_not(decoder, choice, rules) is None
+    if text is not None and ahead and fixed.can_encode(decoder):
+        return fixed.search(decoder, choice, SourceTokens(text.ids, text.mask), prompt, rules, config)
+    if text is not None:
+        arguments["encoder_outputs"] = text.encode(model)
     source = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), copies)
-    record(decoder, choice, input_ids, processors, criteria, config, arguments)
-    if runs_ahead(prompt) and fixed.why_not(decoder, choice, rules) is None:
+    record(decoder, choice, input_ids, processors, criteria, config, arguments, ahead)
+    if ahead:
         return fixed.search(decoder, choice, source, prompt, rules, config)
     batch = loop.SearchBatch(decoder, source, width)
     del source  # so that sentences that leave the batch leave the memory too

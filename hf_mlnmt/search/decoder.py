@@ -57,6 +57,17 @@ class SourceBatch(NamedTuple):
         return SourceBatch(type(self.outputs)(**outputs), fitted(self.real, sentences, length))
 
 
+class SourceTokens(NamedTuple):
+    """Sources that are not encoded yet: token ids and mask, (sentences, source) each, the mask 0 at padding."""
+
+    ids: Tensor
+    real: Tensor
+
+    def select(self, sentences: Tensor, length: int, names: Any = None) -> SourceTokens:
+        """Selects sentences (indices), padded to a length."""
+        return SourceTokens(*(fitted(tensor, sentences, length) for tensor in self))
+
+
 def fitted(tensor: Tensor, rows: Tensor | None, length: int | None = None, dim: int = 1) -> Tensor:
     """Selects rows of a tensor (None: all); dimension `dim` is cut to the length, or has zeros behind it."""
     if length is not None and tensor.shape[dim] > length:

@@ -7,8 +7,8 @@ every value that Python reads to decide what comes next. So a step is made once 
 - it reads no value: which sentences have ended is written on the device, and Python looks at it a few steps later, at a
   copy that has arrived meanwhile. A step too many changes nothing, since what has ended stays as it is;
 - on CUDA it is captured as a graph, one launch from then on, and kept with the model for the next batch of its size;
-- only where half of the sentences have ended does the batch go on in a smaller size, and in a larger one where the
-  slots for the target are used up.
+- only where a quarter of many sentences is left does the batch go on in a smaller size, and in a larger one where the
+  slots for the target are used up. A size that is there is taken before a new one is made (`fitting`).
 
 Candidates, scores, draws and rules for stopping are those of loop.py and choices.py, hypotheses and results the same
 objects; what `why_not` names (other choices of candidates, processors that look at the tokens before, fused models) is
@@ -24,26 +24,29 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import nullcontext
+from operator import is_
 from threading import Lock
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import TemperatureLogitsWarper
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 from transformers.utils import logging
 
-from hf_mlnmt.kept_weights import changes_of
+from hf_mlnmt import products
 from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search import hypotheses
 from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer
 from hf_mlnmt.search.choices import BLOCK, BeamSearch, Choice, Draws, DrawsByRow, Greedy
-from hf_mlnmt.search.decoder import SourceBatch, fitted
+from hf_mlnmt.search.decoder import SourceBatch, SourceTokens, fitted
 from hf_mlnmt.search.hypotheses import Chains, Record, divisors, pad_token_of
+from hf_mlnmt.search.known import known
 from hf_mlnmt.search.lstm import LSTMDecoder
 from hf_mlnmt.search.rules import OF_SCORES, Change, Rules
-from hf_mlnmt.search.steps import AdditiveMask
+from hf_mlnmt.search.steps import AdditiveMask, BridgeStep
 from hf_mlnmt.search.transformer import TransformerDecoder
 
 logger = logging.get_logger(__name__)
@@ -51,8 +54,10 @@ logger = logging.get_logger(__name__)
 KNOWN = (Greedy, Draws, DrawsByRow, BeamSearch)  # choices of candidates
 LATE = 3  # steps after which Python reads how many sentences are open
 FEWEST_STEPS = 32  # that there are slots for
-KEPT = 8  # sizes of a model whose tensors and graphs are kept, the latest ones
-KEPT_BYTES = 2**31  # of their tensors; what takes more is not kept
+SHORTEST = 16  # positions that there are for a source
+FEW_ROWS = 128  # sentences x beams up to which a step takes the same time with fewer
+SMALLER = 4  # how many times smaller the next size is, which sentences go on in
+KEPT_SHARE = 0.25  # of the memory that is free without them: so much the kept sizes of a model may take
 
 
 class Size(NamedTuple):
@@ -78,6 +83,19 @@ def rounded(count: int, least: int = 1) -> int:
     return size
 
 
+def first_steps(source: int) -> int:
+    """Returns how many steps there are slots for at first, with so many positions of the source."""
+    return max(FEWEST_STEPS, rounded(source + source // 2))
+
+
+def fewer_sentences(size: Size, left: int) -> int:
+    """Returns how many sentences there are to be slots for where `left` are left."""
+    count = size.sentences
+    while count % SMALLER == 0 and count // SMALLER >= left and count * size.width > SMALLER * FEW_ROWS:
+        count //= SMALLER
+    return count
+
+
 def why_not(decoder: Any, choice: type[Choice], rules: Rules) -> str | None:
     """Names something that these steps do not know, or returns None."""
     if choice not in KNOWN:
@@ -96,7 +114,7 @@ def why_not(decoder: Any, choice: type[Choice], rules: Rules) -> str | None:
     device = decoder.model.device
     if issubclass(choice, Draws) and device.type not in ("cpu", "cuda"):
         return f"draws on {device.type}"
-    if any(weight.device != device for weight in decoder.model.parameters()):
+    if not known(decoder.model, again=False).are_together():
         return "weights on several devices"
     return None
 
@@ -347,6 +365,7 @@ class LengthTable:
         self.rows = torch.zeros(2 * len(changes) + 1, vocabulary, device=device)
         self.row_of = torch.zeros(steps, dtype=torch.long, device=device)
         self.forced = torch.zeros(steps, dtype=torch.bool, device=device)
+        self.touched: Any = None  # of each row, the tiles of the vocabulary in which it changes something
         self.written: Any = None
 
     def limit(self, changes: list[Change], prompt: int) -> None:
@@ -368,6 +387,15 @@ class LengthTable:
         fill(self.row_of, [numbers[state] for state in states])
         acting = [[c.forced for c, acts in zip(changes, state) if acts] for state in states]
         fill(self.forced, [any(forced) for forced in acting])
+        if self.touched is not None:
+            missing = -self.rows.shape[1] % self.tile
+            tiles = nn.functional.pad(self.rows, (0, missing)).unflatten(1, (-1, self.tile))
+            torch.any(tiles, 2, out=self.touched)
+
+    def mark_tiles(self, tile: int) -> None:
+        """Lets kernels that read the vocabulary in such tiles read no row where it changes nothing."""
+        self.tile, (rows, vocabulary) = tile, self.rows.shape
+        self.touched = self.forced.new_zeros(rows, -(-vocabulary // tile))
 
     def __call__(self, scores: Tensor, step: Tensor) -> Tensor:
         row = self.rows.index_select(0, self.row_of.index_select(0, step))
@@ -390,7 +418,19 @@ class Stage:
         self.num_beams = config.num_beams if config.num_beams > 1 else 0
         self.vocabulary = decoder.model.config.target_vocab_size
         self.count = rules.candidates(self.num_beams)
-        self.in_blocks = self.vocabulary // BLOCK * self.num_beams >= 4 * self.count > 0
+        assert rules.by_length is not None
+        self.processors = [
+            part if type(part) in OF_SCORES else LengthTable(part, size.steps + 1, self.vocabulary, device)
+            for part in grouped(rules.by_length)
+        ]
+        self.table_of_changes: Any = None
+        self.temperature = 1.0
+        self.kernels = kernels_for(decoder.model, self.num_beams, self.count)
+        if self.kernels is not None and not self.leave_processing(self.kernels.TILE):
+            self.kernels = None
+        self.padded = padded_head(decoder.model) if self.kernels else None
+        blocks = self.vocabulary // BLOCK * self.num_beams
+        self.in_blocks = self.kernels is None and blocks >= 4 * self.count > 0
         self.columns = -(-self.vocabulary // BLOCK) * BLOCK if self.in_blocks else self.vocabulary
         self.span = size.width * self.columns
         self.clock = Clock(size.width, self.span, device)
@@ -407,6 +447,7 @@ class Stage:
         self.padded = bool(rules.ends)
         self.is_end = torch.zeros(self.columns, dtype=torch.bool, device=device)
         self.rows = torch.arange(size.sentences, **long).view(-1, 1) * size.width  # the first of each sentence
+        self.origins = torch.zeros(shape, **long)  # of each beam, as such a row
         self.block = torch.arange(BLOCK, **long)
         blank = (*shape, self.columns) if self.in_blocks else (0,)
         self.sums = torch.full(blank, -torch.inf, device=device)  # in whole blocks
@@ -415,15 +456,25 @@ class Stage:
         )
         self.divisors = torch.zeros(size.steps + 1, 2, device=device)  # of what ends, of what goes on
         self.written: Any = None
-        assert rules.by_length is not None
-        self.processors = [
-            part if type(part) in OF_SCORES else LengthTable(part, size.steps + 1, self.vocabulary, device)
-            for part in grouped(rules.by_length)
-        ]
-        self.graph: Any = None
+        self.prompt = torch.zeros(size.sentences, size.prompt, **long)
+        self.is_real = torch.zeros(size.sentences, dtype=torch.bool, device=device)
+        self.sources: tuple[Tensor, ...] = ()  # token ids and mask of the sources, where the stage encodes them
+        self.graph: Any = None  # of a step
+        self.opening: Any = None  # of the beginning, with the encoder; False: it cannot be captured
         self.decoder: Any = decoder  # for one search
-        self.runs = 0
+        self.runs = self.real = self.nbytes = 0
+        self.limited: Any = None
         self.arrivals: list[Any] = []
+
+    def leave_processing(self, tile: int) -> bool:
+        """Tells whether kernels can do what the processors do, changes and a temperature, and lets them if so."""
+        rest = list(self.processors)
+        if rest and isinstance(rest[0], LengthTable):
+            self.table_of_changes = rest.pop(0)
+            self.table_of_changes.mark_tiles(tile)
+        if rest and self.choice is DrawsByRow and type(rest[0]) is TemperatureLogitsWarper:
+            self.temperature = rest.pop(0).temperature
+        return not rest and self.choice is not Draws
 
     def bytes(self) -> int:
         """Counts the large tensors; those of a step alone, which all graphs of a model share, do not count."""
@@ -432,6 +483,10 @@ class Stage:
     def limit(self, rules: Rules, config: Any) -> None:
         """Writes what depends on the length, for each step, into tables on the device."""
         assert rules.by_length is not None
+        self.is_end.zero_().index_fill_(0, self.ends, True)
+        if self.limited is not None and all(map(is_, self.limited, (rules, config))):
+            return
+        self.limited = rules, config
         lengths = range(1, len(self.divisors) + 1)  # behind the step, without the prompt
         numbers = [divisors(config, length, config.max_length - self.size.prompt) for length in lengths]
         if numbers != self.written:
@@ -440,16 +495,39 @@ class Stage:
         for table, part in zip(self.processors, grouped(rules.by_length), strict=True):
             if isinstance(table, LengthTable):
                 table.limit(part, self.size.prompt)
-        self.is_end.zero_().index_fill_(0, self.ends, True)
 
     def end_all(self) -> None:
         """Lets everything end with the next step."""
         self.is_end.fill_(True)
 
-    def begin(self, prompt: Tensor, source: SourceBatch, real: int) -> None:
+    def begin(self, prompt: Tensor, source: SourceBatch | SourceTokens, real: int) -> None:
         """Begins with a batch (sentences, prompt), of which the first `real` are real, and chooses the first tokens."""
-        scores = self.state.begin(self.decoder, prompt, source).expand(-1, self.size.width, -1)
-        self.found.begin(real)
+        self.prompt.copy_(prompt)
+        if real != self.real:
+            self.is_real.fill_(False)[:real] = True
+            self.real = real
+        if isinstance(source, SourceBatch):
+            self.begin_from(source)
+            return
+        self.sources = put(self.sources, list(source))
+        if self.opening:
+            self.opening.replay()
+        else:
+            self.open()
+
+    def open(self) -> None:
+        """Encodes the sources, and begins."""
+        ids, mask = self.sources
+        outputs = self.decoder.model.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True)
+        self.begin_from(SourceBatch(outputs, mask.bool()))
+
+    def begin_from(self, source: SourceBatch) -> None:
+        """Begins with sources that are encoded."""
+        scores = self.scores_of(self.state.begin, self.prompt, source)
+        self.found.begin(self.size.sentences)
+        self.found.open &= self.is_real
+        if not self.num_beams:
+            self.found.going &= self.is_real.unsqueeze(1)
         self.clock.restart(self.size.prompt)
         self.choose(scores)
 
@@ -462,11 +540,24 @@ class Stage:
 
     def step(self) -> None:
         """Reads the last tokens and chooses the next ones."""
-        self.choose(self.state.step(self.decoder, self.tokens))
+        self.choose(self.scores_of(self.state.step, self.tokens))
+
+    def scores_of(self, call: Callable, *given: Any) -> Tensor:
+        """Returns scores (sentences, 1 or width, vocabulary), for kernels as the model makes them."""
+        self.decoder.widened = self.kernels is None
+        weights = None if self.padded is None else (self.decoder.model.lm_head.weight, self.padded)
+        with nullcontext() if weights is None else products.with_padded(*weights):
+            return call(self.decoder, *given)
 
     def choose(self, scores: Tensor) -> None:
-        """Chooses the next tokens by their scores (sentences, width, vocabulary)."""
-        (self.choose_beams if self.num_beams else self.choose_tokens)(scores)
+        """Chooses the next tokens by their scores (sentences, 1 or width, vocabulary)."""
+        if self.kernels is not None:
+            (self.kernels.choose_beams if self.num_beams else self.kernels.choose_tokens)(self, scores)
+        else:
+            scores = scores.expand(-1, self.size.width, -1)
+            (self.choose_beams if self.num_beams else self.choose_tokens)(scores)
+        if self.num_beams:
+            self.state.reorder(self.origins.view(-1))
         torch.sum(self.found.open, 0, keepdim=True, out=self.left)
         self.clock.advance()
 
@@ -505,7 +596,7 @@ class Stage:
         self.found.close(self.found.running[:, 0], hope)
         self.table.index_copy_(0, self.clock.step, chosen.unsqueeze(0))
         torch.remainder(chosen, self.columns, out=self.tokens)
-        self.state.reorder((self.rows + chosen // self.columns).view(-1))
+        torch.add(self.rows, chosen // self.columns, out=self.origins)
 
     def choose_tokens(self, scores: Tensor) -> None:
         """Computes `Greedy.step`, or that of `Draws`."""
@@ -521,16 +612,16 @@ class Stage:
 
         The first also warms up what a capture must not: libraries' plans and workspaces.
         """
-        if self.runs == 1 and self.tokens.is_cuda:
-            self.graph = self.capture()
+        if self.runs == 1 and has_graphs(self.tokens):
+            self.graph = self.capture(self.step)
         if self.graph is not None:
             self.graph.replay()
         else:
             self.step()
         self.runs += 1
 
-    def capture(self) -> Any:
-        """Records the step as a CUDA graph, or returns None where CUDA cannot: then it goes on call by call.
+    def capture(self, function: Callable[[], None]) -> Any:
+        """Records what a method does as a CUDA graph, or returns None where CUDA cannot: it is called again then.
 
         All graphs of a model and stream have their memory in common: none leaves anything there for another.
         """
@@ -540,14 +631,16 @@ class Stage:
             try:
                 with _KEEPING:
                     kept = list(_STAGES.get(self.decoder.model, {}).values())
-                others = [stage.graph for stage in kept if stage.graph and stage.key[-1] == stream]
+                same = [stage for stage in (self, *kept) if stage.key[-1] == stream]
+                others = [graph for stage in same for graph in (stage.graph, stage.opening) if graph]
                 torch.set_autocast_cache_enabled(False)  # a weight that is cast once for several calls would be gone
                 capture_stream = _CAPTURE_STREAMS.setdefault((self.device, stream), torch.cuda.Stream())
                 options: dict[str, Any] = {"stream": capture_stream, "capture_error_mode": "thread_local"}
                 with torch.cuda.graph(graph, pool=others[0].pool() if others else None, **options):
-                    self.step()
+                    function()
             except RuntimeError as error:
-                logger.warning("generate(): a step cannot be captured as a graph, which costs time: %s", error)
+                name = function.__name__
+                logger.warning("generate(): %s cannot be captured as a graph, which costs time: %s", name, error)
                 return None
             finally:
                 torch.set_autocast_cache_enabled(cached)
@@ -573,6 +666,35 @@ class Stage:
         return wait
 
 
+def kernels_for(model: Any, beams: int, count: int) -> Any:
+    """Returns best_triton.py, if it can choose `count` candidates of so many beams (0: tokens) by this model's logits.
+
+    None where it cannot, and its reference is computed: `Stage.choose_beams`, `Stage.choose_tokens`.
+    """
+    if model.device.type != "cuda":
+        return None
+    from hf_mlnmt.search import best_triton
+
+    return best_triton if best_triton.knows(model, beams, count) else None
+
+
+def padded_head(model: Any) -> Tensor | None:
+    """Returns the output projection's weight with rows of zeros up to a multiple of 64, a copy for each state of the
+    model; None where its own will do."""
+    weight = getattr(model.lm_head, "weight", None)
+    if weight is None or len(weight) % 8 == 0:
+        return None
+    state = known(model, again=False).state(model)
+    if _PADDED.get(model, (None,))[0] != state:
+        _PADDED[model] = state, torch.nn.functional.pad(weight.detach(), (0, 0, 0, -len(weight) % 64))
+    return _PADDED[model][1]
+
+
+def has_graphs(tensor: Tensor) -> bool:
+    """Tells whether the tensor's device repeats what was recorded."""
+    return tensor.is_cuda
+
+
 def fill(place: Tensor, values: list) -> None:
     place.copy_(torch.tensor(values, dtype=place.dtype))
 
@@ -592,12 +714,39 @@ def grouped(parts: list[Any]) -> list[Any]:
 
 # A stage holds no model, or neither would ever be freed.
 _STAGES: WeakKeyDictionary[Any, OrderedDict[Any, Stage]] = WeakKeyDictionary()
+_PADDED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _KEEPING, _CAPTURING = Lock(), Lock()
 _CAPTURE_STREAMS: dict[Any, Any] = {}  # one for each stream: graphs that run at the same time share no workspace
 
 
-def stage_of(decoder: Any, choice: Any, size: Size, rules: Rules, config: Any) -> Stage:
-    """Returns a stage of this size, for this search alone: one that was kept with the model, or a new one."""
+def stage_of(decoder: Any, choice: Any, size: Size, rules: Rules, config: Any, asked: Any) -> Stage:
+    """Returns a stage of this size, for this search alone: one that was kept with the model, or a new one.
+
+    asked: what `asked_of` returns.
+    """
+    with _KEEPING:
+        stage = _STAGES.setdefault(decoder.model, OrderedDict()).pop((size, *asked), None)
+    stage = stage or Stage(decoder, choice, size, rules, config, (size, *asked))
+    stage.decoder = decoder
+    stage.limit(rules, config)
+    return stage
+
+
+def fitting(model: Any, size: Size, real: int, asked: Any) -> Size:
+    """Returns the size, or one with more sentences that is kept already and that `real` ones fill by half at least; of
+    few rows by any part, which takes no longer."""
+    with _KEEPING:
+        kept = [other for other, *of_other in _STAGES.get(model, ()) if tuple(of_other) == asked]
+    if size in kept:
+        return size
+    counts = [other.sentences for other in kept if other._replace(sentences=size.sentences) == size]
+    few = FEW_ROWS // size.width if real > 1 else 1
+    counts = [count for count in counts if real <= count <= max(2 * real, few)]
+    return size._replace(sentences=min(counts, default=size.sentences))
+
+
+def asked_of(decoder: Any, choice: Any, rules: Rules, config: Any) -> tuple[str, int, int]:
+    """Returns what stages have in common that one search can use: what is computed, the model's state, the stream."""
     assert rules.by_length is not None
     pad = None if config._pad_token_tensor is None else config._pad_token_tensor.tolist()
     more = {name: value for name, value in getattr(decoder, "arguments", {}).items() if not callable(value)}
@@ -605,34 +754,35 @@ def stage_of(decoder: Any, choice: Any, size: Size, rules: Rules, config: Any) -
     asked = choice, config.num_beams, config.early_stopping is True, rules.ends, changes, pad, more
     device = decoder.model.device
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    key = size, repr(asked), _state_of(decoder.model), stream
-    with _KEEPING:
-        stage = _STAGES.setdefault(decoder.model, OrderedDict()).pop(key, None)
-    stage = stage or Stage(decoder, choice, size, rules, config, key)
-    stage.decoder = decoder
-    stage.limit(rules, config)
-    return stage
+    return repr(asked), known(decoder.model, again=False).state(decoder.model), stream
 
 
 def keep_stage(stage: Stage) -> None:
-    """Keeps it for the next search of its size; the oldest ones go where there are too many."""
+    """Keeps it for the next search of its size; the oldest ones of the model go where memory is scarce.
+
+    The first time its beginning is captured, which is warm now: nothing of a later search is done for the first time.
+    """
+    if stage.sources and stage.opening is None and has_graphs(stage.tokens):
+        stage.opening = stage.capture(stage.open) or False
     model, stage.decoder = stage.decoder.model, None
     with _KEEPING:
         kept = _STAGES.setdefault(model, OrderedDict())
         kept[stage.key] = stage
-        while len(kept) > KEPT or sum(other.bytes() for other in kept.values()) > KEPT_BYTES:
-            kept.popitem(last=False)
+        if stage.nbytes:
+            return
+        stage.nbytes = stage.bytes()
+        free, total = free_bytes(stage.device), sum(other.nbytes for other in kept.values())
+        while kept and total > KEPT_SHARE * (free + total):
+            less = kept.popitem(last=False)[1].nbytes
+            free, total = free + less, total - less
 
 
-def _state_of(model: Any) -> int:
-    """Returns another number when a weight lies elsewhere or was changed, or when a call computes something else."""
-    weights = [(w.data_ptr(), changes_of(w), w.dtype) for w in (*model.parameters(), *model.buffers())]
-    # What PEFT's layers say of themselves: a graph knows nothing of a switch between adapters.
-    names = "_disable_adapters", "_active_adapter", "merged_adapters", "scaling"
-    switches = [repr(vars(part).get(name)) for part in model.modules() if names[0] in vars(part) for name in names]
-    kind = model.device.type
-    cast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
-    return hash((*weights, *switches, cast, model.config._attn_implementation, id(vars(model).get("forward"))))
+def free_bytes(device: torch.device) -> float:
+    """Returns how much memory of a card nobody uses, or of another device a guess."""
+    if device.type != "cuda":
+        return 2**32
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
 
 
 class Generator:
@@ -658,11 +808,13 @@ class Generator:
         self.generator.set_state(self.states[steps - 1])
 
 
-def search(decoder: Any, choice: Any, source: SourceBatch, prompt: Tensor, rules: Rules, config: Any) -> Any:
+def search(
+    decoder: Any, choice: Any, source: SourceBatch | SourceTokens, prompt: Tensor, rules: Rules, config: Any
+) -> Any:
     """Searches as loop.search does, and returns what generate() returns.
 
     Args:
-        decoder, choice: those that `why_not` lets pass. source: of every sentence.
+        decoder, choice: those that `why_not` lets pass. source: of every sentence, encoded or not (`can_encode`).
         prompt: (sentences, length).
         config: the generation config as generate() prepares it.
     """
@@ -684,7 +836,7 @@ def search(decoder: Any, choice: Any, source: SourceBatch, prompt: Tensor, rules
 def _run(
     decoder: Any,
     choice: Any,
-    source: SourceBatch,
+    source: SourceBatch | SourceTokens,
     prompt: Tensor,
     width: int,
     rules: Rules,
@@ -695,9 +847,11 @@ def _run(
     """Runs all steps, which go to the record, and returns how many sentences were open behind each."""
     assert rules.max_length is not None
     real, longest = len(prompt), rules.max_length - prompt.shape[1]
-    steps = min(rounded(longest), FEWEST_STEPS)
-    size = Size(rounded(real), width, _source_length(decoder, source), prompt.shape[1], steps)
-    stage, ids = stage_of(decoder, choice, size, rules, config), torch.arange(real, device=prompt.device)
+    length = _source_length(decoder, source)
+    steps = min(rounded(longest), first_steps(length))
+    asked, ids = asked_of(decoder, choice, rules, config), torch.arange(real, device=prompt.device)
+    size = fitting(decoder.model, Size(rounded(real), width, length, prompt.shape[1], steps), real, asked)
+    stage = stage_of(decoder, choice, size, rules, config, asked)
     filled = _filled(ids, size.sentences)  # the sentence in each row of the stage; those behind `real` are copies
     # Of what an RNN's encoder hands on, only this has the source's positions.
     names = {"last_hidden_state", "memory"} if isinstance(decoder, LSTMDecoder) else None
@@ -721,7 +875,8 @@ def _run(
         full = done > stage.size.steps
         if done == longest or not left:
             break
-        if full or rounded(left) <= stage.size.sentences // 2:
+        fewer = fewer_sentences(stage.size, left)
+        if full or fewer < stage.size.sentences:
             lefts += [wait() for wait in arriving]
             arriving.clear()
             rows = stage.found.open.nonzero()[:, 0]
@@ -730,9 +885,10 @@ def _run(
             _write(record, stage, ids, first, done)
             ids, real, first = ids[rows], len(rows), done
             steps = min(rounded(longest), 2 * stage.size.steps) if full else stage.size.steps
-            size = stage.size._replace(sentences=rounded(real), steps=steps)
+            size = stage.size._replace(sentences=rounded(real) if full else fewer, steps=steps)
+            size = fitting(decoder.model, size, real, asked)
             filled = _filled(ids, size.sentences)
-            before, stage = stage, stage_of(decoder, choice, size, rules, config)
+            before, stage = stage, stage_of(decoder, choice, size, rules, config, asked)
             before.move_to(stage, _filled(rows, size.sentences), real)
             keep_stage(before)
     _write(record, stage, ids, first, done)
@@ -745,14 +901,30 @@ def _filled(rows: Tensor, count: int) -> Tensor:
     return torch.cat([rows, rows[:1].expand(count - len(rows))])
 
 
-def _source_length(decoder: Any, source: SourceBatch) -> int:
+def _source_length(decoder: Any, source: SourceBatch | SourceTokens) -> int:
     """Returns a length for the sources that other batches have too, where what is padded has a mask.
 
     What a family that nobody knows hands on has a length of its own; of a bridge all of M is read, without a mask.
     """
     length = source.real.shape[1]
+    if isinstance(source, SourceTokens):
+        return min(_doubled(length), max(length, decoder.model.config.max_position_embeddings))
     transformer = isinstance(decoder, TransformerDecoder)
-    return rounded(length, 8) if (decoder.step_class if transformer else "features" in source.outputs) else length
+    return _doubled(length) if (decoder.step_class if transformer else "features" in source.outputs) else length
+
+
+def _doubled(length: int) -> int:
+    """Returns the next of 16, 32, 64 ...: few lengths, as positions of a source cost a step little."""
+    return max(SHORTEST, 1 << (length - 1).bit_length())
+
+
+def can_encode(decoder: Any) -> bool:
+    """Tells whether a stage can encode the sources: by a family's own encoder, which hands on states of a mask's
+    length, and without what Python does at a call."""
+    if not isinstance(decoder, TransformerDecoder) or decoder.step_class in (None, BridgeStep):
+        return False
+    parts = known(decoder.model, again=False)
+    return not (parts.is_replaced or parts.is_hooked(decoder.model))
 
 
 def _write(record: Record, stage: Stage, ids: Tensor, first: int, end: int) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration, BridgeModel
-from hf_mlnmt.modeling.linear import in_own_precision
+from hf_mlnmt.modeling.linear import in_own_precision, project
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.rnn import RNNDecoder, RNNForConditionalGeneration, RNNModel
 from hf_mlnmt.modeling.rnn_layers import RNNDecoderLayers, additive_mask
@@ -42,6 +42,8 @@ class LSTMState(NamedTuple):
 
 class LSTMDecoder:
     """The `Decoder` of the models of rnn.py."""
+
+    widened = True  # the scores, to float32
 
     def __init__(self, model: Any, arguments: dict[str, Any]):
         self.model, self.decoder, self.recurrence = model, model.model.decoder, model.model.decoder.recurrence
@@ -87,7 +89,7 @@ class LSTMDecoder:
             return self.recurrence.outer_gates(embeds)
 
     def advance(self, gates: Tensor, state: LSTMState, scored: bool) -> tuple[Tensor, LSTMState]:
-        """Reads one position: scores (sentences, beams, vocabulary), float32, if they are wanted, and the state."""
+        """Reads one position: scores (sentences, beams, vocabulary), if they are wanted, and the state."""
         with in_own_precision(gates):
             if self.inner is None:
                 self.inner = self.recurrence.inner_products()
@@ -95,4 +97,8 @@ class LSTMDecoder:
             source = state.keys.to(gates.dtype), state.values.to(gates.dtype), state.mask
             attentional, _, rows = self.recurrence.step(gates, rows, self.inner, source)
         state = state._replace(rows=torch.stack(rows, dim=2))
-        return self.model.lm_head(attentional).float() if scored else gates, state
+        if not scored:
+            return gates, state
+        return self.model.lm_head(attentional).float() if self.widened else project(
+            self.model.lm_head, attentional
+        ), state

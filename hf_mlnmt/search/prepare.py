@@ -31,6 +31,7 @@ from hf_mlnmt.kept_weights import changes_of, kept_diagonals, times_forgotten
 from hf_mlnmt.modeling import generation
 from hf_mlnmt.search.choices import Choice
 from hf_mlnmt.search.decoder import HANDLED
+from hf_mlnmt.search.known import known
 from hf_mlnmt.search.native import PACKED, library
 from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Rules
 from hf_mlnmt.search.single import Single, Wanted
@@ -60,9 +61,12 @@ class Prepared:
         """Takes the GenerationConfig among the options, or None, and what `record` got."""
         self.configs = [(config, copy.deepcopy(vars(config))) for config in self._configs(model, given)]
         criteria = StoppingCriteriaList(part for part in handed.criteria if not isinstance(part, Abandon))
-        self.handed = handed._replace(criteria=criteria)
-        rules = Rules(handed.processors, criteria)
-        self.wanted = Wanted.of(handed.choice, rules, handed.config, handed.start, handed.vocabulary)
+        config = copy.copy(handed.config)
+        for name, value in vars(config).items():  # to ask a tensor on a GPU is to wait
+            vars(config)[name] = value.cpu() if isinstance(value, Tensor) else value
+        self.handed = handed._replace(criteria=criteria, config=config)
+        self.rules = Rules(handed.processors, criteria)
+        self.wanted = Wanted.of(handed.choice, self.rules, handed.config, handed.start, handed.vocabulary)
 
     @staticmethod
     def _configs(model: Any, given: Any) -> list[Any]:
@@ -79,10 +83,12 @@ class Prepared:
     def search(self, model: Any, ids: Tensor, mask: Tensor, abandon: Abandon | None) -> Any:
         """Searches from the encoder on; None if that is not for a fast loop. `abandon` is asked before one sentence."""
         start, _, processors, criteria, config, arguments, _ = self.handed
+        rules = self.rules
         if abandon is not None:
             criteria = StoppingCriteriaList([*criteria, abandon])
             abandon.check()
-        text, search = Text(ids, mask, start, self.wanted), generation.faster_search
+            rules = Rules(processors, criteria)
+        text, search = Text(ids, mask, start, self.wanted, rules), generation.faster_search
         return None if search is None else search(model, None, processors, criteria, config, arguments, text)
 
 
@@ -93,6 +99,11 @@ class Text(NamedTuple):
     mask: Tensor
     start: int  # the prompt
     wanted: Wanted | None  # what search.c is to do, if it knows it
+    rules: Rules
+
+    def prompt(self) -> Tensor:
+        """Returns what every sentence begins with, (sentences, 1)."""
+        return self.ids.new_full((len(self.ids), 1), self.start)
 
     def translate_one(self, model: Any) -> Any:
         """Translates one sentence without padding as generate() does; None where it is not for compiled code."""
@@ -115,11 +126,9 @@ class Text(NamedTuple):
         ready.idle.append(single)
         return translation
 
-    def encode(self, model: Any, arguments: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """Encodes them: the prompt, and arguments as generate() hands them to its loops, but each sentence once."""
-        outputs = model.get_encoder()(input_ids=self.ids, attention_mask=self.mask, return_dict=True)
-        prompt = torch.full((len(self.ids), 1), self.start, dtype=torch.long)
-        return prompt, {**arguments, "encoder_outputs": copy.copy(outputs), "attention_mask": self.mask}
+    def encode(self, model: Any) -> Any:
+        """Encodes them: an output that is the caller's own."""
+        return copy.copy(model.get_encoder()(input_ids=self.ids, attention_mask=self.mask, return_dict=True))
 
 
 @torch.no_grad()
@@ -129,7 +138,7 @@ def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) ->
     ids, mask, given = (options.pop(name, None) for name in ("input_ids", "attention_mask", "generation_config"))
     abandon = _abandon_of(options)
     key = _key(options, given)
-    if key is None or not _are_plain(ids, mask) or model.device.type != "cpu":
+    if key is None or not _are_plain(ids, mask, model.device):
         return call(**arguments)
     with _LOCK:
         of_model = _PREPARED.setdefault(model, OrderedDict())
@@ -162,17 +171,28 @@ def _abandon_of(options: dict[str, Any]) -> Abandon | None:
 
 
 def record(
-    decoder: Any, choice: type[Choice], input_ids: Tensor, processors: Any, criteria: Any, config: Any, arguments: dict
+    decoder: Any,
+    choice: type[Choice],
+    input_ids: Tensor,
+    processors: Any,
+    criteria: Any,
+    config: Any,
+    arguments: dict,
+    fixed: bool,
 ) -> None:
-    """Notes for the call under way what a search was handed: as `Handed`, or as None if it serves no other call."""
+    """Notes for the call under way what a search was handed: as `Handed`, or as None if it serves no other call.
+
+    fixed: it goes by steps of one shape.
+    """
     recorded = getattr(_OF_THREAD, "recorded", None)
     if recorded is None:
         return
     same = input_ids.shape[1] == 1 and bool((input_ids == input_ids[0, 0]).all())
     others = {name: value for name, value in arguments.items() if name not in ("encoder_outputs", "attention_mask")}
     plain = others.keys() <= HANDLED and all(type(processor) in ROW_BY_ROW for processor in processors)
-    if same and plain and getattr(decoder, "written_out", None) is not None and not decoder.normalized:
-        start, vocabulary = int(input_ids[0, 0]), decoder.model.lm_head.out_features
+    if same and plain and (fixed or getattr(decoder, "written_out", None) is not None) and not decoder.normalized:
+        head, start = decoder.model.lm_head, int(input_ids[0, 0])
+        vocabulary = getattr(head, "out_features", decoder.model.config.target_vocab_size)
         recorded.append(Handed(start, choice, processors, criteria, config, others, vocabulary))
     else:
         recorded.append(None)
@@ -186,6 +206,8 @@ def what_is_around(model: Any) -> str | None:
     # Accelerate's forward computes what the class's does, in a precision or on a device of its own.
     if "forward" in vars(model) and not any(hasattr(model, name) for name in ("_original_forward", "_old_forward")):
         return "a forward that was put in the place of its own"
+    if not known(model).is_hooked(model) and not _has_any_global_hook():
+        return None
     encoder = set(model.get_encoder().modules())  # which generate() calls itself
     others = [module for module in model.modules() if module not in encoder]
     if any(part._forward_hooks or part._forward_pre_hooks for part in others) or _has_any_global_hook():
@@ -253,10 +275,10 @@ def _single_of(model: Any) -> Single | None:
     return Single.of(model, write_out(find_step(model), model, PACKED))
 
 
-def _are_plain(ids: Any, mask: Any) -> bool:
-    """Tells whether these are token ids of sentences and their mask."""
+def _are_plain(ids: Any, mask: Any, device: torch.device) -> bool:
+    """Tells whether these are token ids of sentences and their mask, where the model is."""
     tensors = isinstance(ids, Tensor) and isinstance(mask, Tensor) and ids.dim() == 2 and ids.shape == mask.shape
-    return tensors and ids.dtype == torch.long and ids.numel() > 0 and ids.device.type == mask.device.type == "cpu"
+    return tensors and ids.dtype == torch.long and ids.numel() > 0 and ids.device == mask.device == device
 
 
 def _key(options: dict[str, Any], given: Any) -> Any:

@@ -19,6 +19,7 @@ from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BEAM_LAYERS, BeamCache, whole_blocks
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch, gather_beams, read_source
+from hf_mlnmt.search.known import known
 from hf_mlnmt.search.steps import AdditiveMask, StepContext, attend, find_step, write_out
 
 PRUNE_FROM = 64  # slots
@@ -99,13 +100,14 @@ class TransformerDecoder:
     """The `Decoder` of `TransformerForConditionalGeneration` and all that is derived from it."""
 
     positions = "decoder_position_ids"  # forward's name for them
+    widened = True  # the scores, to float32
 
     def __init__(self, model: Any, arguments: dict[str, Any]):
         """Takes what generate() gives its loops by keyword; what they do not handle is for the forward."""
         self.model, self.kinds = model, kinds_of_layers(model, arguments)
         self.arguments = {name: value for name, value in arguments.items() if name not in HANDLED}
         self.normalized = getattr(model, "logits_are_scores", False)
-        self.step_class, self.written_out = find_step(model), None
+        self.step_class, self.written_out = known(model).fact("step", partial(find_step, model)), None
         if model.device.type == "cpu":
             self.written_out = None if self.arguments else write_out(self.step_class, model)
             self.arguments["attention_function"] = attend
@@ -158,9 +160,10 @@ class TransformerDecoder:
         return self.written_out(tokens, state.length - 1, context).float()
 
     def call_modules(self, tokens: Tensor, state: TransformerState, **inputs: Any) -> Tensor:
-        """Computes the logits (sentences, 1 or width, vocabulary), float32, of tokens (sentences, prompt or width)."""
+        """Computes the logits (sentences, 1 or width, vocabulary) of tokens (sentences, prompt or width)."""
         inputs |= {"cache": state.cache, "use_cache": True, "return_dict": True, **self.arguments}
-        return self.forward(**self.inputs_of(tokens, state), **inputs).logits.float()
+        logits = self.forward(**self.inputs_of(tokens, state), **inputs).logits
+        return logits.float() if self.widened else logits
 
     def inputs_of(self, tokens: Tensor, state: TransformerState) -> dict[str, Any]:
         """Returns what the model reads, under forward's names."""

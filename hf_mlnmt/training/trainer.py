@@ -32,6 +32,7 @@ from hf_mlnmt.recipe.schema import Batches
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.callbacks import SaveEndsOfCycles
 from hf_mlnmt.training.captured import CapturedSteps, is_cuda
+from hf_mlnmt.training.half_weights import HalfWeights
 from hf_mlnmt.training.objectives import Batch, Losses
 from hf_mlnmt.training.processes import of_all
 from hf_mlnmt.training.schedules import Schedule
@@ -64,6 +65,7 @@ class TaskLosses(nn.Module):
         super().__init__()
         self.model = model
         self.objectives = {task.name: task.objective for task in tasks}
+        self.weights = HalfWeights(model)
         self._all = list(super().parameters())
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
@@ -72,7 +74,8 @@ class TaskLosses(nn.Module):
 
     def forward(self, task: str, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """Returns the loss of a task's batch and its named parts, see `Objective.loss`."""
-        return self.objectives[task].loss(self.model, batch, num_items_in_batch)
+        with self.weights.cast():
+            return self.objectives[task].loss(self.model, batch, num_items_in_batch)
 
 
 class NamedLosses:

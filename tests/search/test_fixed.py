@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,13 @@ def assert_fixed(model, monkeypatch, stages, inputs=None, **options):
     return output
 
 
+def small_sizes(monkeypatch, steps):
+    """A search of few sentences goes through several sizes."""
+    monkeypatch.setattr(fixed, "first_steps", lambda source: steps)
+    for name, value in {"SHORTEST": 1, "FEW_ROWS": 0, "SMALLER": 2}.items():
+        monkeypatch.setattr(fixed, name, value)
+
+
 OPTIONS = {
     "greedy": {},
     "greedy, least": {"min_new_tokens": 7, "max_new_tokens": 9},
@@ -95,7 +103,7 @@ def test_sizes_shrink_and_grow(monkeypatch, ahead):
     """Half of the sentences ended: a smaller size; the slots used up: a larger one. Nothing is lost on the way."""
     sizes = []
     stage_of = fixed.stage_of
-    monkeypatch.setattr(fixed, "FEWEST_STEPS", 3)
+    small_sizes(monkeypatch, steps=3)
     monkeypatch.setattr(fixed, "stage_of", lambda *given: (sizes.append(given[2]), stage_of(*given))[1])
     inputs = sources(tuple(range(1, 12)))
     draws = {"do_sample": True, "num_return_sequences": 2}
@@ -110,7 +118,7 @@ def test_sizes_shrink_and_grow(monkeypatch, ahead):
 
 @MEMBERS
 def test_every_system_in_changing_sizes(one, monkeypatch, ahead):
-    monkeypatch.setattr(fixed, "FEWEST_STEPS", 2)
+    small_sizes(monkeypatch, steps=2)
     monkeypatch.setattr(fixed, "LATE", 0)
     options = {"max_new_tokens": 14, "eos_token_id": [1, *range(4, 20, 3)]}
     for beams in (1, 3):
@@ -129,22 +137,89 @@ def test_a_stage_is_kept_and_serves_other_batches(monkeypatch, ahead):
     assert ahead.index(ahead[5]) == 5
 
 
-def test_few_are_kept(monkeypatch, ahead):
+def test_as_many_are_kept_as_the_memory_has_room_for(monkeypatch, ahead):
+    """The oldest go; what alone takes more than its share is not kept."""
     model = toy()
-    for length in range(1, 2 * fixed.KEPT):
+    for length in range(1, 10):
         decode(model, **sources((1,) * length), max_new_tokens=2)
-    assert len(fixed._STAGES[model]) == fixed.KEPT
+    kept = fixed._STAGES[model]
+    assert [key[0].sentences for key in kept] == [1, 2, 3, 4, 6, 8, 12]
+    first = next(iter(kept.values()))
+    assert first.nbytes == sum(x.nbytes for x in [*first.state.tensors(), first.sums, first.noise])
+    taken = sum(stage.nbytes for stage in kept.values())
+    monkeypatch.setattr(fixed, "free_bytes", lambda device: taken / fixed.KEPT_SHARE - taken - 1)
+    decode(model, **sources((1,) * 9), max_new_tokens=2)  # one that is there
+    assert len(kept) == 7
+    decode(model, **sources((1,) * 13), max_new_tokens=2)
+    assert [key[0].sentences for key in kept][-1] == 16
+    assert 1 not in [key[0].sentences for key in kept]
+    monkeypatch.setattr(fixed, "free_bytes", lambda device: 0)
+    decode(model, **sources((1,) * 17), max_new_tokens=2)
+    assert not kept
 
 
-def test_what_is_large_is_not_kept(monkeypatch, ahead):
-    model = toy()
-    decode(model, **sources((3, 2)), max_new_tokens=2)
-    (stage,) = fixed._STAGES[model].values()
-    heads = [*stage.state.tensors(), stage.sums, stage.noise]
-    assert stage.bytes() == sum(tensor.nbytes for tensor in heads)
-    monkeypatch.setattr(fixed, "KEPT_BYTES", stage.bytes() - 1)
-    decode(model, **sources((3, 2)), max_new_tokens=2)
-    assert not fixed._STAGES[model]
+class Recorded:
+    """In the place of a CUDA graph: calls what was recorded, which no profile of Python sees."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def replay(self):
+        profile = sys.getprofile()
+        sys.setprofile(None)
+        self.function()
+        sys.setprofile(profile)
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    """Steps and beginnings are recorded as on a card; what was recorded, and the size."""
+    seen = []
+
+    def capture(stage, function):
+        seen.append((function.__name__, stage.size))
+        return Recorded(function)
+
+    monkeypatch.setattr(fixed, "has_graphs", lambda tensor: True)
+    monkeypatch.setattr(fixed.Stage, "capture", capture)
+    return seen
+
+
+@pytest.mark.parametrize("beams", [1, 5])
+def test_a_call_asks_little_of_a_model(beams, monkeypatch, ahead, captures):
+    """Options, model and sizes are known: two thirds of a hundred calls are those of Python's own for each part."""
+    monkeypatch.setattr("hf_mlnmt.search.transformer.write_out", lambda *given: None)  # as on a card
+    model, calls = toy(encoder_layers=6, decoder_layers=6), 0
+    options = {**sources((25,)), "num_beams": beams, "min_new_tokens": 25, "max_new_tokens": 25, "do_sample": False}
+    expected = [model.generate(**options).tolist() for _ in range(3)]
+    assert [name for name, _ in captures] == ["step", "open"]
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        found = model.generate(**options)
+    finally:
+        sys.setprofile(None)
+    assert calls <= 3400  # a tenth of what it was
+    assert [*expected, found.tolist()] == 4 * [expected[0]]
+    assert len(captures) == 2
+
+
+@MEMBERS
+def test_a_beginning_is_recorded_with_the_encoder(one, monkeypatch, ahead, captures):
+    """And finds the same when it is repeated, with other sources, and with fewer of them in the same size."""
+    model, options = one.model(), {"num_beams": 2, "max_new_tokens": 8, "do_sample": False}
+    for lengths in ((6, 1, 4), (6, 1, 4), (6, 1, 4), (3, 5), (2, 7, 7)):
+        inputs = sources(lengths, 22, seed=len(lengths))
+        with monkeypatch.context() as patch:
+            found = model.generate(**inputs, **options)
+            patch.setattr(search, "runs_ahead", lambda tensor: False)
+            assert found.tolist() == model.generate(**inputs, **options).tolist()
+    recurrent = "rnn" in one.system or "bridge" in one.system
+    assert [name for name, _ in captures].count("open") == (0 if recurrent else 1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,82 @@
+"""Weights of a step in half precision on an accelerator, cast once for all of it, by one call.
+
+Autocast casts a weight wherever it is used, and its gradient back: some 300 kernels a step. Here all weights are cast
+before the model runs and stand in their parameters' places until it has; their gradients are widened by one call. What
+is trained, clipped and saved is in float32, as ever. States are in half precision from the embeddings on; autocast
+stays on for what must not be (a softmax, a norm that no kernel of modeling/fused.py computes).
+
+Left to autocast are layer norms, whose kernels read float32, and layers with LSTMs, which compute in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from hf_mlnmt.modeling.linear import product_dtype, runs_ahead
+
+AS_THEY_ARE = (nn.LayerNorm, nn.RNNBase, nn.RNNCellBase)
+
+
+def _left(model: nn.Module) -> set[nn.Module]:
+    """Returns the modules whose weights stay as they are."""
+    left = {module for module in model.modules() if isinstance(module, AS_THEY_ARE)}
+    recurrent = {module for module in left if not isinstance(module, nn.LayerNorm)}
+    layers = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
+    return left.union(*[layer.modules() for layer in layers if not recurrent.isdisjoint(layer.modules())])
+
+
+class _Cast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)  # a weight that no loss used has no gradient, and no update
+        copies = [torch.empty_like(weight, dtype=dtype) for weight in weights]
+        torch._foreach_copy_(copies, weights)
+        ctx.mark_non_differentiable(*[copy for copy, weight in zip(copies, weights) if not weight.requires_grad])
+        return tuple(copies)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *gradients: Tensor | None):
+        found = [gradient for gradient in gradients if gradient is not None]
+        wide = [torch.empty_like(gradient, dtype=torch.float32) for gradient in found]
+        if found:
+            torch._foreach_copy_(wide, found)
+        rest = iter(wide)
+        return None, *[None if gradient is None else next(rest) for gradient in gradients]
+
+
+class HalfWeights:
+    """The places of a model's float32 weights that are cast."""
+
+    def __init__(self, model: nn.Module) -> None:
+        left = _left(model)
+        modules = [module for module in model.modules() if module not in left]
+        self.places: list[tuple[dict[str, Any], str]] = [
+            (m._parameters, name) for m in modules for name in m._parameters
+        ]
+
+    @contextmanager
+    def cast(self) -> Iterator[None]:
+        """Runs a block with the weights in autocast's type: where gradients flow under it, and not on a CPU."""
+        given = [(held, name, held[name]) for held, name in self.places if held[name] is not None]
+        weights = {id(weight): weight for _, _, weight in given if weight.dtype == torch.float32}
+        first = next(iter(weights.values()), None)
+        dtype = torch.float32 if first is None else product_dtype(first)
+        if first is None or not runs_ahead(first) or dtype == torch.float32 or not torch.is_grad_enabled():
+            yield
+            return
+        copies = dict(zip(weights, _Cast.apply(dtype, *weights.values())))
+        try:
+            for held, name, weight in given:
+                held[name] = copies.get(id(weight), weight)
+            yield
+        finally:
+            for held, name, weight in given:
+                held[name] = weight

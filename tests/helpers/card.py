@@ -1,0 +1,123 @@
+"""The way of a training step on a GPU, on a CPU: the kernels of training_triton.py as PyTorch's operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from hf_mlnmt.modeling import attention, fused, loss
+
+from .ahead import run_ahead
+
+
+def keeps(seed: torch.Tensor, shape: Any, rate: float) -> torch.Tensor:
+    """Which elements the kernels' dropout keeps: the hash of training_triton.py in integers of 64 bits."""
+    low, high = (int(seed) >> part & 0xFFFFFFFF for part in (0, 32))
+    bits = (torch.arange(torch.Size(shape).numel()) * 0x9E3779B1 + low) & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 15) ^ high) * 0x735A2D97) & 0xFFFFFFFF
+    bits = bits ^ (bits >> 15)
+    return ((bits >> 8).float() / 16777216 >= rate).view(shape)
+
+
+def dropped(values: torch.Tensor, seed: torch.Tensor | None, rate: float) -> torch.Tensor:
+    return values if seed is None else values * keeps(seed, values.shape, rate) / (1 - rate)
+
+
+def exact(*tensors: Any) -> list[Any]:
+    """Copies in float32, or float64, that ask for a gradient."""
+    wide = torch.promote_types(tensors[0].dtype, torch.float32)
+    return [None if x is None else x.detach().to(wide).requires_grad_() for x in tensors]
+
+
+def gradients(output: torch.Tensor, gradient: torch.Tensor, inputs: list[Any]) -> list[Any]:
+    there = [x for x in inputs if x is not None]
+    found = iter(torch.autograd.grad(output, there, gradient.to(output.dtype)))
+    return [None if x is None else next(found) for x in inputs]
+
+
+def _residual(states, computed, seed, weight, bias, rate, eps):
+    total = states if computed is None else states + dropped(computed, seed, rate)
+    return total if weight is None else nn.functional.layer_norm(total, total.shape[-1:], weight, bias, eps)
+
+
+def residual_forward(states, computed, seed, weight, bias, rate, eps):
+    output = _residual(*exact(states, computed), seed, *exact(states, weight, bias)[1:], rate, eps)
+    wide = exact(states)[0]
+    return output.detach().to(states.dtype), *(None if weight is None else x for x in (wide, wide.new_tensor(eps)))
+
+
+def residual_backward(gradient, states, computed, seed, weight, means, scales, rate):
+    with torch.enable_grad():
+        inputs = [*exact(states, computed), *exact(states, weight, None if weight is None else weight)[1:]]
+        eps = 0.0 if scales is None else float(scales)
+        output = _residual(*inputs[:2], seed, *inputs[2:], rate, eps)
+        by_states, by_computed, by_weight, by_bias = gradients(output, gradient, inputs)
+    return by_states.to(states.dtype), None if computed is None else by_computed.to(computed.dtype), by_weight, by_bias
+
+
+def _attention(query, key, value, mask, seed, scale, rate, causal):
+    scores = query @ key.transpose(2, 3) * scale
+    seen = torch.ones(scores.shape[2:], dtype=torch.bool)
+    seen = (seen.tril() if causal else seen).expand(scores.shape)
+    if mask is not None:
+        scores, seen = (scores, seen & mask) if mask.dtype == torch.bool else (scores + mask, seen)
+    weights = torch.softmax(scores.masked_fill(~seen, -1e30), -1) * seen
+    return (dropped(weights, seed, rate) @ value).transpose(1, 2)
+
+
+def attention_forward(query, key, value, mask, seed, *settings):
+    output = _attention(*exact(query, key, value), mask, seed, *settings)
+    return output.detach().to(query.dtype).contiguous()
+
+
+def attention_backward(gradient, query, key, value, mask, seed, scale, rate, causal, *by_views):
+    with torch.enable_grad():
+        inputs = exact(query, key, value)
+        found = gradients(_attention(*inputs, mask, seed, scale, rate, causal), gradient, inputs)
+    for place, by_view in zip(by_views, found):
+        place.copy_(by_view)
+
+
+def activation_backward(gradient, hidden):
+    output = gradient * (hidden > 0)
+    return output, output.float().sum(0)
+
+
+def loss_in_place(logits, bias, labels, losses, smoothing, differentiated):
+    (z,) = exact(logits)
+    with torch.enable_grad():
+        full = z if bias is None else z + bias
+        log_p = torch.log_softmax(full, -1)
+        each = -(1 - smoothing) * log_p.gather(1, labels.clamp(min=0)[:, None])[:, 0] - smoothing * log_p.mean(-1)
+        each = torch.where(labels < 0, 0.0, each)
+        losses.copy_(each.detach())
+        if differentiated:
+            logits.copy_(torch.autograd.grad(each.sum(), z)[0])
+
+
+def draw(device):
+    return torch.empty(1, dtype=torch.int64).random_()
+
+
+TWINS = {
+    function.__name__: function
+    for function in (
+        draw, residual_forward, residual_backward, attention_forward, attention_backward, activation_backward,
+        loss_in_place,
+    )
+}  # fmt: skip
+
+
+def on_card(monkeypatch: Any, kernels: Any = TWINS) -> None:
+    """Training steps go the way of a GPU."""
+    run_ahead(monkeypatch)
+
+    def known(tensor):
+        return kernels if tensor.dtype != torch.float64 and torch.is_grad_enabled() else None
+
+    for module in (fused, loss):
+        monkeypatch.setattr(module, "kernels_for", known)
+    monkeypatch.setattr(attention, "trains_mixed_on_cpu", lambda states: False)
