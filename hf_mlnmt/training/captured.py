@@ -178,7 +178,7 @@ def _record(body: Callable[[], None], pool: Any) -> Any:
         # torch leaves generator and allocator as in the middle of a capture that broke off: later draws would raise,
         # and memory would not be given back.
         generator.graphsafe_set_state(spare)
-        with suppress(AttributeError, RuntimeError):
+        with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(device, pool)
         raise RuntimeError(first_line(error.__context__ or error)) from error
     return graph

@@ -342,7 +342,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.guard = FiniteGuard(self)
         self.losses = NamedLosses(self.tasks)
         self._latest: Losses  # of the last batch
-        self._captured: CapturedSteps | None = None
+        self._step: Callable[..., Losses] | None = None  # forward and backward, of a training that runs
         self._ahead: Ahead | None = None
         self._parameters = sum(parameter.numel() for parameter in self.model.parameters())
 
@@ -394,11 +394,12 @@ class TranslationTrainer(Seq2SeqTrainer):
     def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> Tensor:
         """Runs forward and backward, as a CUDA graph where steps are captured; notes the loss, and watches it."""
         task: Any = inputs[TASK]
-        if self._captured is None and self.captures():
-            parameters, several = self.model.parameters(), self.args.gradient_accumulation_steps > 1
-            self._captured = CapturedSteps(partial(self._run, model), parameters, several)
-        run = self._captured or partial(self._run, model)
-        loss, parts = run(inputs, num_items_in_batch[task])
+        if self._step is None:
+            self._step = partial(self._run, model)
+            if self.captures():
+                several = self.args.gradient_accumulation_steps > 1
+                self._step = CapturedSteps(self._step, self.model.parameters(), several)
+        loss, parts = self._step(inputs, num_items_in_batch[task])
         self.losses.add(task, self.state.global_step, loss, parts)
         loss = self._of_all(loss)
         self.guard.watch(self.state.global_step, loss)
@@ -409,14 +410,15 @@ class TranslationTrainer(Seq2SeqTrainer):
         return self._latest
 
     def captures(self) -> bool:
-        """Returns whether steps are captured: batches of few shapes on one card, in float32 or bfloat16, that call what
-        they are told to each time."""
-        args, config = self.args, self.model.config
-        checkpointing = ("gradient_checkpointing", "activation_checkpointing")  # renamed in Transformers 5.20
-        dropped = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")
-        else_ = args.world_size > 1 or args.fp16 or self.compiled or args.torch_compile or args.torch_empty_cache_steps
-        others = [getattr(args, name, False) for name in checkpointing] + [getattr(config, name, 0) for name in dropped]
-        return bool(self.batches.shapes) and is_cuda(args.device) and not else_ and not any(others)
+        """Returns whether steps are captured: batches of few shapes, on one card, in float32 or bfloat16. Compiled
+        layers are not: one that sees another kind of argument is compiled anew, which breaks a capture off."""
+        args, model = self.args, self.model
+        others = args.world_size > 1 or args.fp16 or self.compiled or args.torch_compile or args.torch_empty_cache_steps
+        if not self.batches.shapes or others or not is_cuda(args.device):
+            return False
+        dropped = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")  # by draws on the CPU
+        checkpointing = getattr(model, "is_gradient_checkpointing", False)
+        return not checkpointing and not any(getattr(model.config, name, 0) for name in dropped)
 
     def _prepare_input(self, data: Any) -> Any:
         """Moves a tensor to the device without waiting for what the device does."""
@@ -474,7 +476,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             with self.meter, self.compiling():
                 return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
-            self._captured = None
+            self._step = None
             self._read_ahead(None)
 
     def compiling(self) -> contextlib.AbstractContextManager[None]:

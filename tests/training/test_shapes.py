@@ -278,7 +278,7 @@ def test_captured_steps_are_the_steps(several, settings, graphs, tmp_path, monke
     trainer, losses, weights = weights_and_losses(tmp_path / "graphs", tasks=tasks(), **settings)
     seen = Counter((task, shape) for task, shape in shapes_of(trainer, 30))
     assert len(graphs) == sum(times > 1 for times in seen.values()) > 2
-    assert trainer._captured is None, "its memory is given back"
+    assert trainer._step is None, "its memory is given back"
     monkeypatch.setattr(trainer_module, "is_cuda", lambda device: False)
     _, expected, others = weights_and_losses(tmp_path / "calls", tasks=tasks(), **settings)
     assert losses == expected
