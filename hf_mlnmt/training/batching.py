@@ -259,7 +259,9 @@ class TokenBatchSampler(Sampler[list[int]]):
             needed = sum(cells([self.shape(batch) for batch in self._batches(0, 0)]))
             if needed >= least:
                 break
-            least, best, shapes = needed, (self.count, self.boxes), shapes // 2
+            least, best = needed, (self.count, self.boxes)
+            full = self.windows > 1 and self.count > 8 * shapes  # batches of every shape come often enough
+            shapes = 0 if full else shapes // 2
         self.count, self.boxes = best
 
     def _count(self) -> int:

@@ -180,6 +180,7 @@ def _record(body: Callable[[], None], pool: Any) -> Any:
         generator.graphsafe_set_state(spare)
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(device, pool)
+            torch._C._cuda_releasePool(device, pool)
         raise RuntimeError(first_line(error.__context__ or error)) from error
     return graph
 
