@@ -170,6 +170,7 @@ def test_a_large_epoch_is_made_window_by_window(more, monkeypatch):
     processes = [TokenBatchSampler(source, target, 300, world_size=2, rank=rank, **more) for rank in range(2)]
     for rank, process in enumerate(processes):
         assert list(process) == [batch.tolist() for batch in epochs[0][rank::2]]
+        assert process.at(len(process) - 2) == [batch.tolist() for batch in epochs[0][-4:-2]]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 1000, 1025])
