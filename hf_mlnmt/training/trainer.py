@@ -342,7 +342,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.guard = FiniteGuard(self)
         self.losses = NamedLosses(self.tasks)
         self._latest: Losses  # of the last batch
-        self._step: Callable[..., Losses] | None = None  # forward and backward, of a training that runs
+        self._captured: CapturedSteps | None = None
+        self._objectives = {task.name: task.objective for task in self.tasks}
         self._ahead: Ahead | None = None
         self._parameters = sum(parameter.numel() for parameter in self.model.parameters())
 
@@ -394,12 +395,13 @@ class TranslationTrainer(Seq2SeqTrainer):
     def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> Tensor:
         """Runs forward and backward, as a CUDA graph where steps are captured; notes the loss, and watches it."""
         task: Any = inputs[TASK]
-        if self._step is None:
-            self._step = partial(self._run, model)
-            if self.captures():
-                several = self.args.gradient_accumulation_steps > 1
-                self._step = CapturedSteps(self._step, self.model.parameters(), several)
-        loss, parts = self._step(inputs, num_items_in_batch[task])
+        run: Callable[..., Losses] = partial(self._run, model)
+        if self._captured is None and self.captures():
+            several = self.args.gradient_accumulation_steps > 1
+            self._captured = CapturedSteps(run, self.model.parameters(), several)
+        if self._captured is not None and self._objectives[task].as_graph:
+            run = self._captured
+        loss, parts = run(inputs, num_items_in_batch[task])
         self.losses.add(task, self.state.global_step, loss, parts)
         loss = self._of_all(loss)
         self.guard.watch(self.state.global_step, loss)
@@ -426,10 +428,9 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _get_num_items_in_batch(self, batch_samples: list, device: Any) -> Any:
         """Counts task -> its items in the step's batches, of all processes or of this one alone, for the meter too."""
-        objectives = {task.name: task.objective for task in self.tasks}
         counts: dict[str, Tensor] = {}
         for name, batch in map(_split, batch_samples):
-            items = objectives[name].items(batch)
+            items = self._objectives[name].items(batch)
             counts[name] = counts[name] + items if name in counts else items
         own, counts = counts, {name: items.to(device, non_blocking=True) for name, items in counts.items()}
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
@@ -476,7 +477,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             with self.meter, self.compiling():
                 return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
-            self._step = None
+            self._captured = None
             self._read_ahead(None)
 
     def compiling(self) -> contextlib.AbstractContextManager[None]:
