@@ -187,7 +187,8 @@ class TokenBatchSampler(Sampler[list[int]]):
             raise UserError("a batch must have room for at least 1 token and 1 sentence.")
         if shapes is not None and shapes < 1:
             raise UserError(f"shapes={shapes}: batches have at least 1 shape; None leaves them as they come.")
-        source, target = np.asarray(source_lengths), np.asarray(target_lengths)
+        given = np.asarray(source_lengths), np.asarray(target_lengths)
+        source, target = (each if each.dtype == np.int32 else each.astype(np.int64) for each in given)
         if len(source) != len(target):
             raise UserError(f"{len(source)} source lengths but {len(target)} target lengths: the data set is broken.")
         self.source, self.target, self.side = source, target, side
@@ -255,6 +256,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         best, seen = (0, self.boxes), self._chosen(0, 0)
         while shapes:
             self.boxes = Boxes.fit(self.source, self.target, seen, shapes, self.tokens, self.side, self.max_sentences)
+            self._packed = None, None
             self.count = self._count()
             needed = sum(cells([self.shape(batch) for batch in self._batches(0, 0)]))
             if needed >= least:
@@ -263,6 +265,7 @@ class TokenBatchSampler(Sampler[list[int]]):
             full = self.windows > 1 and self.count > 8 * shapes  # batches of every shape come often enough
             shapes = 0 if full else shapes // 2
         self.count, self.boxes = best
+        self._packed = None, None
 
     def _count(self) -> int:
         """Counts the batches of every window, over all processes."""
@@ -322,7 +325,7 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     def _pack(self, epoch: int, window: int, noise: float, tokens: int) -> tuple[np.ndarray, list[int]]:
         """Returns the indices of a window in order, and where batches of `tokens` begin and end in them."""
-        key = epoch, window, noise, tokens, id(self.boxes)
+        key = epoch, window, noise, tokens
         if self._packed[0] != key:  # what was counted is what comes first
             self._packed = key, self._pack_anew(epoch, window, noise, tokens)
         return self._packed[1]
