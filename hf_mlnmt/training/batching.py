@@ -210,7 +210,12 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """Returns the batches of this process in one epoch, in every epoch as many."""
-        return self.count * self.windows // self.world_size
+        return self.total // self.world_size
+
+    @property
+    def total(self) -> int:
+        """Returns the batches of an epoch, of all processes."""
+        return self.count * self.windows
 
     def __iter__(self) -> Iterator[list[int]]:
         for window in range(self.windows):
@@ -233,12 +238,18 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     def at(self, place: int) -> list[list[int]]:
         """Returns the batches, as sentence indices, that the processes see at once, `place` batches after the start."""
-        epoch, place = divmod(place, len(self))
-        window, place = divmod(place, self.count // self.world_size)
-        if self._latest[:2] != (epoch, window):
-            self._latest = epoch, window, self._batches(epoch, window)
-        first = place * self.world_size
-        return [batch.tolist() for batch in self._latest[2][first : first + self.world_size]]
+        return self.following(place * self.world_size)
+
+    def following(self, first: int) -> list[list[int]]:
+        """Returns one batch for each process, of those of all epochs in order, from `first` on."""
+        found = []
+        for number in range(first, first + self.world_size):
+            epoch, within = divmod(number, self.total)
+            window, within = divmod(within, self.count)
+            if self._latest[:2] != (epoch, window):
+                self._latest = epoch, window, self._batches(epoch, window)
+            found.append(self._latest[2][within].tolist())
+        return found
 
     def members(self, step: int) -> list[list[int]]:
         """Returns the batches, as sentence indices, of optimizer step `step` (from 0), over all processes."""

@@ -66,11 +66,11 @@ class TaskLosses(nn.Module):
         self.model = model
         self.objectives = {task.name: task.objective for task in tasks}
         self.weights = HalfWeights(model)
-        self._all = list(super().parameters())
+        self.listed: list[nn.Parameter] = []  # when steps begin: wrappers may put others in their places
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """Yields all parameters, as they were listed at first: Trainer asks for them twice a step."""
-        return iter(self._all if recurse else ())
+        """Yields the parameters; all as they are listed, since Trainer asks for them twice a step."""
+        return iter(self.listed) if recurse and self.listed else super().parameters(recurse)
 
     def forward(self, task: str, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """Returns the loss of a task's batch and its named parts, see `Objective.loss`."""
@@ -396,6 +396,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Runs forward and backward, as a CUDA graph where steps are captured; notes the loss, and watches it."""
         task: Any = inputs[TASK]
         run: Callable[..., Losses] = partial(self._run, model)
+        if isinstance(model, TaskLosses) and not model.listed:
+            model.listed = list(model.parameters())
         if self._captured is None and self.captures():
             several = self.args.gradient_accumulation_steps > 1
             self._captured = CapturedSteps(run, self.model.parameters(), several)
