@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+import threading
 from collections import Counter
 from contextlib import nullcontext
 from typing import ClassVar
@@ -329,3 +330,19 @@ def test_what_cannot_be_captured_goes_call_by_call(error, replayed, message, gra
     assert losses == expected
     for name, weight in others.items():
         assert torch.equal(weight, weights[name]), name
+
+
+def test_a_training_that_is_stopped_makes_no_batches_any_more(graphs, tmp_path):
+    def stop(step, loss):
+        if step == 4:
+            raise KeyboardInterrupt
+
+    trainer = TranslationTrainer(
+        tiny_model(), arguments(tmp_path), Task(Pairs(), Translation(0, 0.1)), Batches(60, shapes=6)
+    )
+    trainer.guard.watch = stop
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert trainer.state.global_step == 4
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
+    assert trainer._captured is None
