@@ -73,7 +73,8 @@ class CapturedSteps:
         if not self.gradients:
             self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         before = [parameter.grad for parameter in self.parameters]
-        step, why = CapturedStep(self, inputs, items), None
+        step = CapturedStep(self, inputs, items)
+        why: str | None = None
         try:
             step.graph = record(step.body, self._pool)
         except torch.OutOfMemoryError:

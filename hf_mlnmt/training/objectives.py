@@ -360,9 +360,11 @@ class TextObjective(Objective):
     def shifted(self, examples: Sequence[Example]) -> Batch:
         """Makes input_ids, the start token and all tokens but the last, and labels, all: (sentences, longest)."""
         labels = column(examples, "input_ids")
+        inputs: Sequence[np.ndarray]
         if isinstance(labels, Rows):
-            inputs: Sequence[np.ndarray] = Rows(np.roll(labels.values, 1), labels.lengths)
-            inputs.values[labels.starts] = self.start_token_id  # type: ignore[attr-defined]
+            values = np.roll(labels.values, 1)
+            values[labels.starts] = self.start_token_id
+            inputs = Rows(values, labels.lengths)
         else:
             inputs = [np.concatenate([[self.start_token_id], ids[:-1]]) for ids in labels]
         return batch_of(inputs, labels, self.pad_token_id)
