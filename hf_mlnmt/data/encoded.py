@@ -94,6 +94,7 @@ class Encoded:
     """
 
     _ids: dict[str, np.ndarray]
+    _offsets: dict[str, np.ndarray]
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -103,7 +104,6 @@ class Encoded:
             self._check_files()
             self.sides = SIDES if "text.bin" not in self.meta["checksums"] else ("text",)
             self.unit = "pairs" if len(self.sides) > 1 else "sentences"  # what one item is, in the plural
-            self._offsets = {side: np.load(self.folder / f"{side}_offsets.npy") for side in self.sides}
             self._open()
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{folder}: no intact encoded text ({error}). Delete this folder and run again.") from error
@@ -119,8 +119,9 @@ class Encoded:
                 raise ValueError(f"{name} is damaged: its checksum is not that of what was written")
 
     def _open(self) -> None:
-        self._ids = {}
-        for side, offsets in self._offsets.items():
+        self._offsets, self._ids = {}, {}
+        for side in self.sides:
+            self._offsets[side] = offsets = np.asarray(np.load(self.folder / f"{side}_offsets.npy", mmap_mode="r"))
             path, size = self.folder / f"{side}.bin", int(offsets[-1])
             self._ids[side] = np.asarray(np.memmap(path, np.int32, "r")) if size else np.zeros(0, np.int32)
 
@@ -148,7 +149,7 @@ class Encoded:
 
     # A memory map would be pickled with all its content: the other process maps the file itself.
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_ids"}
+        return {key: value for key, value in self.__dict__.items() if key not in ("_ids", "_offsets")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

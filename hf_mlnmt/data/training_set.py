@@ -144,8 +144,9 @@ class Corpora(TrainingSet):
         self.sizes = [len(part) for part in parts]
         self.counts = epoch_counts(self.sizes, weights, temperature)
         self.starts = np.cumsum([0, *self.sizes])
-        self.source_lengths = np.concatenate([part.source_lengths for part in parts])
-        self.target_lengths = np.concatenate([part.target_lengths for part in parts])
+        several = len(self.parts) > 1  # of one part they are not copied
+        sides = [[getattr(part, name) for part in self.parts] for name in ("source_lengths", "target_lengths")]
+        self.source_lengths, self.target_lengths = [np.concatenate(side) if several else side[0] for side in sides]
 
     def __len__(self) -> int:
         return int(self.starts[-1])

@@ -337,8 +337,8 @@ class Batches:
     max_sentences: int | None = key(None, "A batch has at most so many sentences.", MILLION)
     shapes: int | None = key(
         None,
-        "Batches are filled up to so many shapes at most, of all tasks, for a GPU that prepares each one; 64 is usual "
-        "(docs/training.md). null: as they come, with less padding.",
+        "Batches are filled up to so many shapes at most, of all tasks, for a GPU that prepares each one, and captures "
+        "its step as a CUDA graph; 64 is usual (docs/training.md). null: as they come, with less padding.",
         THOUSAND,
     )
 

@@ -6,6 +6,10 @@ takes the box away that costs least, again and again; a sentence is in the cheap
 fill a batch goes on to the next box that it fits in where that costs less than rows without a sentence. With k boxes
 the padding falls as k ** -0.5, and with the spread of the lengths and of their ratio: 64 pad 3 % of captions and 7 % of
 news, 128 pad 5 % of news (tests/training/test_shapes.py has these lengths).
+
+An epoch of two million sentences or more is not sorted as a whole: it is cut into windows of a million, drawn by a
+permutation of which only a window's part is computed at a time. A start takes as long as a window, however many there
+are. A smaller epoch is one window, and a seed gives the batches that it always gave.
 """
 
 from __future__ import annotations
@@ -15,14 +19,16 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from torch.utils.data import Sampler
 
+from hf_mlnmt.data.resegmented import mixed
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.recipe.schema import Side
 
+WINDOW = 1 << 20  # sentences that are sorted at once, in a larger epoch at least
 STEP = 1.06  # of the grid that boxes are chosen from; 1.03 pads as much and takes three times as long
 
 Shape = tuple[int, int, int]
@@ -144,10 +150,10 @@ def cells(shapes: Sequence[Shape]) -> tuple[int, int]:
 class TokenBatchSampler(Sampler[list[int]]):
     """Yields lists of sentence indices whose padded size on the side that counts is at most `tokens`.
 
-    Sentences are sorted by the longer side, then by the difference of the sides, which goes up and down in turn:
-    neighbours are similar on both sides. Noise on the difference gives every epoch other batches, and the order of the
-    batches is shuffled, but their number is the same in every epoch. Everything is a pure function of (seed, epoch), so
-    any process can name the members of any past or future batch.
+    Sentences of a window are sorted by the longer side, then by the difference of the sides, which goes up and down in
+    turn: neighbours are similar on both sides. Noise on the difference gives every epoch other batches, and the order
+    of the batches is shuffled, but their number is the same in every epoch. Everything is a pure function of (seed,
+    epoch), so any process can name the members of any past or future batch.
 
     Args:
         source_lengths, target_lengths: subwords per sentence, end-of-sentence symbol included.
@@ -181,29 +187,40 @@ class TokenBatchSampler(Sampler[list[int]]):
             raise UserError("a batch must have room for at least 1 token and 1 sentence.")
         if shapes is not None and shapes < 1:
             raise UserError(f"shapes={shapes}: batches have at least 1 shape; None leaves them as they come.")
-        source, target = np.asarray(source_lengths, np.int64), np.asarray(target_lengths, np.int64)
+        given = np.asarray(source_lengths), np.asarray(target_lengths)
+        source, target = (each if each.dtype == np.int32 else each.astype(np.int64) for each in given)
         if len(source) != len(target):
             raise UserError(f"{len(source)} source lengths but {len(target)} target lengths: the data set is broken.")
-        self.source, self.target = source, target
-        self.longer, self.difference = np.maximum(source, target), source - target
-        self.lengths = {"source": source, "target": target, "both": self.longer}[side]
+        self.source, self.target, self.side = source, target, side
         self.tokens, self.max_sentences, self.noise = tokens, max_sentences or max(1, len(source)), noise
         self.seed, self.world_size, self.rank, self.accumulation = seed, world_size, rank, accumulation
         self.choose, self.epoch = choose or (lambda epoch: None), 0
         self.group = world_size * accumulation
-        self._latest: tuple[int, list[np.ndarray]] = (-1, [])  # an epoch and its batches
+        self._latest: tuple[int, int, list[np.ndarray]] = (-1, 0, [])  # an epoch, a window and its batches
+        self._packed: tuple[Any, Any] = (None, None)
+        self._shown = 0, self.choose(0)  # an epoch and its sentences
+        size = len(source) if self._shown[1] is None else len(self._shown[1])
+        self.windows = max(1, size // WINDOW)
         self.boxes: Boxes | None = None
-        self.total = self._count()
-        if shapes is not None:
-            self._fit(shapes, side)
+        self.count = 0  # batches of a window, of all processes
+        if shapes is None:
+            self.count = self._count()
+        else:
+            self._fit(shapes)
 
     def __len__(self) -> int:
         """Returns the batches of this process in one epoch, in every epoch as many."""
         return self.total // self.world_size
 
+    @property
+    def total(self) -> int:
+        """Returns the batches of an epoch, of all processes."""
+        return self.count * self.windows
+
     def __iter__(self) -> Iterator[list[int]]:
-        for batch in self.batches(self.epoch)[self.rank :: self.world_size]:
-            yield batch.tolist()
+        for window in range(self.windows):
+            for batch in self._batches(self.epoch, window)[self.rank :: self.world_size]:
+                yield batch.tolist()
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch that the next iteration yields."""
@@ -211,18 +228,28 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     def batches(self, epoch: int) -> list[np.ndarray]:
         """Makes all batches of an epoch in order: batch i belongs to process i % world_size."""
-        order, bounds = self._arrange(epoch)
+        return [batch for window in range(self.windows) for batch in self._batches(epoch, window)]
+
+    def _batches(self, epoch: int, window: int) -> list[np.ndarray]:
+        order, bounds = self._arrange(epoch, window)
         batches = [order[start:end] for start, end in itertools.pairwise(bounds)]
-        shuffled = np.random.default_rng([self.seed, epoch, 1]).permutation(len(batches))
+        shuffled = self._draws(epoch, window, 1).permutation(len(batches))
         return [batches[i] for i in shuffled]
 
     def at(self, place: int) -> list[list[int]]:
         """Returns the batches, as sentence indices, that the processes see at once, `place` batches after the start."""
-        epoch, place = divmod(place, len(self))
-        if self._latest[0] != epoch:
-            self._latest = epoch, self.batches(epoch)
-        first = place * self.world_size
-        return [batch.tolist() for batch in self._latest[1][first : first + self.world_size]]
+        return self.following(place * self.world_size)
+
+    def following(self, first: int) -> list[list[int]]:
+        """Returns one batch for each process, of those of all epochs in order, from `first` on."""
+        found = []
+        for number in range(first, first + self.world_size):
+            epoch, within = divmod(number, self.total)
+            window, within = divmod(within, self.count)
+            if self._latest[:2] != (epoch, window):
+                self._latest = epoch, window, self._batches(epoch, window)
+            found.append(self._latest[2][within].tolist())
+        return found
 
     def members(self, step: int) -> list[list[int]]:
         """Returns the batches, as sentence indices, of optimizer step `step` (from 0), over all processes."""
@@ -234,80 +261,124 @@ class TokenBatchSampler(Sampler[list[int]]):
         shape = len(batch), int(self.source[batch].max()), int(self.target[batch].max())
         return self.boxes.shape(*shape) if self.boxes else shape
 
-    def _fit(self, shapes: int, side: Side) -> None:
-        """Chooses the boxes: fewer than `shapes` where an epoch would not fill batches of so many."""
+    def _fit(self, shapes: int) -> None:
+        """Chooses the boxes: fewer than `shapes` where a window would not fill batches of so many."""
         self.noise, least = 0.0, math.inf
-        best, seen = (self.total, self.boxes), self._chosen(0)
+        best, seen = (0, self.boxes), self._chosen(0, 0)
         while shapes:
-            self.boxes = Boxes.fit(self.source, self.target, seen, shapes, self.tokens, side, self.max_sentences)
-            self.total = self._count()
-            needed = sum(cells([self.shape(batch) for batch in self.batches(0)]))
+            self.boxes = Boxes.fit(self.source, self.target, seen, shapes, self.tokens, self.side, self.max_sentences)
+            self._packed = None, None
+            self.count = self._count()
+            needed = sum(cells([self.shape(batch) for batch in self._batches(0, 0)]))
             if needed >= least:
                 break
-            least, best, shapes = needed, (self.total, self.boxes), shapes // 2
-        self.total, self.boxes = best
+            least, best = needed, (self.count, self.boxes)
+            full = self.windows > 1 and self.count > 8 * shapes  # batches of every shape come often enough
+            shapes = 0 if full else shapes // 2
+        self.count, self.boxes = best
+        self._packed = None, None
 
     def _count(self) -> int:
-        """Counts the batches of every epoch, over all processes."""
-        chosen, varies = self._chosen(0), self.choose(0) is not None
-        counts = [len(self._pack(0, noise, self.tokens)[1]) - 1 for noise in {0.0, self.noise}]
-        # A mixture draws other lengths every epoch: a little room above the first epoch's count, filled by splitting.
-        total = math.ceil(max(counts) * (1.02 if varies else 1.0) / self.group) * self.group
-        total = min(total, len(chosen) // self.group * self.group)
-        if not total:
+        """Counts the batches of every window, over all processes."""
+        chosen, varies = self._chosen(0, 0), self._shown[1] is not None
+        counts = [len(self._pack(0, 0, noise, self.tokens)[1]) - 1 for noise in sorted({0.0, self.noise})]
+        # A mixture draws other lengths every epoch, and every window has others: a little room above the first one's
+        # count, filled by splitting.
+        room = 1.02 if varies else 1.005 if self.windows > 1 else 1.0
+        count = math.ceil(max(counts) * room / self.group) * self.group
+        count = min(count, len(chosen) // self.group * self.group)
+        if not count:
             raise UserError(
                 f"{len(chosen)} sentence pairs are too few for {self.world_size} process(es) with {self.accumulation} "
                 "accumulated batch(es) each: use fewer processes, less accumulation or more data (do the filters drop "
                 "everything?)."
             )
-        return total
+        return count
 
-    def _chosen(self, epoch: int) -> np.ndarray:
-        chosen = self.choose(epoch)
-        return np.arange(len(self.lengths)) if chosen is None else np.asarray(chosen, np.int64)
+    def _draws(self, epoch: int, window: int, what: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, epoch, what, *([window] if self.windows > 1 else [])])
 
-    def _sort(self, epoch: int, noise: float) -> np.ndarray:
-        """Sorts the indices of an epoch so that neighbours are of similar length on both sides."""
-        rng = np.random.default_rng([self.seed, epoch, 0])
-        chosen = self._chosen(epoch)
-        longer = self.longer[chosen]
-        difference = self.difference[chosen] + noise * rng.uniform(-1, 1, len(chosen))
+    def _chosen(self, epoch: int, window: int) -> np.ndarray:
+        """Returns the sentences of a window: int64."""
+        if self._shown[0] != epoch:
+            self._shown = epoch, self.choose(epoch)
+        chosen = self._shown[1]
+        size = len(self.source) if chosen is None else len(chosen)
+        first, last = (size * number // self.windows for number in (window, window + 1))
+        places = np.arange(first, last)
+        if self.windows > 1:
+            places = scattered(places, size, self._draws(epoch, 0, 2))
+        return places if chosen is None else np.asarray(chosen, np.int64)[places]
+
+    def _sort(self, epoch: int, window: int, noise: float) -> np.ndarray:
+        """Sorts the indices of a window so that neighbours are of similar length on both sides."""
+        rng, chosen = self._draws(epoch, window, 0), self._chosen(epoch, window)
+        source, target = self.source[chosen], self.target[chosen]
+        longer = np.maximum(source, target)
+        difference = source - target + noise * rng.uniform(-1, 1, len(chosen))
         # A batch that spans two lengths would join opposite ends of the difference: turn every second.
         difference = np.where(longer % 2 == 0, difference, -difference)
         return chosen[np.lexsort((rng.random(len(chosen)), difference, longer))]
 
-    def _arrange(self, epoch: int) -> tuple[np.ndarray, list[int]]:
-        """Returns the sorted indices of an epoch, and where its `total` batches begin and end in them."""
+    def _arrange(self, epoch: int, window: int) -> tuple[np.ndarray, list[int]]:
+        """Returns the sorted indices of a window, and where its `count` batches begin and end in them."""
         for noise in (self.noise, self.noise / 2, self.noise / 4, 0.0):
-            order, bounds = self._pack(epoch, noise, self.tokens)
-            if len(bounds) - 1 <= self.total:
-                return order, _split_largest(bounds, self.total)
-        # Only a mixture whose epoch is longer than its first, or a batch count near the sentence count, comes here.
+            order, bounds = self._pack(epoch, window, noise, self.tokens)
+            if len(bounds) - 1 <= self.count:
+                return order, _split_largest(bounds, self.count)
+        # Only a mixture whose epoch is longer than its first, a window that is longer than the first, or a batch count
+        # near the sentence count, comes here.
         tokens = self.tokens
-        while len(bounds) - 1 > self.total:
+        while len(bounds) - 1 > self.count:
             tokens = math.ceil(tokens * 1.01)
-            order, bounds = self._pack(epoch, 0.0, tokens)
-        return order, _split_largest(bounds, self.total)
+            order, bounds = self._pack(epoch, window, 0.0, tokens)
+        return order, _split_largest(bounds, self.count)
 
-    def _pack(self, epoch: int, noise: float, tokens: int) -> tuple[np.ndarray, list[int]]:
-        """Returns the indices of an epoch in order, and where batches of `tokens` begin and end in them."""
+    def _pack(self, epoch: int, window: int, noise: float, tokens: int) -> tuple[np.ndarray, list[int]]:
+        """Returns the indices of a window in order, and where batches of `tokens` begin and end in them."""
+        key = epoch, window, noise, tokens
+        if self._packed[0] != key:  # what was counted is what comes first
+            self._packed = key, self._pack_anew(epoch, window, noise, tokens)
+        return self._packed[1]
+
+    def _pack_anew(self, epoch: int, window: int, noise: float, tokens: int) -> tuple[np.ndarray, list[int]]:
         if self.boxes is None:
-            order = self._sort(epoch, noise)
+            order = self._sort(epoch, window, noise)
             return order, self._cut(order, tokens)
-        chosen, draws = self._chosen(epoch), np.random.default_rng([self.seed, epoch, 0])
+        chosen = self._chosen(epoch, window)
+        draws = self._draws(epoch, window, 0)
         order, bounds = self.boxes.pack(self.source[chosen], self.target[chosen], draws, tokens)
         return chosen[order], bounds
 
     def _cut(self, order: np.ndarray, tokens: int) -> list[int]:
         """Cuts greedily: a batch grows until sentences times longest sentence would pass `tokens`."""
-        bounds, longest = [0], 0
-        for position, length in enumerate(self.lengths[order].tolist()):
-            size = position + 1 - bounds[-1]
-            longest = max(longest, length)
-            if size > 1 and (size * longest > tokens or size > self.max_sentences):
-                bounds.append(position)
-                longest = length
-        return [*bounds, len(order)]
+        source, target = self.source[order], self.target[order]
+        lengths = {"source": source, "target": target, "both": np.maximum(source, target)}[self.side]
+        bounds = [0]
+        while (start := bounds[-1]) < len(order):
+            most = min(tokens // int(lengths[start]), self.max_sentences)
+            longest = np.maximum.accumulate(lengths[start : start + most + 1])
+            fitting = np.count_nonzero(longest * np.arange(1, len(longest) + 1) <= tokens)
+            bounds.append(start + min(max(1, fitting), self.max_sentences))
+        return bounds
+
+
+def scattered(places: np.ndarray, size: int, draws: np.random.Generator) -> np.ndarray:
+    """Returns where a drawn permutation of range(size) puts these places: int64, without computing the others.
+
+    A Feistel network permutes numbers of an even count of bits (Luby and Rackoff 1988); what comes out at `size` or
+    above goes through it again (Black and Rogaway 2002).
+    """
+    half = np.uint64(((size - 1).bit_length() + 1) // 2)
+    mask, keys = np.uint64((1 << int(half)) - 1), draws.integers(2**63, size=4, dtype=np.uint64)
+    values, again = places.astype(np.uint64), slice(None)
+    while len(values[again]):
+        left, right = values[again] >> half, values[again] & mask
+        for key in keys:
+            left, right = right, left ^ (mixed(right ^ key) & mask)
+        values[again] = (left << half) | right
+        again = np.flatnonzero(values >= size)  # type: ignore[assignment]
+    return values.astype(np.int64)
 
 
 def _split_largest(bounds: list[int], count: int) -> list[int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -73,7 +73,8 @@ class CapturedSteps:
         if not self.gradients:
             self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         before = [parameter.grad for parameter in self.parameters]
-        step, why = CapturedStep(self, inputs, items), None
+        step = CapturedStep(self, inputs, items)
+        why: str | None = None
         try:
             step.graph = record(step.body, self._pool)
         except torch.OutOfMemoryError:
@@ -161,13 +162,13 @@ def record(body: Callable[[], None], pool: Any) -> Any:
 def _record(body: Callable[[], None], pool: Any) -> Any:
     graph, device = torch.cuda.CUDAGraph(), torch.cuda.current_device()
     stream, generator = _STREAMS.setdefault(device, torch.cuda.Stream()), torch.cuda.default_generators[device]
-    spare = generator.clone_state()
+    pool, spare = torch.cuda.graph_pool_handle() if pool is None else pool, generator.clone_state()
     stream.wait_stream(torch.cuda.current_stream())
     try:
         # Not torch.cuda.graph, which empties the allocator's cache before: that costs more than the capture.
         with torch.cuda.stream(stream):
             # Another thread makes batches meanwhile, and pins their memory.
-            graph.capture_begin(*([] if pool is None else [pool]), capture_error_mode="thread_local")
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 body()
             finally:
@@ -175,7 +176,12 @@ def _record(body: Callable[[], None], pool: Any) -> Any:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        generator.graphsafe_set_state(spare)  # its own waits for the end of the capture that broke off
+        # torch leaves generator and allocator as in the middle of a capture that broke off: later draws would raise,
+        # and memory would not be given back.
+        generator.graphsafe_set_state(spare)
+        with suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(device, pool)
+            torch._C._cuda_releasePool(device, pool)
         raise RuntimeError(first_line(error.__context__ or error)) from error
     return graph
 

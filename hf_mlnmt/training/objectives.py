@@ -93,8 +93,12 @@ class Objective(ABC):
     whole_model: the Auto class of the part of a model that this objective trains when it has no other task beside it;
         None: of the whole translation model, or the language model.
     head: a module that the objective trains beside the model and that the finished model is without.
+    as_graph: whether `loss` follows from batch, weights and torch's random numbers alone, and reads no value of the
+        card: then steps can be CUDA graphs (captured.py). A state of its own, as a weight that grows, would stay in
+        them as it was when they were captured.
     """
 
+    as_graph: ClassVar[bool] = False
     translates: ClassVar[bool] = False
     whole_model: ClassVar[str | None] = None
     needs: ClassVar[Sequence[Need]] = ()
@@ -251,6 +255,7 @@ class Translation(Objective):
     languages: what a model of several languages is told: {"source_language": "de", "target_language": "en"}.
     """
 
+    as_graph: ClassVar[bool] = True
     translates: ClassVar[bool] = True
     needs: ClassVar[Sequence[Need]] = (ENCODER_DECODER,)
 
@@ -332,6 +337,7 @@ class TextObjective(Objective):
     tau, of those that restore text.
     """
 
+    as_graph: ClassVar[bool] = True
     pad_token_id: int
     start_token_id: int
     label_smoothing: float = 0.0
@@ -354,9 +360,11 @@ class TextObjective(Objective):
     def shifted(self, examples: Sequence[Example]) -> Batch:
         """Makes input_ids, the start token and all tokens but the last, and labels, all: (sentences, longest)."""
         labels = column(examples, "input_ids")
+        inputs: Sequence[np.ndarray]
         if isinstance(labels, Rows):
-            inputs: Sequence[np.ndarray] = Rows(np.roll(labels.values, 1), labels.lengths)
-            inputs.values[labels.starts] = self.start_token_id  # type: ignore[attr-defined]
+            values = np.roll(labels.values, 1)
+            values[labels.starts] = self.start_token_id
+            inputs = Rows(values, labels.lengths)
         else:
             inputs = [np.concatenate([[self.start_token_id], ids[:-1]]) for ids in labels]
         return batch_of(inputs, labels, self.pad_token_id)

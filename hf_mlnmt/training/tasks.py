@@ -250,8 +250,8 @@ class Ahead(Iterator[Any]):
 
     def __init__(self, iterator: Iterator[Any], device: torch.device, count: int = 2) -> None:
         self.iterator, self.count = iterator, count
-        prepare = (torch.cuda.set_device, (device,)) if device.type == "cuda" else (None, ())
-        self._thread = ThreadPoolExecutor(1, "batches", *prepare)
+        begin = torch.cuda.set_device if device.type == "cuda" else None  # or memory would be pinned for the first one
+        self._thread = ThreadPoolExecutor(1, "batches", begin, (device,))
         self._waiting: deque[Future] = deque()
 
     def __next__(self) -> Any:

@@ -66,11 +66,11 @@ class TaskLosses(nn.Module):
         self.model = model
         self.objectives = {task.name: task.objective for task in tasks}
         self.weights = HalfWeights(model)
-        self._all = list(super().parameters())
+        self.listed: list[nn.Parameter] = []  # when steps begin: wrappers may put others in their places
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """Yields all parameters, as they were listed at first: Trainer asks for them twice a step."""
-        return iter(self._all if recurse else ())
+        """Yields the parameters; all as they are listed, since Trainer asks for them twice a step."""
+        return iter(self.listed) if recurse and self.listed else super().parameters(recurse)
 
     def forward(self, task: str, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """Returns the loss of a task's batch and its named parts, see `Objective.loss`."""
@@ -343,6 +343,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.losses = NamedLosses(self.tasks)
         self._latest: Losses  # of the last batch
         self._captured: CapturedSteps | None = None
+        self._objectives = {task.name: task.objective for task in self.tasks}
         self._ahead: Ahead | None = None
         self._parameters = sum(parameter.numel() for parameter in self.model.parameters())
 
@@ -394,10 +395,14 @@ class TranslationTrainer(Seq2SeqTrainer):
     def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> Tensor:
         """Runs forward and backward, as a CUDA graph where steps are captured; notes the loss, and watches it."""
         task: Any = inputs[TASK]
+        run: Callable[..., Losses] = partial(self._run, model)
+        if isinstance(model, TaskLosses) and not model.listed:
+            model.listed = list(model.parameters())
         if self._captured is None and self.captures():
-            parameters, several = self.model.parameters(), self.args.gradient_accumulation_steps > 1
-            self._captured = CapturedSteps(partial(self._run, model), parameters, several)
-        run = self._captured or partial(self._run, model)
+            several = self.args.gradient_accumulation_steps > 1
+            self._captured = CapturedSteps(run, self.model.parameters(), several)
+        if self._captured is not None and self._objectives[task].as_graph:
+            run = self._captured
         loss, parts = run(inputs, num_items_in_batch[task])
         self.losses.add(task, self.state.global_step, loss, parts)
         loss = self._of_all(loss)
@@ -409,14 +414,15 @@ class TranslationTrainer(Seq2SeqTrainer):
         return self._latest
 
     def captures(self) -> bool:
-        """Returns whether steps are captured: batches of few shapes on one card, in float32 or bfloat16, that call what
-        they are told to each time."""
-        args, config = self.args, self.model.config
-        checkpointing = ("gradient_checkpointing", "activation_checkpointing")  # renamed in Transformers 5.20
-        dropped = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")
-        else_ = args.world_size > 1 or args.fp16 or self.compiled or args.torch_compile or args.torch_empty_cache_steps
-        others = [getattr(args, name, False) for name in checkpointing] + [getattr(config, name, 0) for name in dropped]
-        return bool(self.batches.shapes) and is_cuda(args.device) and not else_ and not any(others)
+        """Returns whether steps are captured: batches of few shapes, on one card, in float32 or bfloat16. Compiled
+        layers are not: one that sees another kind of argument is compiled anew, which breaks a capture off."""
+        args, model = self.args, self.model
+        others = args.world_size > 1 or args.fp16 or self.compiled or args.torch_compile or args.torch_empty_cache_steps
+        if not self.batches.shapes or others or not is_cuda(args.device):
+            return False
+        dropped = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")  # by draws on the CPU
+        checkpointing = getattr(model, "is_gradient_checkpointing", False)
+        return not checkpointing and not any(getattr(model.config, name, 0) for name in dropped)
 
     def _prepare_input(self, data: Any) -> Any:
         """Moves a tensor to the device without waiting for what the device does."""
@@ -424,10 +430,9 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _get_num_items_in_batch(self, batch_samples: list, device: Any) -> Any:
         """Counts task -> its items in the step's batches, of all processes or of this one alone, for the meter too."""
-        objectives = {task.name: task.objective for task in self.tasks}
         counts: dict[str, Tensor] = {}
         for name, batch in map(_split, batch_samples):
-            items = objectives[name].items(batch)
+            items = self._objectives[name].items(batch)
             counts[name] = counts[name] + items if name in counts else items
         own, counts = counts, {name: items.to(device, non_blocking=True) for name, items in counts.items()}
         if self.args.average_tokens_across_devices and self.args.world_size > 1:

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_mlnmt import UserError
-from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics
+from hf_mlnmt.training import batching
+from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics, scattered
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=12, max_size=150)
 
@@ -125,7 +126,7 @@ def test_a_mixture_keeps_the_count():
         batches = sampler.batches(epoch)
         assert len(batches) == len(sampler)
         assert sorted(np.concatenate(batches)) == sorted(choose(epoch))
-        assert max(len(batch) * sampler.lengths[batch].max() for batch in batches) <= 300
+        assert max(len(batch) * sampler.target[batch].max() for batch in batches) <= 300
 
 
 def test_padding_by_hand():
@@ -145,3 +146,41 @@ def test_bad_arguments():
         TokenBatchSampler([3, 3], [3], 10)
     with pytest.raises(UserError, match="room for at least 1 token"):
         TokenBatchSampler([3], [3], 0)
+
+
+@pytest.mark.parametrize("more", [{}, {"shapes": 8}, {"choose": lambda epoch: np.arange(epoch, 4000 + epoch)}])
+def test_a_large_epoch_is_made_window_by_window(more, monkeypatch):
+    monkeypatch.setattr(batching, "WINDOW", 1000)
+    source, target = captions(4100)
+    arranged, arrange = [], TokenBatchSampler._arrange
+    monkeypatch.setattr(TokenBatchSampler, "_arrange", lambda *args: (arranged.append(args[1:]), arrange(*args))[1])
+    sampler = TokenBatchSampler(source, target, 300, accumulation=2, **more)
+    assert set(arranged) <= {(0, 0)}, "a start looks at one window"
+    epochs = [sampler.batches(epoch) for epoch in range(3)]
+    shown = [more["choose"](epoch) if "choose" in more else np.arange(4100) for epoch in range(3)]
+    for epoch, batches in enumerate(epochs):
+        assert len(batches) == len(sampler)
+        assert sorted(np.concatenate(batches)) == sorted(shown[epoch])
+        sampler.set_epoch(epoch)
+        assert list(sampler) == [batch.tolist() for batch in batches]
+        assert [sampler.at(epoch * len(sampler) + place)[0] for place in (0, 99, len(sampler) - 1)] == [
+            batches[place].tolist() for place in (0, 99, -1)
+        ]
+    assert len({tuple(sorted(np.concatenate(batches[: len(batches) // 4]))) for batches in epochs}) == 3
+    processes = [TokenBatchSampler(source, target, 300, world_size=2, rank=rank, **more) for rank in range(2)]
+    for rank, process in enumerate(processes):
+        assert list(process) == [batch.tolist() for batch in epochs[0][rank::2]]
+        assert process.at(len(process) - 2) == [batch.tolist() for batch in epochs[0][-4:-2]]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1000, 1025])
+def test_places_are_scattered_by_a_permutation_without_the_others(size):
+    def of(places, seed=0):
+        return scattered(places, size, np.random.default_rng(seed)).tolist()
+
+    whole = of(np.arange(size))
+    assert sorted(whole) == list(range(size))
+    assert of(np.arange(size)[size // 2 :]) == whole[size // 2 :]
+    if size == 1000:
+        assert abs(np.corrcoef(np.arange(size), whole)[0, 1]) < 0.15
+        assert sum(a == b for a, b in zip(whole, of(np.arange(size), 1))) < 10

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
+import threading
 from collections import Counter
 from contextlib import nullcontext
 from typing import ClassVar
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.fused import fused, language_model, translator
-from helpers.toy_tasks import Text, Tokens, toy_tasks
+from helpers.toy_tasks import Probe, Text, Tokens, toy_tasks
 from helpers.training_helpers import VOCABULARY, Pairs, arguments, tiny_model
 
 from hf_mlnmt import UserError
@@ -265,17 +267,19 @@ def weights_and_losses(folder, model=None, tasks=None, shapes=6, steps=30, resum
     return trainer, losses, trainer.model.state_dict()
 
 
-@pytest.mark.parametrize("settings", [{}, {"gradient_accumulation_steps": 3}, {"bf16": True}])
-@pytest.mark.parametrize("several", [False, True])
-def test_captured_steps_are_the_steps(settings, several, graphs, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("several", "settings"), [(False, {"bf16": True}), (True, {}), (True, {"gradient_accumulation_steps": 3})]
+)
+def test_captured_steps_are_the_steps(several, settings, graphs, tmp_path, monkeypatch):
     """With dropout, several tasks of which some reach a part of the weights, and batches that are accumulated."""
 
     def tasks():
         return toy_tasks() if several else None
 
+    monkeypatch.setattr(Probe, "as_graph", True)
     trainer, losses, weights = weights_and_losses(tmp_path / "graphs", tasks=tasks(), **settings)
     seen = Counter((task, shape) for task, shape in shapes_of(trainer, 30))
-    assert len(graphs) == sum(times > 1 for times in seen.values()) > 2
+    assert len(graphs) == sum(times > 1 for (task, _), times in seen.items() if task != 1) > 2
     assert trainer._captured is None, "its memory is given back"
     monkeypatch.setattr(trainer_module, "is_cuda", lambda device: False)
     _, expected, others = weights_and_losses(tmp_path / "calls", tasks=tasks(), **settings)
@@ -288,3 +292,57 @@ def shapes_of(trainer, steps):
     sampler = trainer.sampler()
     batches = itertools.chain.from_iterable(map(sampler.members, range(steps)))
     return [(task, sampler.samplers[task].shape(batch)) for task, batch in batches]
+
+
+@pytest.mark.parametrize(
+    ("error", "replayed", "message"),
+    [
+        (torch.OutOfMemoryError("no room"), True, "the card has no memory left for another shape"),
+        (RuntimeError("not permitted\nwhile capturing"), False, "not permitted"),
+        (None, False, r"batches of translation go call by call.*\(loss.py:7\)"),
+    ],
+)
+def test_what_cannot_be_captured_goes_call_by_call(error, replayed, message, graphs, tmp_path, monkeypatch, caplog):
+    """The second capture fails, or the first batches read a value; it is said once, and nothing is lost."""
+
+    def record(body, pool):
+        assert pool == ("pool" if graphs else None)
+        if graphs:  # in the middle, with gradients of its own
+            for parameter in body.__self__.steps.parameters:
+                parameter.grad = torch.ones_like(parameter)
+            raise error
+        return Graph(body)
+
+    if error is None:
+        monkeypatch.setattr(captured, "reads_of_values", lambda: nullcontext(["loss.py:7"]))
+    monkeypatch.setattr(captured, "record", record)
+    run, counts = captured.CapturedStep.__call__, Counter()
+    monkeypatch.setattr(captured.CapturedStep, "__call__", lambda *args: (counts.update(["replay"]), run(*args))[1])
+    settings = {"gradient_accumulation_steps": 2, "steps": 12}
+    _, losses, weights = weights_and_losses(tmp_path / "graphs", **settings)
+    assert len(graphs) == (error is not None)
+    assert (counts["replay"] > 1) == replayed
+    said = [record.getMessage() for record in caplog.records if "call by call" in record.getMessage()]
+    assert len(said) == 1
+    assert re.search(message, said[0])
+    monkeypatch.setattr(trainer_module, "is_cuda", lambda device: False)
+    _, expected, others = weights_and_losses(tmp_path / "calls", **settings)
+    assert losses == expected
+    for name, weight in others.items():
+        assert torch.equal(weight, weights[name]), name
+
+
+def test_a_training_that_is_stopped_makes_no_batches_any_more(graphs, tmp_path):
+    def stop(step, loss):
+        if step == 4:
+            raise KeyboardInterrupt
+
+    trainer = TranslationTrainer(
+        tiny_model(), arguments(tmp_path), Task(Pairs(), Translation(0, 0.1)), Batches(60, shapes=6)
+    )
+    trainer.guard.watch = stop
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert trainer.state.global_step == 4
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
+    assert trainer._captured is None
