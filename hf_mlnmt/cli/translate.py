@@ -25,6 +25,7 @@ _of_output = partial(option, rich_help_panel=OUTPUT)
     "utility",
     "num_return_sequences",
     "alignments",
+    "confidence",
     "target_prefix",
     "terms",
     "terms_ignore_case",
@@ -55,6 +56,11 @@ def translate(
     must_not_file: Path | None = option(
         None, "A line for each text: phrases that its translation has not.", "--must-not-file", rich_help_panel=SEARCH
     ),
+    below: float | None = _of_output(
+        None, "What is done with translations whose confidence is less: --mark or --leave.", "--below", min=0, max=1
+    ),
+    mark: str | None = _of_output(None, "Put before translations --below.", "--mark"),
+    leave: bool = _of_output(False, "Leave the source where the translation is --below.", "--leave"),
     fuzzy: bool = _of_output(False, "Mark translations in .po and .xliff as not reviewed.", "--fuzzy"),
     window: int = options.machine(2048, "Lines that are read and sorted by length together.", min=1),
     shard: options.Shard = None,
@@ -80,6 +86,13 @@ def translate(
         hf-mlnmt translate MODEL report.docx -o report.de.docx
         hf-mlnmt translate MODEL news.en --shard $SLURM_ARRAY_TASK_ID/50 -o part.$SLURM_ARRAY_TASK_ID.gz
     """
+    if decoding.confidence and not jsonl:
+        raise UserError("--confidence needs --jsonl.")
+    if (below is None) == (mark is not None or leave) or (mark is not None and leave):
+        raise UserError("--below P needs --mark TEXT or --leave, one of the two, and they need it.")
+    plain = not decoding.num_return_sequences and not scores  # no n-best list: the translation alone
+    if below is not None:
+        decoding = replace(decoding, confidence=True)
     if scores and not jsonl:
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
     part = Shard.parse(shard) if shard is not None else None
@@ -106,7 +119,13 @@ def translate(
     document, texts, total = None, None, None
     if named := next((name for name in inputs if documents.is_document(name)), None):
         lists: dict[str, Any] = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
-        lists |= {"--jsonl": jsonl, "--shard": shard, "a file of lines": files_of, "a second file": inputs[1:]}
+        lists |= {
+            "--jsonl": jsonl,
+            "--shard": shard,
+            "a file of lines": files_of,
+            "--below": below is not None,
+            "a second file": inputs[1:],
+        }
         options.refuse(lists, f"{named} is translated as one document, not line by line. Leave it out.")
         if output is not None:
             documents.check_endings(named, output)
@@ -142,6 +161,7 @@ def translate(
     about = None
     if texts and output is not None:
         others = {"jsonl": jsonl, "scores": scores, "window": window, "shard": shard, "dtype": dtype, "engine": engine}
+        others |= {"below": below, "mark": mark, "leave": leave}
         about = lines.made_from(identity_of_model(model, **how), texts, decoding, **others)
     shown = decoding.progress and not (output is None and sys.stdout.isatty())  # where translations are seen themselves
     kept = "kept but for the last --window. The same command goes on." if about else ""
@@ -157,9 +177,9 @@ def translate(
             write(documents.translate_document(pipeline, document, decoding, update), len(document.texts))
             return
         call, count = TranslationCall(pipeline, decoding), done
-        plain = not decoding.num_return_sequences  # no n-best list: the translation alone
         for line, group, results in call.translate_groups(groups, update, 1 + first, done, texts is not None):
             count += len(group)
+            results = [lines.unsure(*pair, below, mark) for pair in zip(group, results)]
             pairs = enumerate(zip(group, results), line - 1)
             write("".join(f"{lines.format_result(i, *pair, jsonl, scores, plain)}\n" for i, pair in pairs), count)
         if total is None:

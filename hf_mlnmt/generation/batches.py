@@ -102,11 +102,12 @@ def rows_by_text(arguments: dict[str, Any]) -> list[str]:
 class Generated(NamedTuple):
     """A translation: all generated ids, a forced first one and the end of sentence included, and its ln P.
 
-    `log_probability` is 0 unless it was asked for.
+    `log_probability` is 0 unless it was asked for, and `of_ids` empty, ln P of each id, 0 for one that is forced.
     """
 
     ids: list[int]
     log_probability: float
+    of_ids: Sequence[float] = ()
 
 
 def runs_alone(model: Any) -> bool:
@@ -129,23 +130,38 @@ def generate(
     """
     model, count = parts.model, arguments["num_return_sequences"]
     pad_id, number = parts.source.pad_token_id, len(sequences)
-    if runs_alone(model) and "logits_processor" not in arguments and not rows_by_text(arguments):
+    asking = arguments.get("logits_processor") or arguments.get("prefix_allowed_tokens_fn")  # for a row's number
+    if runs_alone(model) and not asking and not rows_by_text(arguments):
         sequences = filled(sequences)
     input_ids, mask = pad(sequences, 0 if pad_id is None else pad_id, model.device)
     output = model.generate(input_ids=input_ids, attention_mask=mask, **arguments)
     output = getattr(output, "sequences", output)[: number * count]
-    input_ids, mask = input_ids[:number], mask[:number]
     there = output.cpu()  # waits once
     lengths = generated_lengths(there, model.generation_config.eos_token_id)
-    sums = [0.0] * len(output)
+    logs: Any = there.new_zeros(len(there), 0, dtype=torch.float32)
     if scored:
         ends_forced = model.generation_config.forced_eos_token_id is not None
         forced = (bool(skipped), longest_translation(model, arguments) if ends_forced else None)
-        of_model = output, lengths.to(output.device)
-        sums = log_probabilities(model, input_ids, mask, *of_model, *forced, **_scales(arguments)).tolist()
-    rows = zip(there.tolist(), lengths.tolist(), sums, strict=True)
-    translations = [Generated(row[1 : 1 + length], total) for row, length, total in rows]
+        given = input_ids[:number], mask[:number], output, lengths.to(output.device)
+        logs = log_probabilities(model, *given, *forced, **_scales(arguments)).cpu()
+    rows = zip(there.tolist(), lengths.tolist(), logs.sum(1).tolist(), logs.tolist(), strict=True)
+    translations = [Generated(row[1 : 1 + length], total, of_ids[:length]) for row, length, total, of_ids in rows]
     return [translations[i : i + count] for i in range(0, len(translations), count)]
+
+
+def log_probabilities_of(
+    parts: Parts, sequences: Sequence[Sequence[int]], rows: Sequence[Generated], arguments: dict[str, Any], skipped: int
+) -> list[float]:
+    """Returns ln P of one translation of each sequence of ids, with the arguments of generate()."""
+    start = arguments.get("decoder_start_token_id", parts.model.generation_config.decoder_start_token_id)
+    firsts = [start] * len(rows) if isinstance(start, int) else [int(token) for token in start]
+    pad_id, device = parts.source.pad_token_id or 0, parts.model.device
+    targets, _ = pad([[first, *row.ids] for first, row in zip(firsts, rows, strict=True)], pad_id, device)
+    lengths = torch.tensor([len(row.ids) for row in rows], device=device)
+    logs = log_probabilities(
+        parts.model, *pad(sequences, pad_id, device), targets, lengths, bool(skipped), **_scales(arguments)
+    )
+    return logs.sum(1).tolist()
 
 
 @torch.inference_mode()
@@ -206,9 +222,9 @@ def log_probabilities(
     forced_last: int | None = None,
     **options: Any,
 ) -> Tensor:
-    """Sums log P(token) over each translation: (batch * n,), natural logarithm, float32.
+    """Computes log P of the tokens of each translation: (batch * n, T), natural logarithm, float32, 0 behind its end.
 
-    For a model whose logits are what a search adds up (`logits_are_scores`) it is the sum of those.
+    For a model whose logits are what a search adds up (`logits_are_scores`) it is those.
 
     Args:
         sequences: (batch * n, 1 + T), n rows for each source, as generate() returns them.
@@ -218,7 +234,7 @@ def log_probabilities(
     """
     n = len(sequences) // len(input_ids)
     rows = max(1, _ELEMENTS // (max(sequences.shape[1] - 1, 1) * _vocabulary(model)))
-    sums = []
+    found = []
     for start in range(0, len(sequences), rows):
         part = slice(start, start + rows)
         sources = torch.arange(len(sequences), device=input_ids.device)[part] // n
@@ -237,8 +253,8 @@ def log_probabilities(
         counted = (positions < lengths[part, None]) & (positions >= int(forced_first))
         if forced_last is not None:
             counted &= positions < forced_last - 1
-        sums.append(logs.where(counted, 0.0).sum(dim=1))
-    return torch.cat(sums)
+        found.append(logs.where(counted, 0.0))
+    return torch.cat(found)
 
 
 def _vocabulary(model: Any) -> int:

@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -240,14 +240,25 @@ def made_from(
     return {"model": model, "text": list(texts), "settings": settings}
 
 
+def unsure(source: str, result: list[Hypothesis], below: float | None, mark: str | None) -> list[Hypothesis]:
+    """Returns the result with a mark before the translations whose confidence is `below`, or without a mark with the
+    source in their place."""
+    if below is None:
+        return result
+    return [
+        best if (best.confidence or 0.0) >= below else replace(best, text=source if mark is None else mark + best.text)
+        for best in result
+    ]
+
+
 def format_result(
     number: int, source: str, result: list[Hypothesis], jsonl: bool, scores: bool, plain: bool = False
 ) -> str:
     """Returns a text's result as it is written.
 
     Plain: the translation, or 'number ||| translation ||| score' for each of an n-best list (from 0, as in Moses), with
-    alignments as ' ||| 0-0 1-2' behind it. jsonl: an object with source, translation and alignment, with `scores` also
-    score, log_probability and length, and n_best when there is more than one.
+    alignments as ' ||| 0-0 1-2' behind it. jsonl: an object with source, translation, alignment and confidences, with
+    `scores` also score, log_probability and length, and n_best when there is more than one.
     """
     from hf_mlnmt.generation.alignments import to_pharaoh  # which imports torch, as results have
 
@@ -257,8 +268,10 @@ def format_result(
         shown = [text if plain else f"{number} ||| {text} ||| {best.score:.6f}" for text, best in zip(texts, result)]
         return "\n".join(line if link is None else f"{line} ||| {link}" for line, link in zip(shown, links))
     records, numbers = [], ("score", "log_probability", "length")
+    sure = ("confidence", "word_confidences")
     for best, link in zip(result, links):
         records.append({"translation": best.text} | ({} if link is None else {"alignment": link}))
+        records[-1] |= {name: getattr(best, name) for name in sure if getattr(best, name) is not None}
         if scores or len(result) > 1:
             records[-1] |= {name: getattr(best, name) for name in numbers}
     record: dict[str, Any] = {"source": source, **records[0]}

@@ -214,6 +214,12 @@ class DecodingOptions:
         panel=OUTPUT,
         default=False,
     )
+    # The result is lists of Hypothesis, too, each with its confidence and those of its words (confidence.py).
+    confidence: bool = option(
+        "How sure the model is of each translation and word, 0 to 1, with --jsonl. The model must be calibrated.",
+        panel=OUTPUT,
+        default=False,
+    )
     length_penalty: float | None = option("Exponent a of the length normalisation: more is longer.")
     length_normalization: str | None = option(
         "What the score of a translation of Z subwords is divided by: generate (Transformers' own), length: Z^a, "
@@ -380,7 +386,7 @@ class DecodingOptions:
     @property
     def in_lists(self) -> bool:
         """Returns whether the result of a text is a list of Hypothesis."""
-        return bool(self.num_return_sequences) or self.alignments
+        return bool(self.num_return_sequences) or self.alignments or self.confidence
 
     @property
     def draws_by_text(self) -> bool:

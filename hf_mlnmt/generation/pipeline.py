@@ -44,10 +44,12 @@ from hf_mlnmt.generation.batches import (
     attention_over_source,
     batches_by_tokens,
     generate,
+    log_probabilities_of,
     rows_by_text,
     runs_alone,
     sentences_that_fit,
 )
+from hf_mlnmt.generation.confidence import Calibration
 from hf_mlnmt.generation.ctranslate2 import CTranslate2Search, installed
 from hf_mlnmt.generation.languages import (
     TextEncoder,
@@ -69,6 +71,7 @@ from hf_mlnmt.zoo.systems import positions_of
 
 logger = logging.getLogger(__name__)
 ENGINES = ("torch", "ctranslate2")
+LOOKED_AT = 50  # translations of a call whose scores say whether the texts are far from what the model knows
 NAMES = ("source_language", "target_language")
 USUAL = DecodingOptions()
 PART = 128  # texts that are cut and encoded in one go beside a search
@@ -125,7 +128,8 @@ class Hypothesis:
     `log_probability`: natural logarithm, summed over `length` subwords (end-of-sentence counted); for a fused model
     with sequence-level normalization the sum of its scores. `score`: that, divided by the length normalisation.
     `finished`: it ended by itself, not at the length limit. `alignment`, where it was asked for: (word of the source,
-    word of the translation), counted from 0, ascending.
+    word of the translation), counted from 0, ascending. `confidence`, of the translation, and `word_confidences`, of
+    each of its words, where they were asked for: 0 to 1.
     """
 
     text: str
@@ -134,6 +138,8 @@ class Hypothesis:
     length: int
     finished: bool = True
     alignment: tuple[Link, ...] | None = None
+    confidence: float | None = None
+    word_confidences: tuple[float, ...] | None = None
 
 
 def check_engine(engine: str) -> None:
@@ -379,6 +385,10 @@ class TranslationCall:
         # Nobody else calls it, as a thread may.
         self.target = own_copy(parts.target) if self.ahead else parts.target
         self.codes, self.processing = tuple(code_tokens(parts.source)), parts.target_processing
+        self.calibration = Calibration.of(settings)
+        if options.confidence and self.calibration is None:
+            raise UserError(f"confidence: {self.name or 'the model'} is not calibrated: hf-mlnmt model calibrate.")
+        self.looked_at: list[float] = []  # scores of the first translations
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines
         self.of_several: list[int] = []  # numbers of lines
@@ -521,6 +531,16 @@ class TranslationCall:
         ):
             if lines:
                 logger.warning("%s: %d, the first is line %d; %s", what, len(lines), lines[0], hint)
+        if self.calibration is not None and self.looked_at:
+            usual = self.calibration.usual
+            now = sorted(self.looked_at)[len(self.looked_at) // 2]
+            if now < self.calibration.far:
+                logger.warning(
+                    "these texts are far from what the model was made for: ln P of a subword is %.2f here and %.2f on "
+                    "its development set; the translations may well be nonsense (what it is for, its card says)",
+                    now,
+                    usual,
+                )
         if self.unfinished:
             more = self.longest < (positions_of(self.parts.model.config) or math.inf) - 1
             remedy = "raise max_new_tokens" if more else "the model has no more positions"
@@ -611,11 +631,13 @@ class TranslationCall:
             arguments["logits_processor"] = LogitsProcessorList([*others, *rules])
         if abandoned is not None and not isinstance(self.run_batch, CTranslate2Search):
             arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), Abandon(abandoned)]
-        rows = self.run_batch([piece.ids for piece in inputs], arguments, self.skipped, options.in_lists)
+        ids = [piece.ids for piece in inputs]
+        rows = self.run_batch(ids, arguments, self.skipped, options.in_lists)
         for row, asked in zip(rows, terms or [], strict=terms is not None):
             met = [each for each in row if all(have(each.ids, phrases) for phrases in asked.values())]
             # The last one is repeated until there are n again; none is left if none has all terms.
             row[:] = met + met[-1:] * (len(row) - len(met))
+        self._look_at(ids, rows, arguments)
         if beside is not None:
             read = beside.submit(self._decode, rows).result
             return [partial(_item, read, number) for number in range(len(rows))]
@@ -730,7 +752,14 @@ class TranslationCall:
     def _hypothesis_of(self, generated: Generated, text: str) -> Hypothesis:
         ids = generated.ids[self.skipped :]
         finished = bool(ids) and ids[-1] in self.ends
-        return self._hypothesis(self.processing.undo(text).strip(), generated.log_probability, len(ids), finished)
+        text = self.processing.undo(text).strip()
+        found = self._hypothesis(text, generated.log_probability, len(ids), finished)
+        if not self.options.confidence or self.calibration is None:
+            return found
+        kept = [i for i in ids if i not in self.ends]
+        least = least_by_word(self.target, kept, generated.of_ids[self.skipped :], text)
+        words = tuple(self.calibration.of_word(value) for value in least)
+        return replace(found, confidence=self.calibration.of_translation(mean(found)), word_confidences=words)
 
     def _hypothesis(self, text: str, log_probability: float, length: int, finished: bool) -> Hypothesis:
         score = log_probability / self.penalty.divisor(length + self.skipped)
@@ -743,6 +772,22 @@ class TranslationCall:
         self.unfinished += sum(not hypothesis.finished for hypothesis in whole)
         return whole
 
+    def _sure(self, new: Hypothesis, ranked: Sequence[Hypothesis]) -> Hypothesis:
+        """Returns a text's translation with the confidence of the least sure of its pieces, and those of all words."""
+        sure = [piece.confidence for piece in ranked if piece.confidence is not None]
+        words = [number for piece in ranked for number in piece.word_confidences or ()]
+        return replace(new, confidence=min(sure, default=None), word_confidences=tuple(words))
+
+    def _look_at(self, ids: list[list[int]], rows: list[list[Generated]], arguments: dict[str, Any]) -> None:
+        """Notes the scores of the first translations, of a calibrated model whose engine is generate()."""
+        best = [(own, row[0]) for own, row in zip(ids, rows) if row][: LOOKED_AT - len(self.looked_at)]
+        if self.calibration is None or not best or isinstance(self.run_batch, CTranslate2Search):
+            return
+        if not self.options.in_lists:
+            logs = log_probabilities_of(self.parts, *map(list, zip(*best)), arguments, self.skipped)  # type: ignore[arg-type]
+            best = [(own, generated._replace(log_probability=total)) for (own, generated), total in zip(best, logs)]
+        self.looked_at += [each.log_probability / max(1, len(each.ids) - self.skipped) for _, each in best]
+
     def _whole(self, text: CutText, ranks: list[list[Hypothesis]]) -> list[Hypothesis]:
         whole = []
         for ranked in zip(*ranks, strict=True):
@@ -750,7 +795,8 @@ class TranslationCall:
             length = sum(hypothesis.length for hypothesis in ranked)
             total = sum(hypothesis.log_probability for hypothesis in ranked)
             new = self._hypothesis(joined_text, total, length, all(hypothesis.finished for hypothesis in ranked))
-            whole.append(replace(new, alignment=_joined(ranked, text.pieces)) if self.options.alignments else new)
+            new = replace(new, alignment=_joined(ranked, text.pieces)) if self.options.alignments else new
+            whole.append(self._sure(new, ranked) if self.options.confidence else new)
         return sorted(whole, key=lambda hypothesis: -hypothesis.score)
 
 
@@ -793,6 +839,20 @@ def _one_ahead(items: Iterable[Any]) -> Iterator[Any]:
         yield from before
         raise
     yield from before
+
+
+def mean(hypothesis: Hypothesis) -> float:
+    """Returns the mean ln P of a translation's subwords, its end counted."""
+    return hypothesis.log_probability / max(1, hypothesis.length)
+
+
+def least_by_word(tokenizer: Any, ids: Sequence[int], logs: Sequence[float], text: str) -> list[float]:
+    """Returns for each word of a finished translation the least ln P of its subwords, 0 for one without any."""
+    least = [0.0] * len(text.split())
+    for word, value in zip(words_of_target(tokenizer, ids, text), logs):
+        if word is not None:
+            least[word] = min(least[word], value)
+    return least
 
 
 def _joined(ranked: Sequence[Hypothesis], pieces: Sequence[Piece]) -> tuple[Link, ...]:

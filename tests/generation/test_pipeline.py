@@ -169,7 +169,7 @@ def test_every_sentence_of_a_line_is_translated_where_that_is_asked(pipeline, ca
     ranked = pipeline(texts, split="sentences", num_return_sequences=2, num_beams=2)
     assert [[type(one.text) for one in of_text] for of_text in ranked] == [[str, str]] * 4
     assert "several sentences" not in caplog.text
-    with pytest.raises(UserError, match="split: 'words' is neither 'long' nor 'sentences'"):
+    with pytest.raises(UserError, match="split: 'words' is none of long, sentences"):
         pipeline(texts, split="words")
 
 
