@@ -130,20 +130,20 @@ def generate(
     """
     model, count = parts.model, arguments["num_return_sequences"]
     pad_id, number = parts.source.pad_token_id, len(sequences)
-    if runs_alone(model) and "logits_processor" not in arguments and not rows_by_text(arguments):
+    asking = arguments.get("logits_processor") or arguments.get("prefix_allowed_tokens_fn")  # for a row's number
+    if runs_alone(model) and not asking and not rows_by_text(arguments):
         sequences = filled(sequences)
     input_ids, mask = pad(sequences, 0 if pad_id is None else pad_id, model.device)
     output = model.generate(input_ids=input_ids, attention_mask=mask, **arguments)
     output = getattr(output, "sequences", output)[: number * count]
-    input_ids, mask = input_ids[:number], mask[:number]
     there = output.cpu()  # waits once
     lengths = generated_lengths(there, model.generation_config.eos_token_id)
-    logs = torch.zeros(len(output), 0)
+    logs: Any = there.new_zeros(len(there), 0, dtype=torch.float32)
     if scored:
         ends_forced = model.generation_config.forced_eos_token_id is not None
         forced = (bool(skipped), longest_translation(model, arguments) if ends_forced else None)
-        of_model = output, lengths.to(output.device)
-        logs = log_probabilities(model, input_ids, mask, *of_model, *forced, **_scales(arguments)).cpu()
+        given = input_ids[:number], mask[:number], output, lengths.to(output.device)
+        logs = log_probabilities(model, *given, *forced, **_scales(arguments)).cpu()
     rows = zip(there.tolist(), lengths.tolist(), logs.sum(1).tolist(), logs.tolist(), strict=True)
     translations = [Generated(row[1 : 1 + length], total, of_ids[:length]) for row, length, total, of_ids in rows]
     return [translations[i : i + count] for i in range(0, len(translations), count)]

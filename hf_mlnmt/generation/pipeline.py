@@ -800,20 +800,6 @@ class TranslationCall:
         return sorted(whole, key=lambda hypothesis: -hypothesis.score)
 
 
-def mean(hypothesis: Hypothesis) -> float:
-    """Returns the mean ln P of a translation's subwords, its end counted."""
-    return hypothesis.log_probability / max(1, hypothesis.length)
-
-
-def least_by_word(tokenizer: Any, ids: Sequence[int], logs: Sequence[float], text: str) -> list[float]:
-    """Returns for each word of a finished translation the least ln P of its subwords, 0 for one without any."""
-    least = [0.0] * len(text.split())
-    for word, value in zip(words_of_target(tokenizer, ids, text), logs):
-        if word is not None:
-            least[word] = min(least[word], value)
-    return least
-
-
 class AtOnce:
     """An executor that does what it is told at once."""
 
@@ -853,6 +839,20 @@ def _one_ahead(items: Iterable[Any]) -> Iterator[Any]:
         yield from before
         raise
     yield from before
+
+
+def mean(hypothesis: Hypothesis) -> float:
+    """Returns the mean ln P of a translation's subwords, its end counted."""
+    return hypothesis.log_probability / max(1, hypothesis.length)
+
+
+def least_by_word(tokenizer: Any, ids: Sequence[int], logs: Sequence[float], text: str) -> list[float]:
+    """Returns for each word of a finished translation the least ln P of its subwords, 0 for one without any."""
+    least = [0.0] * len(text.split())
+    for word, value in zip(words_of_target(tokenizer, ids, text), logs):
+        if word is not None:
+            least[word] = min(least[word], value)
+    return least
 
 
 def _joined(ranked: Sequence[Hypothesis], pieces: Sequence[Piece]) -> tuple[Link, ...]:
