@@ -358,7 +358,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         while (start := bounds[-1]) < len(order):
             most = min(tokens // int(lengths[start]), self.max_sentences)
             longest = np.maximum.accumulate(lengths[start : start + most + 1])
-            fitting = np.count_nonzero(longest * np.arange(1, len(longest) + 1) <= tokens)
+            fitting = int(np.count_nonzero(longest * np.arange(1, len(longest) + 1) <= tokens))
             bounds.append(start + min(max(1, fitting), self.max_sentences))
         return bounds
 

@@ -113,8 +113,10 @@ class CapturedStep:
             parameter.grad = None
         self.losses = steps.run(self.inputs, self.items)
         self.reached = [pair for pair in zip(steps.parameters, steps.gradients) if pair[0].grad is not None]
-        sums, gradients = [total for _, total in self.reached], [parameter.grad for parameter, _ in self.reached]
-        (torch._foreach_add_ if steps.several else torch._foreach_copy_)(sums, gradients)
+        gradients: list[Any] = [parameter.grad for parameter, _ in self.reached]
+        (torch._foreach_add_ if steps.several else torch._foreach_copy_)(
+            [total for _, total in self.reached], gradients
+        )
         for parameter in steps.parameters:
             parameter.grad = None  # its place is for whatever comes next
 
@@ -125,13 +127,13 @@ class CapturedStep:
                 self.inputs[name].copy_(value, non_blocking=True)
         self.items.copy_(items, non_blocking=True)
         steps = self.steps
-        before = [parameter.grad for parameter in steps.parameters]
+        before: list[Any] = [parameter.grad for parameter in steps.parameters]
         if steps.several:
             there = [pair for pair in zip(steps.gradients, before) if pair[1] is not None and pair[0] is not pair[1]]
             if empty := [total for total, gradient in zip(steps.gradients, before) if gradient is None]:
                 torch._foreach_zero_(empty)
             if there:  # from a batch that ran call by call
-                torch._foreach_copy_(*map(list, zip(*there)))
+                torch._foreach_copy_([total for total, _ in there], [gradient for _, gradient in there])
         self.graph.replay()
         for parameter, gradient in zip(steps.parameters, before):
             parameter.grad = gradient

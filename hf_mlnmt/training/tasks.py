@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -231,7 +232,7 @@ def task_loader(tasks: Sequence[Task], sampler: TaskBatchSampler, args: Training
     return EpochLoader(
         TaskExamples(tasks),
         batch_sampler=sampler,
-        collate_fn=Collator(
+        collate_fn=Collator(  # type: ignore[arg-type]  # it gets what the data set's __getitems__ returns
             [task.name for task in tasks],
             [task.objective.collate for task in tasks],
             [each.boxes for each in sampler.samplers],
@@ -250,8 +251,9 @@ class Ahead(Iterator[Any]):
 
     def __init__(self, iterator: Iterator[Any], device: torch.device, count: int = 2) -> None:
         self.iterator, self.count = iterator, count
-        begin = torch.cuda.set_device if device.type == "cuda" else None  # or memory would be pinned for the first one
-        self._thread = ThreadPoolExecutor(1, "batches", begin, (device,))
+        # Or memory would be pinned for the first card.
+        begin = partial(torch.cuda.set_device, device) if device.type == "cuda" else None
+        self._thread = ThreadPoolExecutor(1, "batches", begin)
         self._waiting: deque[Future] = deque()
 
     def __next__(self) -> Any:

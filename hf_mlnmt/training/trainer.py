@@ -410,7 +410,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         return loss
 
     def _run(self, model: nn.Module, inputs: dict[str, Any], items: Tensor) -> Losses:
-        super().training_step(model, inputs, {inputs[TASK]: items})
+        counts: Any = {inputs[TASK]: items}
+        super().training_step(model, inputs, counts)
         return self._latest
 
     def captures(self) -> bool:
