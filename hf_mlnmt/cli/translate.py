@@ -98,8 +98,8 @@ def translate(
     part = Shard.parse(shard) if shard is not None else None
     if part and decoding.depends_on_all_before:
         raise UserError("--shard with --sample needs --draws text, and knows no --mbr: draws follow from all before.")
-    files_of = {"target_prefix": prefix_file, "force_phrases": must_file, "bad_phrases": must_not_file}
-    files_of = {name: file for name, file in files_of.items() if file is not None}
+    given = {"target_prefix": prefix_file, "force_phrases": must_file, "bad_phrases": must_not_file}
+    files_of = {name: file for name, file in given.items() if file is not None}
     if both := next((name for name in files_of if getattr(decoding, name) is not None), None):
         raise UserError(f"{both}: given for all texts, and by a file with a line for each; leave one out.")
     if output is not None:
@@ -160,7 +160,14 @@ def translate(
     pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, engine=engine, **how, **more)
     about = None
     if texts and output is not None:
-        others = {"jsonl": jsonl, "scores": scores, "window": window, "shard": shard, "dtype": dtype, "engine": engine}
+        others: dict[str, Any] = {
+            "jsonl": jsonl,
+            "scores": scores,
+            "window": window,
+            "shard": shard,
+            "dtype": dtype,
+            "engine": engine,
+        }
         others |= {"below": below, "mark": mark, "leave": leave}
         about = lines.made_from(identity_of_model(model, **how), texts, decoding, **others)
     shown = decoding.progress and not (output is None and sys.stdout.isatty())  # where translations are seen themselves

@@ -175,7 +175,8 @@ def decode(tokenizer: PreTrainedTokenizerBase, sequences: Sequence[list[int]]) -
     plain = type(tokenizer) is PreTrainedTokenizerFast and "decode" not in vars(tokenizer)
     if plain and not tokenizer.clean_up_tokenization_spaces:
         return tokenizer.backend_tokenizer.decode_batch(sequences, skip_special_tokens=True)
-    return [tokenizer.decode(ids, skip_special_tokens=True) for ids in sequences]
+    decode_one: Any = tokenizer.decode
+    return [decode_one(ids, skip_special_tokens=True) for ids in sequences]
 
 
 def own_copy(tokenizer: Any, kind: type | None = None) -> Any:

@@ -92,7 +92,7 @@ def expected_utilities(
     size = FIRST_REFERENCES
     while True:
         more = different[known.shape[1] : size]
-        known = np.hstack([known, _pairs(utility, source, [candidates[i] for i in there], more)])
+        known = np.hstack([known, _pairs(utility, source, [candidates[i] for i in there.tolist()], more)])
         of_known = weights[: known.shape[1]]
         if known.shape[1] == len(different):
             means[there] = known @ of_known / of_known.sum()

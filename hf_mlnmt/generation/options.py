@@ -359,7 +359,7 @@ class DecodingOptions:
             yield f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out."
         if self.utility is not None and not self.mbr:
             yield "utility: is of mbr (--mbr), minimum Bayes risk; say how many samples, 64, or leave it out."
-        others = {"num_beams": (self.num_beams or 1) > 1, "do_sample": self.do_sample}
+        others: dict[str, Any] = {"num_beams": (self.num_beams or 1) > 1, "do_sample": self.do_sample}
         others |= {"terms": self.terms, "force_phrases": self.force_phrases}
         if self.mbr and (other := next((name for name, given in others.items() if given), None)):
             yield f"mbr: draws {self.mbr} samples of each sentence and chooses among them: leave {other} out."

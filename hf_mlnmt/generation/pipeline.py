@@ -439,6 +439,7 @@ class TranslationCall:
         late: Callable[[], Any] | None = None  # reads the results of the group before
         with ThreadPoolExecutor(1) if self.ahead else AtOnce() as beside:
             cut_ahead = ((*group, beside.submit(self._cut_in_parts, *group).result) for group in groups)
+            read: Callable[[], Any] | None
             try:
                 for line, texts, cut in _one_ahead(cut_ahead) if read_ahead else cut_ahead:
                     results: dict[tuple[int, int], Callable[[], list[Hypothesis]]] = {}  # by line, number of the piece
@@ -781,10 +782,12 @@ class TranslationCall:
     def _look_at(self, ids: list[list[int]], rows: list[list[Generated]], arguments: dict[str, Any]) -> None:
         """Notes the scores of the first translations, of a calibrated model whose engine is generate()."""
         best = [(own, row[0]) for own, row in zip(ids, rows) if row][: LOOKED_AT - len(self.looked_at)]
-        if self.calibration is None or not best or isinstance(self.run_batch, CTranslate2Search):
+        drawn = self.minimum_risk is not None or self.options.do_sample
+        if self.calibration is None or not best or drawn or isinstance(self.run_batch, CTranslate2Search):
             return
         if not self.options.in_lists:
-            logs = log_probabilities_of(self.parts, *map(list, zip(*best)), arguments, self.skipped)  # type: ignore[arg-type]
+            sources, found = [own for own, _ in best], [generated for _, generated in best]
+            logs = log_probabilities_of(self.parts, sources, found, arguments, self.skipped)
             best = [(own, generated._replace(log_probability=total)) for (own, generated), total in zip(best, logs)]
         self.looked_at += [each.log_probability / max(1, len(each.ids) - self.skipped) for _, each in best]
 

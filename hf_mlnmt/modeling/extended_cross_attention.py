@@ -217,7 +217,7 @@ class ExtendedDecoder(Decoder):
     def extend(self, embeds, past, position_ids, attention_mask, features) -> dict[str, Tensor]:
         """Returns `words`: e~ (batch, target, d_model); `target_real` (batch, target): False at padding, if there may
         be some; `inverse_fertility`: 1/phi (batch, source, 1)."""
-        extras = {}
+        extras: dict[str, Any] = {}
         if self.reads_words:
             extras["words"] = normed(self.word_norm, self.embed(embeds, past, position_ids))
         elif attention_mask is not None and self.config.is_recurrent:

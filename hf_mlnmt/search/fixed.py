@@ -184,6 +184,7 @@ class FixedStateLayer(FixedCacheLayer):
         if self.states is self.place:
             put_rows(self.place, rows)
             return
+        assert self.place is not None
         new, place = self.states.to(self.place.dtype).reshape(len(rows), -1), self.place.view(len(rows), -1)
         torch.index_select(new, 0, rows, out=place)
         self.states = self.place
@@ -489,7 +490,7 @@ class Stage:
 
     def leave_processing(self, tile: int) -> bool:
         """Tells whether kernels can do what the processors do, changes and a temperature, and lets them if so."""
-        rest = list(self.processors)
+        rest: list[Any] = list(self.processors)
         if rest and isinstance(rest[0], LengthTable):
             self.table_of_changes = rest.pop(0)
             self.table_of_changes.mark_tiles(tile)

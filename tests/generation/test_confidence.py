@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.confidence import KEY, Calibration, calibrate, words_in_reference
+from hf_mlnmt.generation.calibrating import calibrate, words_in_reference
+from hf_mlnmt.generation.confidence import KEY, Calibration
 from hf_mlnmt.generation.pipeline import least_by_word
 
 
