@@ -40,7 +40,7 @@ Departs:
   and W_att, W_ctx (d, d) in key-value-full; W_att is not the output projection.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from huggingface_hub.dataclasses import strict
