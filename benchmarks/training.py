@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import itertools
 import statistics
 import tempfile
@@ -91,12 +92,26 @@ class Race:
     def __init__(self, data: Encoded, config: hf_mlnmt.TransformerConfig, options: Any, tokenizer: Any):
         self.data, self.tokens, self.steps, self.tokenizer = data, options.tokens, options.steps, tokenizer
         self.bf16 = options.bf16
-        self.ours = hf_mlnmt.TransformerForConditionalGeneration(config)
-        self.exact = hf_mlnmt.TransformerForConditionalGeneration(config)
-        self.marian, self.stock = marian_like(config), marian_like(config)
+        self.config = config
         self.sampler = TokenBatchSampler(data.source_lengths, data.target_lengths, self.tokens)
         self.sentences = round(statistics.mean(map(len, self.sampler.batches(0))))
         self.objective = Translation(config.pad_token_id or 0, label_smoothing=0.1)
+
+    @functools.cached_property
+    def ours(self) -> nn.Module:
+        return hf_mlnmt.TransformerForConditionalGeneration(self.config)
+
+    @functools.cached_property
+    def exact(self) -> nn.Module:
+        return hf_mlnmt.TransformerForConditionalGeneration(self.config)
+
+    @functools.cached_property
+    def marian(self) -> nn.Module:
+        return marian_like(self.config)
+
+    @functools.cached_property
+    def stock(self) -> nn.Module:
+        return marian_like(self.config)
 
     def arguments(self, folder: str, **more: Any) -> Seq2SeqTrainingArguments:
         """The same arguments for both trainers."""
