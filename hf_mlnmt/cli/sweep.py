@@ -49,7 +49,7 @@ def sweep(
 
         hf-mlnmt sweep multi30k-ende-short --system enc-dc --over model.settings.kernel_size=2..8 --seeds 1,2,3
     """
-    from hf_mlnmt.cli.processes import check_processes, cores, lower_priority, starting_alone
+    from hf_mlnmt.cli.processes import check_processes, cores, lower_priority, start_alone
     from hf_mlnmt.cli.terminal import plain_console, show
     from hf_mlnmt.table import Number, Table
     from hf_mlnmt.training.preflight import check_points
@@ -90,14 +90,14 @@ def sweep(
     how = {"recipes": recipes, "systems": systems, "over": over, "seeds": seeds, "set": settings, "order": order}
     written = -1
     environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores() // (jobs * processes)))}
-    with alone(root), starting_alone() as starter, Bar(console=console, transient=True) as bar:
+    with alone(root), Bar(console=console, transient=True) as bar:
         task = bar.add_task("", total=len(planned))
 
         def start(job: Job, log: Path) -> subprocess.Popen:
             arguments = ["train", str(job.path), "--data", str(data), "--output", str(root / job.name)]
             arguments += ["--seed", str(job.seed), *(word for setting in job.settings for word in ("--set", setting))]
             arguments += ["--processes", str(processes)] if processes > 1 else []
-            return starter(arguments, log, environment)
+            return start_alone(arguments, log, environment)
 
         def watch(progress: Progress) -> None:
             nonlocal written

@@ -95,9 +95,12 @@ def train(
         if not group.lost_the_others(error):
             raise
         if not started_by_us:
-            typer.echo("error: the connection to another process was lost: see what that one says.", err=True)
-        sys.stderr.flush()
-        os._exit(group.LOST)  # closing the group would wait for the others, and ending without it may abort
+            typer.echo(
+                "error: the connection to another process was lost: it says why, unless its machine is gone. The last "
+                "checkpoint is kept: the same command goes on from there.",
+                err=True,
+            )
+        group.end_after_the_first()
     if started_by_us:
         group.end_at_once(code)
     # A group of processes still open when Python ends aborts the process now and then: its threads outlive what they
