@@ -74,7 +74,7 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
             min_nodes=1,
             max_nodes=1,
             nproc_per_node=count,
-            logs_specs=DefaultLogsSpecs(folder, redirects={rank: Std.ALL for rank in range(1, count)}),
+            logs_specs=DefaultLogsSpecs(folder, redirects=dict.fromkeys(range(1, count), Std.ALL)),
             run_id="hf-mlnmt",
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",  # any free port

@@ -154,6 +154,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         tokens: sentences times longest sentence of a batch; a sentence longer than this is a batch of its own.
         side: which side's tokens are counted; "both" counts the longer of the two.
         accumulation: batches per optimizer step; the count per process is a multiple of it.
+        group: batches per optimizer step of the training as it began, of which an epoch's count is a multiple; None:
+            as many as there are now.
         shapes: at most so many shapes of batches (`Boxes`); None: as they come.
         noise: tokens by which the difference of the sides is disturbed; more mixes more and pads more.
         choose: epoch -> indices that make up this epoch (mixtures of corpora), of nearly equal total length in every
@@ -174,6 +176,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         shapes: int | None = None,
         noise: float = 1.0,
         choose: Callable[[int], np.ndarray | None] | None = None,
+        group: int | None = None,
     ) -> None:
         if side not in get_args(Side):
             raise UserError(f"batch side '{side}' is unknown: use one of {', '.join(get_args(Side))}.")
@@ -190,7 +193,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.tokens, self.max_sentences, self.noise = tokens, max_sentences or max(1, len(source)), noise
         self.seed, self.world_size, self.rank, self.accumulation = seed, world_size, rank, accumulation
         self.choose, self.epoch = choose or (lambda epoch: None), 0
-        self.group = world_size * accumulation
+        self.group = group or world_size * accumulation
         self._latest: tuple[int, list[np.ndarray]] = (-1, [])  # an epoch and its batches
         self.boxes: Boxes | None = None
         self.total = self._count()
@@ -218,11 +221,16 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     def at(self, place: int) -> list[list[int]]:
         """Returns the batches, as sentence indices, that the processes see at once, `place` batches after the start."""
-        epoch, place = divmod(place, len(self))
-        if self._latest[0] != epoch:
-            self._latest = epoch, self.batches(epoch)
-        first = place * self.world_size
-        return [batch.tolist() for batch in self._latest[1][first : first + self.world_size]]
+        return self.following(place * self.world_size)
+
+    def following(self, first: int) -> list[list[int]]:
+        """Returns one batch for each process, of those of all epochs in order, from `first` on."""
+        found = []
+        for epoch, within in (divmod(number, self.total) for number in range(first, first + self.world_size)):
+            if self._latest[0] != epoch:
+                self._latest = epoch, self.batches(epoch)
+            found.append(self._latest[1][within].tolist())
+        return found
 
     def members(self, step: int) -> list[list[int]]:
         """Returns the batches, as sentence indices, of optimizer step `step` (from 0), over all processes."""

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.training.objectives import SHOWN, Objective, Translation, evaluating
+from hf_mlnmt.training.processes import largest
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,14 @@ Metric = Callable[[Sequence[str], Sequence[str], Sequence[str] | None], dict[str
 
 
 SAME = 2  # evaluations with other translations and the same score, before a metric is warned of
+
+
+class Stopped(Exception):
+    """A signal, `signum`, cut an evaluation short, on all processes."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
 
 
 @dataclass
@@ -42,6 +51,7 @@ class DevSet:
         languages: {"source": "en", "target": "de"}, between which a model of several languages translates.
         parts: an objective, and of how many first sentences the parts of its loss are measured too, per item.
         seen: what each metric has given so far.
+        signum: returns a signal that came, after which nothing more is computed, or 0.
     """
 
     dataset: Any
@@ -58,13 +68,17 @@ class DevSet:
     parts: tuple[Objective, int] | None = None
     translations: list[str] = field(default_factory=list, repr=False)
     seen: dict[str, list[float]] = field(default_factory=dict, repr=False)
+    signum: Callable[[], int] = field(default=lambda: 0, repr=False)
 
     def __post_init__(self) -> None:
         if self.metrics and len(self.references) != len(self.dataset):
             raise UserError(f"{len(self.references)} references for {len(self.dataset)} development sentences.")
 
     def evaluate(self, model: PreTrainedModel, accelerator: Accelerator, **generation: Any) -> dict[str, float]:
-        """Measures loss per item (of translation: target token), perplexity and metrics; the same on every process."""
+        """Measures loss per item (of translation: target token), perplexity and metrics; the same on every process.
+
+        Raises: Stopped, on every process, after a signal to one.
+        """
         asked: Any = model
         if self.languages and hasattr(model, "between"):
             asked = asked.between(self.languages["source"], self.languages["target"])
@@ -106,11 +120,13 @@ class DevSet:
         lengths = np.asarray(self.dataset.source_lengths)[:first]
         tokens = self.batch_tokens if first is None else self.batch_tokens // 16  # every sentence has many hypotheses
         order = np.argsort(-lengths, kind="stable")[accelerator.process_index :: accelerator.num_processes]
-        while len(order):
+        while len(order) and not self.signum():
             size = max(1, tokens // int(lengths[order[0]]))
             indices, order = order[:size].tolist(), order[size:]
             batch = collate([{**self.dataset[i], SHOWN: np.array([0, i])} for i in indices])
             yield indices, {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
+        if signum := largest(self.signum()) if accelerator.num_processes > 1 else self.signum():
+            raise Stopped(signum)
 
     def _losses(
         self, model: PreTrainedModel, accelerator: Accelerator, objective: Objective, first: int | None = None

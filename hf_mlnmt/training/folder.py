@@ -10,7 +10,8 @@ One process at a time, one recipe (but for what may be amended), one training se
 | text of the test sets (`is_finished`) | translated and scored again |
 | checkpoints and decoding (`digest_of_model`), versions (run.py) | models, translations, scores are made again |
 | processor, library of products (run.py) | said: the library stays, the last digits may change |
-| number of processes, too few checkpoints left (run.py) | refused |
+| number of processes (run.py) | they accumulate as many batches as make up a step |
+| too few checkpoints left (run.py) | refused |
 
 A change of the recipe is allowed where the run could have come to its present state with the new recipe too: it changes
 what is done with the checkpoints, or only what comes after them.
@@ -40,6 +41,8 @@ from hf_mlnmt.training import checkpoints
 
 # Keys that change neither the weights nor the checkpoints so far, with all keys below them.
 FREE = ("logging", "decoding", "data.test", "data.name", "data.licence", "checkpoints.keep", "checkpoints.average")
+# Of other processes it can leave a step the same (run.py).
+BY_PROCESSES = ("batch.accumulate",)
 # Of these, keys whose change leaves a finished run as finished as it was.
 WITHOUT_EFFECT = ("logging", "checkpoints.keep")
 # Schedules whose learning rate at a step depends on the step where the training ends.
@@ -94,7 +97,7 @@ def _differ_in_cycles_alone(before: Recipe, now: Recipe) -> bool:
 
 
 def _is_allowed(key: str, values: tuple[Any, Any], before: Recipe) -> bool:
-    if is_below(key, FREE):
+    if is_below(key, FREE + BY_PROCESSES):
         return True
     if is_below(key, ("budget",)):
         return before.schedule.name not in ENDING

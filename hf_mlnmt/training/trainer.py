@@ -140,11 +140,11 @@ class Meter:
             return {}
         return {"steps_per_second": steps / seconds, "target_tokens_per_second": tokens / seconds}
 
-    def save(self, folder: Path, processes: int = 1) -> None:
-        """Writes the totals, and by how many processes, into a checkpoint folder."""
+    def save(self, folder: Path, **more: Any) -> None:
+        """Writes the totals, and what else is to be known of the steps so far, into a checkpoint folder."""
         self._read()
         totals = {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds, "tokens": self.tokens}
-        write_json(folder / checkpoints.METER, {**totals, "processes": processes})
+        write_json(folder / checkpoints.METER, {**totals, **more})
 
     def load(self, folder: Path, step: int) -> None:
         """Reads the totals of a checkpoint folder, written at `step`, to go on from; without them, from zero."""
@@ -330,12 +330,32 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.guard = FiniteGuard(self)
         self.losses = NamedLosses(self.tasks)
         self._parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        self._began: dict[str, Any] | None = None  # where in the data, see `go_on_in_data`
+        self.evaluation_is_due = False  # of the step of the checkpoint: a signal cut it short
 
     # Data
 
     def sampler(self) -> TaskBatchSampler:
         """Makes the sampler of this process's batches."""
-        return task_sampler(self.tasks, self.batches, self.args)
+        if self._began is None:
+            return task_sampler(self.tasks, self.batches, self.args)
+        sampler = task_sampler(self.tasks, self.batches, self.args, self._began["group"])
+        sampler.begin_at(*(self._began[name] for name in ("step", "places", "batches")))
+        return sampler
+
+    def go_on_in_data(self, checkpoint: Path) -> None:
+        """Goes on where a checkpoint was in the data, whatever the number of processes and batches of a step now."""
+        meter, step = read_json(checkpoint / checkpoints.METER), checkpoints.step_of(checkpoint)
+        self._began = {**meter, "step": step}
+        self.evaluation_is_due = meter["evaluation_is_due"]
+        if self.args.max_steps <= 0 and meter["group"] != self._group():
+            (sampler, *_), (seen, *_) = self.sampler().samplers, meter["batches"]
+            left = self.args.num_train_epochs - seen / sampler.total
+            self.args.max_steps = step + math.ceil(left * self.steps()[1])
+
+    def _group(self) -> int:
+        """Counts the batches of a step."""
+        return self.args.world_size * self.args.gradient_accumulation_steps
 
     def get_train_dataloader(self) -> DataLoader:
         """Makes the loader, not prepared by Accelerate: the sampler already gives each process its own batches."""
@@ -460,6 +480,20 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def save_without_evaluation(self) -> None:
+        """Ends a training whose evaluation was cut short, its checkpoint saved: the next start makes the evaluation."""
+        self.evaluation_is_due = True
+        if self.args.save_strategy != "no":
+            self._save_checkpoint(self.model, None)
+        self.callback_handler.on_train_end(self.args, self.state, self.control)
+
+    def finish_evaluation(self) -> None:
+        """Makes the evaluation that a signal cut short, and saves the checkpoint anew, as it would have been."""
+        self._load_rng_state(str(Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"))
+        self._determine_best_metric(self.evaluate(), trial=None)
+        self.evaluation_is_due = False
+        self._save_checkpoint(self.model, None)
+
     # Checkpoints
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
@@ -538,7 +572,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             if isinstance(callback, ExportableState):
                 saved[type(callback).__name__] = callback.state()
         self.state.save_to_json(str(folder / checkpoints.STATE))
-        self.meter.save(folder, self.args.world_size)
+        more = {"group": self._began["group"] if self._began else self._group(), "processes": self.args.world_size}
+        more |= {**self.sampler().reached(self.state.global_step), "evaluation_is_due": self.evaluation_is_due}
+        self.meter.save(folder, **more)
 
     def _rotate(self, run: Path) -> None:
         if self.args.save_total_limit is None:
