@@ -35,7 +35,12 @@ def cores() -> int:
 
 
 def check_processes(count: int, option: str) -> None:
-    """Raises UserError for far more processes than this machine has cores: a slip of the hand would fill its memory."""
+    """Raises UserError for far more processes than this machine has cores: a slip of the hand would fill its memory.
+
+    Also for processes in each of the several that Slurm's srun starts.
+    """
+    if (tasks := int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))) > 1:
+        raise UserError(f"{option}: srun has started {tasks} processes, which train together. Leave it out.")
     if count > max(16, 2 * cores()):
         raise UserError(f"{option}: {count} processes, and this machine has {cores()} cores. Give fewer.")
 

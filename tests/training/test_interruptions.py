@@ -166,11 +166,17 @@ def test_a_signal_in_an_evaluation_cuts_it_short_and_the_next_start_makes_it(who
     run(recipe, data, output)
     assert same_weights(folder, output)
     histories = [
-        [entry for entry in checkpoints.read_state(each / "checkpoints" / "checkpoint-20")["log_history"] if "eval_loss" in entry]
+        [
+            entry
+            for entry in checkpoints.read_state(each / "checkpoints" / "checkpoint-20")["log_history"]
+            if "eval_loss" in entry
+        ]
         for each in (folder, output)
     ]
     assert histories[0] == histories[1]
-    assert len((output / "metrics.jsonl").read_text().splitlines()) == len((folder / "metrics.jsonl").read_text().splitlines())
+    assert len((output / "metrics.jsonl").read_text().splitlines()) == len(
+        (folder / "metrics.jsonl").read_text().splitlines()
+    )
 
 
 def test_the_signal_of_a_scheduler_is_one_of_them():

@@ -3,58 +3,72 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
+from types import SimpleNamespace
 
 import pytest
-import torch
 import yaml
 from helpers.processes import launch, two_processes
-from helpers.tiny_run import write_corpus, write_recipe
-from safetensors.torch import load_file
+from helpers.tiny_run import run, same_weights, write_corpus, write_recipe
 
-from hf_mlnmt.training import run_recipe
+from hf_mlnmt.training import checkpoints, processes
 
 CODE = "import typer; from hf_mlnmt.cli.train import train; typer.run(train)"
 
 
-def test_two_processes_equal_two_accumulated_batches(tmp_path):
-    data, recipe = write_corpus(tmp_path / "data"), tmp_path / "recipe.yaml"
-    write_recipe(recipe, budget={"steps": 8}, logging={"every": 1})
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> SimpleNamespace:
+    """Four steps by two processes, and eight by one that accumulates two batches; dropout is drawn by each process."""
+    folder = tmp_path_factory.mktemp("two")
+    data, recipe = write_corpus(folder / "data"), folder / "recipe.yaml"
+    write_recipe(recipe, budget={"steps": 4}, logging={"every": 1}, schedule={"name": "inverse_sqrt", "warmup": 3})
     content = yaml.safe_load(recipe.read_text())
-    content["model"]["settings"]["dropout"] = 0.0  # each process draws its own
+    content["model"]["settings"]["dropout"] = 0.0
     recipe.write_text(yaml.safe_dump(content))
-    (tmp_path / "train.py").write_text(CODE)
-    launch(str(tmp_path / "train.py"), str(recipe), "--data", str(data), "--output", str(tmp_path / "two"))
-    run_recipe(recipe, data, tmp_path / "one", ["batch.accumulate=2"])
+    (folder / "train.py").write_text(CODE)
+    launch(str(folder / "train.py"), str(recipe), "--data", str(data), "--output", str(folder / "two"))
+    run(recipe, data, folder / "one", settings=["batch.accumulate=2", "budget.steps=8"])
+    return SimpleNamespace(two=folder / "two", one=folder / "one", recipe=recipe, data=data)
 
-    two, one = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("two", "one"))
-    assert two["budget"]["processes"] == 2
-    assert two["budget"]["steps"] == one["budget"]["steps"] == 8
-    assert two["budget"]["target_tokens"] == one["budget"]["target_tokens"]
-    for left, right in zip(two["dev"], one["dev"], strict=True):
-        assert left["eval_loss"] == pytest.approx(right["eval_loss"], rel=1e-4)
-        assert left["eval_bleu"] == pytest.approx(right["eval_bleu"], rel=1e-4)
 
-    last = "checkpoints/checkpoint-8"
+def test_two_processes_equal_two_accumulated_batches(two):
+    states = [checkpoints.read_state(folder / "checkpoints" / "checkpoint-4") for folder in (two.two, two.one)]
+    assert [state["meter"]["processes"] for state in states] == [2, 1]
+    assert states[0]["meter"]["tokens"] == states[1]["meter"]["tokens"]
+    assert len(states[0]["log_history"]) == 5
+    names = {"loss", "eval_loss", "eval_bleu", "learning_rate"}
     histories = [
-        json.loads((tmp_path / name / last / "trainer_state.json").read_text())["log_history"]
-        for name in ("two", "one")
+        [{name: entry[name] for name in names & entry.keys()} for entry in state["log_history"]] for state in states
     ]
-    losses, others = ([entry["loss"] for entry in history if "loss" in entry] for history in histories)
-    assert len(losses) == 8
-    assert losses == pytest.approx(others, rel=1e-4)
-    weights = [load_file(tmp_path / name / last / "model.safetensors") for name in ("two", "one")]
-    for name, tensor in weights[0].items():
-        torch.testing.assert_close(tensor, weights[1][name], rtol=1e-3, atol=1e-5, msg=name)
-    assert {path.name for path in (tmp_path / "two" / last).glob("rng*")} == {"rng_state_0.pth", "rng_state_1.pth"}
+    for entry, other in zip(*histories, strict=True):
+        assert entry == pytest.approx(other, rel=1e-6)
+    weights = [folder / "checkpoints" / "checkpoint-4" / "model.safetensors" for folder in (two.two, two.one)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    rng = {path.name for path in (two.two / "checkpoints" / "checkpoint-4").glob("rng*")}
+    assert rng == {"rng_state_0.pth", "rng_state_1.pth"}
+
+
+@pytest.mark.parametrize("settings", [[], ["batch.accumulate=2"]])
+def test_one_process_goes_on_to_the_same_bytes(two, tmp_path, settings):
+    """It accumulates the two batches of a step, told to or not."""
+    output = shutil.copytree(two.two, tmp_path / "run")
+    said = run(two.recipe, two.data, output, settings=[*settings, "budget.steps=8"])
+    assert (
+        "made by 2 process(es), now there are 1. The data go on at the same place; a step sees the same batches" in said
+    )
+    assert same_weights(two.one, output)
 
 
 APART = """
-import os, sys
+import os, sys, time
 from hf_mlnmt.cli import main
 
 sys.argv[sys.argv.index("--output") + 1] += os.environ["RANK"]
+if os.environ["RANK"] == "1":  # its clock is a day behind
+    now = time.time
+    time.time = lambda: now() - 86400
 main()
 """
 
@@ -77,7 +91,7 @@ def test_machines_without_a_common_folder_train_and_go_on_from_one_checkpoint_or
     for said in two_processes(*arguments, "budget.steps=8", code=1):
         assert f"process 1 on {socket.gethostname()}: complete.json is missing" in said
         assert "(it has no checkpoint)" in said
-        assert "copy it from the first machine" in said
+        assert "copy them from the first machine" in said
         assert "Traceback" not in said
     shutil.copytree(first / "checkpoints", second / "checkpoints", dirs_exist_ok=True)
     two_processes(*arguments, "budget.steps=8")
@@ -85,25 +99,99 @@ def test_machines_without_a_common_folder_train_and_go_on_from_one_checkpoint_or
 
 
 LONG = """
-import time
+import signal, socket, sys, time
 from datetime import timedelta
+from pathlib import Path
 
 import torch
-from accelerate import PartialState
 
-from hf_mlnmt.training.processes import main_first, of_all, of_main
+from hf_mlnmt import UserError
+from hf_mlnmt.training.processes import check_same, join_group, largest, main_first, meet, of_all, of_main, together
 
-state = PartialState(cpu=True)
+
+def message(block):
+    try:
+        block()
+    except UserError as error:
+        return str(error)
+
+
+def fail_on(rank):
+    with together():
+        if rank == state.process_index:
+            raise UserError(f"no file on {rank}")
+
+
+def make_in_turn(path):
+    with main_first():
+        path.write_text(path.read_text() + str(state.process_index) if path.exists() else "0")
+
+
+state = join_group(300)
+timeout = torch.distributed.group.WORLD._get_backend(torch.device("cpu")).options._timeout
+assert timeout == timedelta(seconds=300)
 torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=1), torch.distributed.group.WORLD)
+heard = []
+signal.signal(signal.SIGALRM, lambda *_: heard.append(time.monotonic()))
+meet()
+signal.setitimer(signal.ITIMER_REAL, 0.2)
 with main_first():
     if state.is_main_process:
         time.sleep(2)
+over = of_main(time.monotonic())
+assert heard[0] < over - 1, "a signal is heard while others are waited for"
 assert of_main(state.process_index) == 0
 assert of_all(state.process_index) == [0, 1]
+assert largest(state.process_index * 15) == 15
+assert message(lambda: fail_on(0)) == "no file on 0"
+assert f"  process 1 on {socket.gethostname()}: no file on 1" in message(lambda: fail_on(1))
+assert message(lambda: fail_on(2)) is None
+versions = {"torch": "2.11", "transformers": f"5.{20 + state.process_index}"}
+assert f"process 1 on {socket.gethostname()}: transformers is 5.21, not 5.20" in message(lambda: check_same(versions))
+make_in_turn(Path(sys.argv[1]))
+assert Path(sys.argv[1]).read_text() == "01"
 state.destroy_process_group()
 """
 
 
-def test_a_preparation_may_take_longer_than_the_group_waits(tmp_path):
+def test_processes_agree_however_long_it_takes(tmp_path):
+    """Longer than the group waits for a step; signals are heard meanwhile."""
     (tmp_path / "long.py").write_text(LONG)
-    two_processes(str(tmp_path / "long.py"))
+    two_processes(str(tmp_path / "long.py"), str(tmp_path / "made"))
+
+
+SRUN = {
+    "JOB_ID": 4_000_007,
+    "STEP_ID": 1,
+    "STEP_NUM_TASKS": 8,
+    "PROCID": 5,
+    "LOCALID": 1,
+    "STEP_TASKS_PER_NODE": "4(x2)",
+}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"), [("gpu[07-09,12],login1", "gpu07"), ("n1,n2", "n1"), ("a[3,5]b[2-4]", "a3b2"), ("lone", "lone")]
+)
+def test_srun_alone_starts_a_group(monkeypatch, nodes, first):
+    """By the variables that srun gives each task."""
+    for name, value in {**SRUN, "STEP_NODELIST": nodes}.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    theirs = dict.fromkeys(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), "")
+    for name in (*theirs, "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(os, "environ", os.environ.copy())
+    processes._take_place_in_slurm()
+    found = {name: os.environ[name] for name in theirs}
+    numbers = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_PORT": "15008"}
+    assert found == {**numbers, "MASTER_ADDR": first}
+
+
+@pytest.mark.parametrize("change", [{"SLURM_STEP_NUM_TASKS": "1"}, {"RANK": "3"}, {"SLURM_STEP_NUM_TASKS": None}])
+def test_the_script_of_a_job_and_a_launcher_in_it_are_left_alone(monkeypatch, change):
+    """A script has the job's number of tasks, but is one process; torchrun's processes inherit what srun gave it."""
+    given = {f"SLURM_{name}": str(value) for name, value in SRUN.items()} | {"SLURM_NTASKS": "8"} | change
+    environment = {name: value for name, value in given.items() if value is not None}
+    monkeypatch.setattr(os, "environ", dict(environment))
+    processes._take_place_in_slurm()
+    assert os.environ == environment

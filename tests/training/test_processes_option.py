@@ -26,34 +26,50 @@ from hf_mlnmt.cli.processes import (
     lost_the_others,
     run_in_processes,
 )
+from hf_mlnmt.cli.train import _asking
+from hf_mlnmt.training import checkpoints
 
 
-def test_far_more_processes_than_cores_are_a_slip_of_the_hand():
+def test_far_more_processes_than_cores_are_a_slip_of_the_hand(monkeypatch):
     check_processes(2, "--processes")
     with pytest.raises(UserError, match=r"-p: 100000 processes, and this machine has \d+ cores"):
         check_processes(100_000, "-p")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    with pytest.raises(UserError, match="-p: srun has started 4 processes, which train together"):
+        check_processes(2, "-p")
 
 
 def test_two_processes_train_one_model_and_go_on(tmp_path):
-    data, recipe = write_corpus(tmp_path / "data"), tmp_path / "recipe.yaml"
-    write_recipe(recipe, schedule={"name": "inverse_sqrt", "warmup": 3})
-    arguments = ["train", str(recipe), "--data", str(data), "--output", str(tmp_path / "run")]
+    """Until Slurm's signal before the end of a job's time comes, which they answer with the code that is asked for."""
+    data, recipe, run = write_corpus(tmp_path / "data"), tmp_path / "recipe.yaml", tmp_path / "run"
+    write_recipe(recipe, schedule={"name": "inverse_sqrt", "warmup": 3}, budget={"steps": 10**6})
+    arguments = ["train", str(recipe), "--data", str(data), "--output", str(run), "--requeue-code", "75"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-
-    def check(steps: int) -> None:
-        results = json.loads((tmp_path / "run" / "results.json").read_text())
-        assert (results["budget"]["processes"], results["budget"]["steps"]) == (2, steps)
-
-    command = [sys.executable, "-m", "hf_mlnmt", *arguments, "--processes", "2", "--set", "budget.steps=4"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    check(4)
+    command = [sys.executable, "-m", "hf_mlnmt", *arguments, "--processes", "2"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    end = time.monotonic() + 200
+    while not (run / "checkpoints" / "checkpoint-4").exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(signal.SIGUSR1)
+    said = process.communicate(timeout=100)[1]
+    assert process.returncode == 75, said
+    step = checkpoints.step_of(checkpoints.checkpoints(run / "checkpoints")[-1])
+    assert f"SIGUSR1: stopped at step {step}; the state is saved" in said
+    assert "Traceback" not in said
     # as its two processes do, but forks, which need not import anything
     (tmp_path / "main.py").write_text("from hf_mlnmt.cli import main; main()")
-    two_processes(str(tmp_path / "main.py"), *arguments, "--set", "budget.steps=8")
-    check(8)
-    optimizer = torch.load(tmp_path / "run/checkpoints/checkpoint-8/optimizer.pt", weights_only=True)
-    assert {int(state["step"]) for state in optimizer["state"].values()} == {8}
+    two_processes(str(tmp_path / "main.py"), *arguments, "--set", f"budget.steps={step + 4}")
+    results = json.loads((run / "results.json").read_text())
+    assert (results["budget"]["processes"], results["budget"]["steps"]) == (2, step + 4)
+    optimizer = torch.load(run / f"checkpoints/checkpoint-{step + 4}/optimizer.pt", weights_only=True)
+    assert {int(state["step"]) for state in optimizer["state"].values()} == {step + 4}
+
+
+def test_exit_codes_that_ask_for_another_start():
+    assert [_asking(75, code) for code in (0, 1, 130, 137, 128 + signal.SIGTERM, 138)] == [0, 1, 130, 137, 75, 75]
+    assert [_asking(None, code) for code in (0, 143)] == [0, 143]
 
 
 @pytest.fixture
