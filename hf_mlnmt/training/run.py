@@ -307,6 +307,7 @@ def build(run: Run, checkpoint: Path | None, accumulate: int) -> Training:
         measured_by(tasks, preparation.dev_sets),
         save_extras=preparation.tokenizers.save,
         compiled=arguments.is_compiled(recipe, args.use_cpu),
+        sharded=arguments.is_sharded() and run.processes.num_processes > 1,
     )
     if checkpoint is not None:
         trainer.go_on_in_data(checkpoint)
@@ -393,7 +394,8 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
     else:
         run.preparation.initialise(trainer.model)
     parameters = lasting_parameters(trainer.model)
-    run.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}")
+    divided = f", divided over {run.processes.num_processes} processes (FSDP2)" if trainer.sharded else ""
+    run.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}{divided}")
     kinds = kinds_of_products(run, checkpoint is not None) if trainer.args.device.type == "cpu" else frozenset()
     with products.using(kinds), closing(training.progress), training.stop.listening():
         try:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, set_seed
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 from transformers.trainer_callback import ExportableState
 
 from hf_mlnmt.errors import UserError
@@ -28,7 +29,7 @@ from hf_mlnmt.files import explained, read_json, write_json
 from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.model_folder import first_line
 from hf_mlnmt.recipe.schema import Batches
-from hf_mlnmt.training import checkpoints, dev
+from hf_mlnmt.training import checkpoints, dev, sharding
 from hf_mlnmt.training.callbacks import SaveEndsOfCycles
 from hf_mlnmt.training.objectives import Batch, Losses
 from hf_mlnmt.training.processes import of_all
@@ -272,6 +273,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             is left to Seq2SeqTrainer.
         save_extras: called with the folder of each saved model (to put tokenizers beside it).
         compiled: whether training steps compile the model's layers, see `compiled_layers`.
+        sharded: whether weights, gradients and optimizer are divided over the processes (sharding.py).
     """
 
     model: PreTrainedModel
@@ -289,6 +291,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         dev_sets: dev.DevSet | Sequence[dev.DevSet] = (),
         save_extras: Callable[[Path], None] | None = None,
         compiled: bool = False,
+        sharded: bool = False,
         **kwargs: Any,
     ) -> None:
         if args.label_smoothing_factor:
@@ -307,7 +310,7 @@ class TranslationTrainer(Seq2SeqTrainer):
                 f"batches.accumulate is {self.batches.accumulate} and args.gradient_accumulation_steps "
                 f"{args.gradient_accumulation_steps}: give the arguments the number of batches in a step."
             )
-        self.schedule, self.save_extras, self.compiled = schedule, save_extras, compiled
+        self.schedule, self.save_extras, self.compiled, self.sharded = schedule, save_extras, compiled, sharded
         self.dev_sets = list(dev_sets) if isinstance(dev_sets, Sequence) else [dev_sets]
         for task in self.tasks:
             check_needs(task.name, task.objective, model)
@@ -413,7 +416,14 @@ class TranslationTrainer(Seq2SeqTrainer):
             return model
         # Evaluation calls the model itself, and computes in the same precision.
         self.accelerator.prepare_model(self.model, evaluation_mode=True)
-        return self.accelerator.prepare_model(TaskLosses(self.model, self.tasks))
+        losses = TaskLosses(self.model, self.tasks)
+        if self.sharded:
+            return self.accelerator.prepare_model(sharding.shard(losses, self.optimizer), evaluation_mode=True)
+        return self.accelerator.prepare_model(losses)
+
+    def whole(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a block in which the model has all weights in every process."""
+        return sharding.whole(self.model_wrapped) if self.sharded else contextlib.nullcontext()
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Makes the recipe's schedule instead of that of lr_scheduler_type."""
@@ -461,7 +471,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         `dev_sets`, or with `eval_dataset`, it is Seq2SeqTrainer's, but for what that does to the generation_config.
         """
         self.guard.check()
-        with self.meter.paused(), dev.kept_generation_config(self.model):
+        with self.meter.paused(), dev.kept_generation_config(self.model), self.whole():
             if not self.dev_sets or eval_dataset is not None:
                 return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen)
             metrics: dict[str, float] = {}
@@ -497,7 +507,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     # Checkpoints
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
+        super()._save(output_dir, sharding.weights(self.model) if self.sharded else state_dict)
         folder = Path(output_dir or str(self.args.output_dir))
         (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle; the recipe says the same in words
         if self.save_extras is not None and self.args.should_save:
@@ -516,7 +526,8 @@ class TranslationTrainer(Seq2SeqTrainer):
                     staging.mkdir(parents=True)
                 self.accelerator.wait_for_everyone()
                 self.store_flos()
-                self.save_model(str(staging), _internal_call=True)
+                with self.whole():
+                    self.save_model(str(staging), _internal_call=True)
                 if not self.args.save_only_model:
                     self._save_optimizer_and_scheduler(str(staging))
                     self._save_scaler(str(staging))
@@ -545,11 +556,24 @@ class TranslationTrainer(Seq2SeqTrainer):
             if self.args.should_save and not file.exists():
                 file.write_bytes(state)
 
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self.sharded:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        optimizer = sharding.gathered(self.optimizer.state_dict())
+        if self.args.should_save:
+            torch.save(optimizer, Path(output_dir) / OPTIMIZER_NAME)
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Loads as Trainer does. Raises: UserError for a state that is not of this model's optimizer."""
         why: str | None
         try:
-            super()._load_optimizer_and_scheduler(checkpoint)
+            if self.sharded and checkpoint:
+                sharding.load(self.optimizer, Path(checkpoint) / OPTIMIZER_NAME)
+                self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER_NAME, weights_only=True))
+            else:
+                super()._load_optimizer_and_scheduler(checkpoint)
         except (ValueError, KeyError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
             why = first_line(error)
         else:

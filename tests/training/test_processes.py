@@ -9,9 +9,11 @@ import socket
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 from helpers.processes import launch, two_processes
 from helpers.tiny_run import run, same_weights, write_corpus, write_recipe
+from safetensors.torch import load_file
 
 from hf_mlnmt.training import checkpoints, processes
 
@@ -59,6 +61,34 @@ def test_one_process_goes_on_to_the_same_bytes(two, tmp_path, settings):
         "made by 2 process(es), now there are 1. The data go on at the same place; a step sees the same batches" in said
     )
     assert same_weights(two.one, output)
+
+
+def test_a_divided_model_is_the_same_training_with_the_same_files(two, tmp_path, monkeypatch):
+    """By FSDP2: four steps, and four more of the training that divided nothing; one process goes on from its files."""
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # what accelerate launch says by its configuration
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    (tmp_path / "main.py").write_text("from hf_mlnmt.cli import main; main()")
+    arguments = [str(tmp_path / "main.py"), "train", str(two.recipe), "--data", str(two.data), "--output"]
+    assert "divided over 2 processes (FSDP2)" in two_processes(*arguments, str(tmp_path / "run"))[0]
+    shutil.copytree(two.two, tmp_path / "more")
+    two_processes(*arguments, str(tmp_path / "more"), "--set", "budget.steps=8")
+    monkeypatch.undo()
+    run(two.recipe, two.data, tmp_path / "run", settings=["budget.steps=8"])
+    for name, step in (("run", 4), ("more", 8), ("run", 8)):
+        found, expected = (folder / "checkpoints" / f"checkpoint-{step}" for folder in (tmp_path / name, two.one))
+        losses, theirs = (
+            [entry["loss"] for entry in checkpoints.read_state(each)["log_history"] if "loss" in entry]
+            for each in (found, expected)
+        )
+        assert losses == pytest.approx(theirs, rel=1e-4)
+        weights, others = (load_file(each / "model.safetensors") for each in (found, expected))
+        assert weights.keys() == others.keys()
+        for key, tensor in weights.items():
+            torch.testing.assert_close(tensor, others[key], rtol=1e-3, atol=1e-4, msg=key)
+        moments, others = (torch.load(each / "optimizer.pt", weights_only=True)["state"] for each in (found, expected))
+        assert {number: state["exp_avg"].shape for number, state in moments.items()} == {
+            number: state["exp_avg"].shape for number, state in others.items()
+        }
 
 
 APART = """
