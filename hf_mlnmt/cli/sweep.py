@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ def sweep(
     order: str = option("values", "values: all seeds of a point, then the next; seeds: all with the first seed first."),
     retry: bool = option(True, "Start runs again that failed before."),
     low_priority: bool = option(False, "Leave the processor to other programs that want it.", "--low-priority"),
+    commands: bool = option(False, "Print a command for each run that is not finished, and start nothing."),
     dry_run: bool = option(False, "Check all recipes and data, list the runs, start nothing.", "--dry-run"),
 ) -> None:
     """Train many models: recipes, values of their keys, seeds; at the end one table and one figure.
@@ -48,6 +50,7 @@ def sweep(
     Example:
 
         hf-mlnmt sweep multi30k-ende-short --system enc-dc --over model.settings.kernel_size=2..8 --seeds 1,2,3
+        hf-mlnmt sweep multi30k-ende-short --seeds 1..8 --commands | parallel --jobs 4
     """
     from hf_mlnmt.cli.processes import check_processes, cores, lower_priority, start_alone
     from hf_mlnmt.cli.terminal import plain_console, show
@@ -77,7 +80,18 @@ def sweep(
         counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("finished", "failed", "begun", "new"))
         console.print(f"{len(planned)} runs: {counts}")
         return
-    check_points([job for job in planned if states[job.name].kind != "finished"], data)
+    waiting = [job for job in planned if states[job.name].kind != "finished"]
+    check_points(waiting, data)
+
+    def words(job: Job) -> list[str]:
+        arguments = ["train", str(job.path), "--data", str(data), "--output", str(root / job.name)]
+        arguments += ["--seed", str(job.seed), *(word for setting in job.settings for word in ("--set", setting))]
+        return arguments + (["--processes", str(processes)] if processes > 1 else [])
+
+    if commands:
+        for job in waiting:
+            print(shlex.join(["hf-mlnmt", *words(job)]))
+        return
 
     from rich.progress import Progress as Bar
 
@@ -94,10 +108,7 @@ def sweep(
         task = bar.add_task("", total=len(planned))
 
         def start(job: Job, log: Path) -> subprocess.Popen:
-            arguments = ["train", str(job.path), "--data", str(data), "--output", str(root / job.name)]
-            arguments += ["--seed", str(job.seed), *(word for setting in job.settings for word in ("--set", setting))]
-            arguments += ["--processes", str(processes)] if processes > 1 else []
-            return start_alone(arguments, log, environment)
+            return start_alone(words(job), log, environment)
 
         def watch(progress: Progress) -> None:
             nonlocal written
