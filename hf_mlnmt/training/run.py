@@ -147,6 +147,8 @@ class Run:
         """Returns what a user types to get this run, however its processes were started."""
         name, number = Path(sys.argv[0]).name, self.processes.num_processes
         words = ["hf-mlnmt" if name == "__main__.py" else name, *sys.argv[1:]]
+        if name == "default_worker.py":  # Ray's, whose arguments are the addresses of its cluster
+            words = ["hf-mlnmt", "train", str(self.recipe.path)]
         return shlex.join([*words, *(["--processes", str(number)] if number > 1 else [])])
 
     def tell(self, text: str, style: str | None = None) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
+import subprocess
+import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
+from helpers.docs import ROOT, blocks
 from helpers.processes import launch, two_processes
 from helpers.tiny_run import run, same_weights, write_corpus, write_recipe
 from safetensors.torch import load_file
@@ -225,3 +229,31 @@ def test_the_script_of_a_job_and_a_launcher_in_it_are_left_alone(monkeypatch, ch
     monkeypatch.setattr(os, "environ", dict(environment))
     processes._take_place_in_slurm()
     assert os.environ == environment
+
+
+PROGRAMS = {
+    "srun": """trap 'kill -USR1 $one $two' USR1
+"$@" & one=$!; "$@" & two=$!
+wait $one; code=$?; [ $code -gt 128 ] && { wait $one; code=$?; }; wait $two; exit $code""",
+    "hf-mlnmt": "trap 'sleep 0.2; exit 75' USR1; touch begun$$; [ -z $FINAL ] || exit $FINAL; while :; do sleep 0.05; done",
+    "scontrol": 'echo "$@" >> requeued',
+}
+
+
+@pytest.mark.parametrize("final", ["", "0", "75", "137"])
+def test_the_script_for_slurm_asks_for_another_turn_after_the_signal_alone(tmp_path, final):
+    """With programs in the place of Slurm's and of the training, which ends with `final`, or else by the signal."""
+    bash = shutil.which("bash") or pytest.skip("no bash")
+    for name, text in PROGRAMS.items():
+        (tmp_path / name).write_text(f"#!{bash}\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    (script,) = (block.text for block in blocks(ROOT / "docs" / "scale.md", "sh"))
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "FINAL": final}
+    job = subprocess.Popen([bash, "-c", script], cwd=tmp_path, env=environment)
+    while len(list(tmp_path.glob("begun*"))) < 2:
+        time.sleep(0.02)
+    if not final:
+        job.send_signal(signal.SIGUSR1)
+    assert job.wait(timeout=60) == int(final or 75)
+    assert (tmp_path / "requeued").exists() == (not final)
+    assert final or (tmp_path / "requeued").read_text() == "requeue 7\n"
