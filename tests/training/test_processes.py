@@ -235,7 +235,8 @@ PROGRAMS = {
     "srun": """trap 'kill -USR1 $one $two' USR1
 "$@" & one=$!; "$@" & two=$!
 wait $one; code=$?; [ $code -gt 128 ] && { wait $one; code=$?; }; wait $two; exit $code""",
-    "hf-mlnmt": "trap 'sleep 0.2; exit 75' USR1; touch begun$$; [ -z $FINAL ] || exit $FINAL; while :; do sleep 0.05; done",
+    "hf-mlnmt": """trap 'sleep 0.2; exit 75' USR1; touch begun$$
+[ -z $FINAL ] || exit $FINAL; while :; do sleep 0.05; done""",
     "scontrol": 'echo "$@" >> requeued',
 }
 
