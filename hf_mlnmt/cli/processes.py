@@ -92,9 +92,10 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
         except SignalException as ended:
             return 128 + ended.sigval
         except ChildFailedError as error:
-            # The processes that failed, the first to do so first, then those that were ended for it.
+            # The processes that failed, the first to do so first; then those that torchrun ended for it.
             codes = {failure.local_rank: failure.exitcode for failure in error.failures.values()}
-            code = min(codes.values(), key=lambda code: code == LOST)
+            ended = (-signal.SIGTERM, 128 + signal.SIGTERM)
+            code = min(codes.values(), key=lambda code: (code in ended, code == LOST))
             failed = min(rank for rank, its_own in codes.items() if its_own == code)
             _explain(failed, count, code, next(Path(folder).glob(f"*/*/{failed}/stderr.log"), None))
             return _code(code)
@@ -169,6 +170,12 @@ def _explain(rank: int, count: int, code: int, log: Path | None) -> None:
         print(
             f"error: process {rank} of {count} was ended by {name}, and the others with it.{memory} "
             "The last checkpoint is kept: the same command goes on from there.",
+            file=sys.stderr,
+        )
+    if code == LOST:
+        print(
+            f"error: process {rank} of {count} lost the connection to the others, and none of them said why. The last "
+            "checkpoint is kept: the same command goes on from there.",
             file=sys.stderr,
         )
     if log and (code > 0 or -code == signal.SIGABRT):  # a process that was told to end says nothing

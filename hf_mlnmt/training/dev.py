@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from accelerate.utils import gather_object
 from transformers import PreTrainedModel
 
@@ -34,6 +33,17 @@ class Stopped(Exception):
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
         self.signum = signum
+
+
+class Alone:
+    """The part of an Accelerator that measures without translating, on the CPU; of a process whose group has ended."""
+
+    process_index, num_processes, device = 0, 1, torch.device("cpu")
+    autocast = staticmethod(nullcontext)
+
+    def reduce(self, totals: torch.Tensor, how: str) -> torch.Tensor:
+        """Returns what there is in this process."""
+        return totals
 
 
 @dataclass
@@ -74,7 +84,7 @@ class DevSet:
         if self.metrics and len(self.references) != len(self.dataset):
             raise UserError(f"{len(self.references)} references for {len(self.dataset)} development sentences.")
 
-    def evaluate(self, model: PreTrainedModel, accelerator: Accelerator, **generation: Any) -> dict[str, float]:
+    def evaluate(self, model: PreTrainedModel, accelerator: Any, **generation: Any) -> dict[str, float]:
         """Measures loss per item (of translation: target token), perplexity and metrics; the same on every process.
 
         Raises: Stopped, on every process, after a signal to one.
@@ -114,7 +124,7 @@ class DevSet:
                 )
 
     def _batches(
-        self, collate: Callable[..., dict[str, torch.Tensor]], accelerator: Accelerator, first: int | None = None
+        self, collate: Callable[..., dict[str, torch.Tensor]], accelerator: Any, first: int | None = None
     ) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
         """Yields this process's share of the sentences in batches of similar lengths, with their indices."""
         lengths = np.asarray(self.dataset.source_lengths)[:first]
@@ -129,7 +139,7 @@ class DevSet:
             raise Stopped(signum)
 
     def _losses(
-        self, model: PreTrainedModel, accelerator: Accelerator, objective: Objective, first: int | None = None
+        self, model: PreTrainedModel, accelerator: Any, objective: Objective, first: int | None = None
     ) -> dict[str, float]:
         """Measures the loss per item or, of the first sentences, its parts; in the order of the sentences' lengths."""
         places = {"items": 0, "loss": 1} if first is None else {"items": 0}
@@ -144,9 +154,7 @@ class DevSet:
         items, *sums = accelerator.reduce(totals, "sum").tolist()
         return {name: sums[place - 1] / max(1.0, items) for name, place in places.items() if place}
 
-    def _translate(
-        self, model: PreTrainedModel, accelerator: Accelerator, generation: dict[str, Any]
-    ) -> list[list[int]]:
+    def _translate(self, model: PreTrainedModel, accelerator: Any, generation: dict[str, Any]) -> list[list[int]]:
         """Generates token ids of every sentence, in order, with a copy of the config: generate() must not change it."""
         generate: Any = model.generate
         config = copy.deepcopy(model.generation_config)

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from accelerate import Accelerator, PartialState
+from accelerate import PartialState
 from rich.console import Console
 from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
@@ -53,7 +53,7 @@ from hf_mlnmt.recipe.reading import Recipe, find_recipe, read_recipe
 from hf_mlnmt.recipe.schema import saved_steps
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training import arguments, callbacks, checkpoints, folder
-from hf_mlnmt.training.dev import DevSet, Stopped
+from hf_mlnmt.training.dev import Alone, DevSet, Stopped
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.preflight import check_before, check_lengths
 from hf_mlnmt.training.preparation import ACCOUNT, Preparation, measured_by
@@ -581,7 +581,7 @@ def losses(path: Path, run: Run, training: Training, tests: Sequence[RawPairs]) 
     measured = {}
     for test in tests:
         dev_set = DevSet(run.preparation.encoded_test(test.name), objective=objective)
-        loss = dev_set.evaluate(model, Accelerator(cpu=True))["loss"]
+        loss = dev_set.evaluate(model, Alone())["loss"]
         measured[test.name] = {"loss": loss, "per_predicted_token": math.exp(loss)}
     return measured
 

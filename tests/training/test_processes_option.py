@@ -127,6 +127,7 @@ FAILS = "echo 'error: no such file' >&2; exit 1"
         (("sleep 60", "kill -KILL $$"), 137, "error: process 1 of 2 was ended by SIGKILL, and the others with it. The"),
         (("sleep 60", FAILS), 1, "error: no such file"),
         ((LOSES, FAILS), 1, "error: no such file"),
+        ((LOSES, LOSES), LOST, "lost the connection to the others, and none of them said why."),
         (("exit 143", "exit 143"), 143, ""),
     ],
 )
