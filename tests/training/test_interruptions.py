@@ -174,6 +174,7 @@ def test_a_signal_in_an_evaluation_cuts_it_short_and_the_next_start_makes_it(who
         for each in (folder, output)
     ]
     assert histories[0] == histories[1]
+    assert not checkpoints.read_state(output / "checkpoints" / "checkpoint-20")["meter"]["evaluation_is_due"]
     assert len((output / "metrics.jsonl").read_text().splitlines()) == len(
         (folder / "metrics.jsonl").read_text().splitlines()
     )
