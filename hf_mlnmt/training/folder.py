@@ -41,8 +41,6 @@ from hf_mlnmt.training import checkpoints
 
 # Keys that change neither the weights nor the checkpoints so far, with all keys below them.
 FREE = ("logging", "decoding", "data.test", "data.name", "data.licence", "checkpoints.keep", "checkpoints.average")
-# Of other processes it can leave a step the same (run.py).
-BY_PROCESSES = ("batch.accumulate",)
 # Of these, keys whose change leaves a finished run as finished as it was.
 WITHOUT_EFFECT = ("logging", "checkpoints.keep")
 # Schedules whose learning rate at a step depends on the step where the training ends.
@@ -97,7 +95,7 @@ def _differ_in_cycles_alone(before: Recipe, now: Recipe) -> bool:
 
 
 def _is_allowed(key: str, values: tuple[Any, Any], before: Recipe) -> bool:
-    if is_below(key, FREE + BY_PROCESSES):
+    if is_below(key, (*FREE, "batch.accumulate")):  # which other processes may need: run.py counts a step's batches
         return True
     if is_below(key, ("budget",)):
         return before.schedule.name not in ENDING

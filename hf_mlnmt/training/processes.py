@@ -23,7 +23,9 @@ from accelerate import PartialState
 from hf_mlnmt.errors import UserError
 
 T = TypeVar("T")
-PATIENCE = timedelta(days=30)  # a process that ends is noticed at once, by its connection
+# How long processes wait for one another: a process that ends is noticed at once, by its connection, a machine without
+# power only so.
+PATIENCE: dict[str, timedelta | None] = {"once": timedelta(days=30), "step": None}
 LOOK_AFTER = 0.05  # seconds
 
 
@@ -35,6 +37,7 @@ def join_group(seconds: float | None = None) -> PartialState:
     """
     _take_place_in_slurm()
     timeout = {} if seconds is None else {"timeout": timedelta(seconds=seconds)}
+    PATIENCE["step"] = timeout.get("timeout")
     return PartialState(cpu=not torch.accelerator.is_available(), **timeout)
 
 
@@ -60,8 +63,8 @@ def _take_place_in_slurm() -> None:
 
 
 @functools.cache
-def _group() -> Any:
-    return torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
+def _group(what: str = "once") -> Any:
+    return torch.distributed.new_group(backend="gloo", timeout=PATIENCE[what])
 
 
 def _several() -> bool:
@@ -97,7 +100,7 @@ def largest(value: int) -> int:
     if not _several():
         return value
     there = torch.tensor(value)
-    torch.distributed.all_reduce(there, torch.distributed.ReduceOp.MAX, group=_group())
+    torch.distributed.all_reduce(there, torch.distributed.ReduceOp.MAX, group=_group("step"))
     return int(there)
 
 

@@ -28,7 +28,8 @@ def shard(model: nn.Module, optimizer: Optimizer) -> nn.Module:
         if isinstance(module, GradientCheckpointingLayer):
             fully_shard(module)
     fully_shard(model)
-    divided = {parameter: dict(model.named_parameters())[name] for name, parameter in before.items()}
+    now = dict(model.named_parameters())
+    divided = {parameter: now[name] for name, parameter in before.items()}
     for group in optimizer.param_groups:
         group["params"] = [divided[parameter] for parameter in group["params"]]
     return model

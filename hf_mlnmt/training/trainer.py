@@ -334,22 +334,24 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.losses = NamedLosses(self.tasks)
         self._parameters = sum(parameter.numel() for parameter in self.model.parameters())
         self._began: dict[str, Any] | None = None  # where in the data, see `go_on_in_data`
+        self._sampler: TaskBatchSampler | None = None  # which takes seconds for millions of sentences
         self.evaluation_is_due = False  # of the step of the checkpoint: a signal cut it short
 
     # Data
 
     def sampler(self) -> TaskBatchSampler:
-        """Makes the sampler of this process's batches."""
-        if self._began is None:
-            return task_sampler(self.tasks, self.batches, self.args)
-        sampler = task_sampler(self.tasks, self.batches, self.args, self._began["group"])
-        sampler.begin_at(*(self._began[name] for name in ("step", "places", "batches")))
-        return sampler
+        """Returns the sampler of this process's batches."""
+        if self._sampler is None:
+            began = self._began or {"group": None}
+            self._sampler = task_sampler(self.tasks, self.batches, self.args, began["group"])
+            if self._began:
+                self._sampler.begin_at(*(began[name] for name in ("step", "places", "batches")))
+        return self._sampler
 
     def go_on_in_data(self, checkpoint: Path) -> None:
         """Goes on where a checkpoint was in the data, whatever the number of processes and batches of a step now."""
         meter, step = read_json(checkpoint / checkpoints.METER), checkpoints.step_of(checkpoint)
-        self._began = {**meter, "step": step}
+        self._began, self._sampler = {**meter, "step": step}, None
         self.evaluation_is_due = meter["evaluation_is_due"]
         if self.args.max_steps <= 0 and meter["group"] != self._group():
             (sampler, *_), (seen, *_) = self.sampler().samplers, meter["batches"]
