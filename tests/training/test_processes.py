@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory, one_thread) -> SimpleNamespace:
-    """Four steps by two processes, and eight by one that accumulates two batches; no dropout, which each process draws."""
+    """Four steps by two processes, and eight by one that accumulates two batches; no dropout, which each draws."""
     folder = tmp_path_factory.mktemp("two")
     data, recipe = write_corpus(folder / "data"), folder / "recipe.yaml"
     write_recipe(recipe, budget={"steps": 4}, logging={"every": 1}, schedule={"name": "inverse_sqrt", "warmup": 3})
