@@ -94,18 +94,6 @@ def test_a_folder_is_for_one_process_until_that_ends(tmp_path: Path, killed: boo
             raise AssertionError("two at once")
 
 
-def test_no_pipe_is_handed_to_a_process_on_windows(tmp_path: Path, monkeypatch):
-    """Popen refuses it there."""
-    asked = []
-    monkeypatch.setattr(processes.subprocess, "Popen", lambda arguments, **options: asked.append(options))
-    for platform in ("win32", "linux"):
-        monkeypatch.setattr(sys, "platform", platform)
-        with processes.starting_alone() as start:
-            start(["train"], tmp_path / "log", {})
-    assert ["pass_fds" in options for options in asked] == [False, True]
-    assert [processes.PARENT in options["env"] for options in asked] == [False, True]
-
-
 def test_a_priority_is_lowered_without_nice(monkeypatch):
     asked = []
     monkeypatch.delattr("os.nice", raising=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ def sweep(
     order: str = option("values", "values: all seeds of a point, then the next; seeds: all with the first seed first."),
     retry: bool = option(True, "Start runs again that failed before."),
     low_priority: bool = option(False, "Leave the processor to other programs that want it.", "--low-priority"),
+    commands: bool = option(False, "Print a command for each run that is not finished, and start nothing."),
     dry_run: bool = option(False, "Check all recipes and data, list the runs, start nothing.", "--dry-run"),
 ) -> None:
     """Train many models: recipes, values of their keys, seeds; at the end one table and one figure.
@@ -48,8 +50,9 @@ def sweep(
     Example:
 
         hf-mlnmt sweep multi30k-ende-short --system enc-dc --over model.settings.kernel_size=2..8 --seeds 1,2,3
+        hf-mlnmt sweep multi30k-ende-short --seeds 1..8 --commands | parallel --jobs 4
     """
-    from hf_mlnmt.cli.processes import check_processes, cores, lower_priority, starting_alone
+    from hf_mlnmt.cli.processes import check_processes, cores, lower_priority, start_alone
     from hf_mlnmt.cli.terminal import plain_console, show
     from hf_mlnmt.table import Number, Table
     from hf_mlnmt.training.preflight import check_points
@@ -77,7 +80,18 @@ def sweep(
         counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("finished", "failed", "begun", "new"))
         console.print(f"{len(planned)} runs: {counts}")
         return
-    check_points([job for job in planned if states[job.name].kind != "finished"], data)
+    waiting = [job for job in planned if states[job.name].kind != "finished"]
+    check_points(waiting, data)
+
+    def words(job: Job) -> list[str]:
+        arguments = ["train", str(job.path), "--data", str(data), "--output", str(root / job.name)]
+        arguments += ["--seed", str(job.seed), *(word for setting in job.settings for word in ("--set", setting))]
+        return arguments + (["--processes", str(processes)] if processes > 1 else [])
+
+    if commands:
+        for job in waiting:
+            print(shlex.join(["hf-mlnmt", *words(job)]))
+        return
 
     from rich.progress import Progress as Bar
 
@@ -90,14 +104,11 @@ def sweep(
     how = {"recipes": recipes, "systems": systems, "over": over, "seeds": seeds, "set": settings, "order": order}
     written = -1
     environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores() // (jobs * processes)))}
-    with alone(root), starting_alone() as starter, Bar(console=console, transient=True) as bar:
+    with alone(root), Bar(console=console, transient=True) as bar:
         task = bar.add_task("", total=len(planned))
 
         def start(job: Job, log: Path) -> subprocess.Popen:
-            arguments = ["train", str(job.path), "--data", str(data), "--output", str(root / job.name)]
-            arguments += ["--seed", str(job.seed), *(word for setting in job.settings for word in ("--set", setting))]
-            arguments += ["--processes", str(processes)] if processes > 1 else []
-            return starter(arguments, log, environment)
+            return start_alone(words(job), log, environment)
 
         def watch(progress: Progress) -> None:
             nonlocal written

@@ -1,6 +1,7 @@
 """`hf-mlnmt train`: a whole training from a recipe, or several that translate for one another."""
 
 import os
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,9 @@ def train(
     set_: options.Settings = None,
     seed: int | None = option(None, "Replace the recipe's seed.", min=0),
     processes: int = option(1, "GPUs or cores; each has batch.tokens a step.", "--processes", "-p", min=1),
+    requeue_code: int | None = option(
+        None, "Exit code after SIGTERM or SIGUSR1, for a scheduler that is to start it again.", min=1, max=255
+    ),
     dry_run: bool = option(False, "Check everything and estimate time and memory; leave nothing.", "--dry-run"),
 ) -> None:
     """Train a model: tokenizer, data, training, averaging, scores, a complete model folder.
@@ -69,7 +73,7 @@ def train(
     started_by_us = group.end_with_parent()
     if processes > 1 and "RANK" not in os.environ:  # else this is one of them
         group.check_processes(processes, "--processes")
-        raise typer.Exit(group.run_in_processes(processes, sys.argv[1:]))
+        raise typer.Exit(_asking(requeue_code, group.run_in_processes(processes, sys.argv[1:])))
 
     from accelerate import PartialState
     from rich.console import Console
@@ -90,14 +94,17 @@ def train(
                 run_recipe(named[0], data, output, set_ or [], seed, dry_run, console, watcher=watcher, system=system)
     except Interrupted as interrupted:
         typer.echo(str(interrupted), err=True)
-        code = 128 + interrupted.signum
+        code = _asking(requeue_code, 128 + interrupted.signum)
     except (RuntimeError, OSError) as error:
         if not group.lost_the_others(error):
             raise
         if not started_by_us:
-            typer.echo("error: the connection to another process was lost: see what that one says.", err=True)
-        sys.stderr.flush()
-        os._exit(group.LOST)  # closing the group would wait for the others, and ending without it may abort
+            typer.echo(
+                "error: the connection to another process was lost: it says why, unless its machine is gone. The last "
+                "checkpoint is kept: the same command goes on from there.",
+                err=True,
+            )
+        group.end_after_the_first()
     if started_by_us:
         group.end_at_once(code)
     # A group of processes still open when Python ends aborts the process now and then: its threads outlive what they
@@ -105,3 +112,9 @@ def train(
     PartialState().destroy_process_group()
     if code:
         raise typer.Exit(code)
+
+
+def _asking(requeue_code: int | None, code: int) -> int:
+    """Returns the exit code, in place of that of SIGTERM or SIGUSR1 the one that asks to be started again."""
+    ended = [128 + getattr(signal, name, 0) for name in ("SIGTERM", "SIGUSR1")]
+    return requeue_code if requeue_code is not None and code in ended else code

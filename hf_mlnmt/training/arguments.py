@@ -41,16 +41,30 @@ def remark(recipe: Recipe, on_cpu: bool) -> str | None:
 
 
 _SHARDING = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config")
-_SHARDED = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM", "PARALLELISM_CONFIG": "parallelism"}
+_SHARDED = {"DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM", "PARALLELISM_CONFIG": "parallelism"}
+# What accelerate launch says of FSDP, and what is said in its place: Trainer's own way saves files of its own kind.
+_FSDP, _DIVIDED = "ACCELERATE_USE_FSDP", "HF_MLNMT_SHARDED"
+
+
+def is_sharded() -> bool:
+    """Returns whether the launcher has asked for FSDP2."""
+    return _DIVIDED in os.environ
 
 
 def check_launcher() -> None:
-    """Refuses what a launcher asks for and a training does not do. Raises: UserError naming it."""
+    """Takes over FSDP2 and refuses what else a launcher asks for and a training does not do. Raises: UserError."""
+    if os.environ.get(_FSDP, "false").lower() in ("true", "1"):
+        if os.environ.get("FSDP_VERSION") != "2" or os.environ.get("FSDP_OFFLOAD_PARAMS", "false").lower() == "true":
+            raise UserError(
+                "accelerate launch asks for FSDP 1, or for weights offloaded to the CPU: in its configuration say "
+                "fsdp_version: 2 and fsdp_offload_params: false."
+            )
+        os.environ |= {_FSDP: "false", _DIVIDED: "true"}
     for name, what in _SHARDED.items():
         if os.environ.get(f"ACCELERATE_USE_{name}", "false").lower() in ("true", "1"):
             raise UserError(
-                f"accelerate launch asks for {what}, which trainings do not have here: every process holds the whole "
-                "model. Launch without it: --processes N, torchrun, or accelerate launch --multi_gpu."
+                f"accelerate launch asks for {what}, which trainings do not have here. Launch without it: --processes "
+                "N, torchrun, accelerate launch --multi_gpu, or with FSDP2 for a model that does not fit one card."
             )
     # accelerate says where several processes meet, but starts one on a CPU, which has no rank.
     launched = {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR"} <= os.environ.keys()
@@ -137,7 +151,7 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         if name not in known:
             problem = f"Seq2SeqTrainingArguments has no such field{suggest(name, known)}"
         elif value and name in _SHARDING:
-            problem = "trainings here have the whole model in every process; leave it out"
+            problem = "for FSDP2 use accelerate launch with a configuration (docs/scale.md); leave it out"
         elif isinstance(known[name], bool) and not isinstance(value, bool):
             problem = f"expected true or false, not {value!r}"
         if problem:

@@ -160,6 +160,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         tokens: sentences times longest sentence of a batch; a sentence longer than this is a batch of its own.
         side: which side's tokens are counted; "both" counts the longer of the two.
         accumulation: batches per optimizer step; the count per process is a multiple of it.
+        group: batches per optimizer step of the training as it began, of which an epoch's count is a multiple; None:
+            as many as there are now.
         shapes: at most so many shapes of batches (`Boxes`); None: as they come.
         noise: tokens by which the difference of the sides is disturbed; more mixes more and pads more.
         choose: epoch -> indices that make up this epoch (mixtures of corpora), of nearly equal total length in every
@@ -180,6 +182,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         shapes: int | None = None,
         noise: float = 1.0,
         choose: Callable[[int], np.ndarray | None] | None = None,
+        group: int | None = None,
     ) -> None:
         if side not in get_args(Side):
             raise UserError(f"batch side '{side}' is unknown: use one of {', '.join(get_args(Side))}.")
@@ -195,7 +198,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.tokens, self.max_sentences, self.noise = tokens, max_sentences or max(1, len(source)), noise
         self.seed, self.world_size, self.rank, self.accumulation = seed, world_size, rank, accumulation
         self.choose, self.epoch = choose or (lambda epoch: None), 0
-        self.group = world_size * accumulation
+        self.group = group or world_size * accumulation
         self._latest: tuple[int, int, list[np.ndarray]] = (-1, 0, [])  # an epoch, a window and its batches
         self._packed: tuple[Any, Any] = (None, None)
         self._shown = 0, self.choose(0)  # an epoch and its sentences

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -24,12 +23,12 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from hf_mlnmt.files import write_text
 from hf_mlnmt.model_folder import CURVES
 from hf_mlnmt.training.dev import DevSet
+from hf_mlnmt.training.processes import largest
 from hf_mlnmt.training.schedules import Schedule
 
 # SIGUSR1 is what Slurm is asked to send before a job's time is over; Windows has none.
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
 SIGNALS = (*ENDING, signal.SIGINT)
-AGREE_EVERY = 10  # steps between the exchanges by which several processes agree to stop at the same step
 
 
 class Interrupted(KeyboardInterrupt):
@@ -65,10 +64,11 @@ def sigterm_interrupts() -> AbstractContextManager[None]:
 
 
 class StopOnSignal(TrainerCallback):
-    """A checkpoint and the end after the step in which SIGTERM, SIGUSR1 or Ctrl-C came; the same again: at once."""
+    """A checkpoint and the end after the step in which SIGTERM, SIGUSR1 or Ctrl-C came to one of the processes, which
+    all hear of it; an evaluation is cut short. The same again: at once."""
 
     def __init__(self) -> None:
-        self.signum: int | None = None
+        self.signum = 0
         self._before: dict[int, Any] = {}
 
     def listening(self) -> AbstractContextManager[None]:
@@ -77,14 +77,8 @@ class StopOnSignal(TrainerCallback):
         return handled(SIGNALS, self._receive)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        # All processes ask for a checkpoint and the end at the same step.
-        agreed = self.signum if args.world_size == 1 else None
-        if args.world_size > 1 and state.global_step % AGREE_EVERY == 0:
-            flag = torch.tensor(self.signum or 0, device=args.device)
-            torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
-            agreed = int(flag)
-        if agreed:
-            self.signum = agreed
+        if signum := largest(self.signum):
+            self.signum = signum
             control.should_save = args.save_strategy != "no"
             control.should_training_stop = True
 
@@ -92,6 +86,23 @@ class StopOnSignal(TrainerCallback):
         self.signum = signum
         # Only this one's: torchrun answers Ctrl-C, which the processes get too, with a SIGTERM to each.
         signal.signal(signum, self._before[signum])
+
+
+class Done(Exception):
+    """A training is at its end before a first step."""
+
+
+class FinishEvaluation(TrainerCallback):
+    """The evaluation that a signal cut short before the last start, by `finish`, if it `is_due`. Comes last."""
+
+    def __init__(self, is_due: Callable[[], bool], finish: Callable[[], None]) -> None:
+        self.is_due, self.finish = is_due, finish
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.is_due():
+            self.finish()
+            if control.should_training_stop or state.global_step >= state.max_steps:
+                raise Done
 
 
 class SaveEndsOfCycles(TrainerCallback):

@@ -5,18 +5,18 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from accelerate.utils import gather_object
 from transformers import PreTrainedModel
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.training.objectives import SHOWN, Objective, Translation, evaluating
+from hf_mlnmt.training.processes import largest
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,25 @@ Metric = Callable[[Sequence[str], Sequence[str], Sequence[str] | None], dict[str
 
 
 SAME = 2  # evaluations with other translations and the same score, before a metric is warned of
+
+
+class Stopped(Exception):
+    """A signal, `signum`, cut an evaluation short, on all processes."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+
+
+class Alone:
+    """The part of an Accelerator that measures without translating, on the CPU; of a process whose group has ended."""
+
+    process_index, num_processes, device = 0, 1, torch.device("cpu")
+    autocast = staticmethod(nullcontext)
+
+    def reduce(self, totals: torch.Tensor, how: str) -> torch.Tensor:
+        """Returns what there is in this process."""
+        return totals
 
 
 @dataclass
@@ -42,6 +61,7 @@ class DevSet:
         languages: {"source": "en", "target": "de"}, between which a model of several languages translates.
         parts: an objective, and of how many first sentences the parts of its loss are measured too, per item.
         seen: what each metric has given so far.
+        signum: returns a signal that came, after which nothing more is computed, or 0.
     """
 
     dataset: Any
@@ -58,13 +78,17 @@ class DevSet:
     parts: tuple[Objective, int] | None = None
     translations: list[str] = field(default_factory=list, repr=False)
     seen: dict[str, list[float]] = field(default_factory=dict, repr=False)
+    signum: Callable[[], int] = field(default=lambda: 0, repr=False)
 
     def __post_init__(self) -> None:
         if self.metrics and len(self.references) != len(self.dataset):
             raise UserError(f"{len(self.references)} references for {len(self.dataset)} development sentences.")
 
-    def evaluate(self, model: PreTrainedModel, accelerator: Accelerator, **generation: Any) -> dict[str, float]:
-        """Measures loss per item (of translation: target token), perplexity and metrics; the same on every process."""
+    def evaluate(self, model: PreTrainedModel, accelerator: Any, **generation: Any) -> dict[str, float]:
+        """Measures loss per item (of translation: target token), perplexity and metrics; the same on every process.
+
+        Raises: Stopped, on every process, after a signal to one.
+        """
         asked: Any = model
         if self.languages and hasattr(model, "between"):
             asked = asked.between(self.languages["source"], self.languages["target"])
@@ -100,20 +124,22 @@ class DevSet:
                 )
 
     def _batches(
-        self, collate: Callable[..., dict[str, torch.Tensor]], accelerator: Accelerator, first: int | None = None
+        self, collate: Callable[..., dict[str, torch.Tensor]], accelerator: Any, first: int | None = None
     ) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
         """Yields this process's share of the sentences in batches of similar lengths, with their indices."""
         lengths = np.asarray(self.dataset.source_lengths)[:first]
         tokens = self.batch_tokens if first is None else self.batch_tokens // 16  # every sentence has many hypotheses
         order = np.argsort(-lengths, kind="stable")[accelerator.process_index :: accelerator.num_processes]
-        while len(order):
+        while len(order) and not self.signum():
             size = max(1, tokens // int(lengths[order[0]]))
             indices, order = order[:size].tolist(), order[size:]
             batch = collate([{**self.dataset[i], SHOWN: np.array([0, i])} for i in indices])
             yield indices, {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
+        if signum := largest(self.signum()) if accelerator.num_processes > 1 else self.signum():
+            raise Stopped(signum)
 
     def _losses(
-        self, model: PreTrainedModel, accelerator: Accelerator, objective: Objective, first: int | None = None
+        self, model: PreTrainedModel, accelerator: Any, objective: Objective, first: int | None = None
     ) -> dict[str, float]:
         """Measures the loss per item or, of the first sentences, its parts; in the order of the sentences' lengths."""
         places = {"items": 0, "loss": 1} if first is None else {"items": 0}
@@ -128,9 +154,7 @@ class DevSet:
         items, *sums = accelerator.reduce(totals, "sum").tolist()
         return {name: sums[place - 1] / max(1.0, items) for name, place in places.items() if place}
 
-    def _translate(
-        self, model: PreTrainedModel, accelerator: Accelerator, generation: dict[str, Any]
-    ) -> list[list[int]]:
+    def _translate(self, model: PreTrainedModel, accelerator: Any, generation: dict[str, Any]) -> list[list[int]]:
         """Generates token ids of every sentence, in order, with a copy of the config: generate() must not change it."""
         generate: Any = model.generate
         config = copy.deepcopy(model.generation_config)

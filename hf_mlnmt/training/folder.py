@@ -10,7 +10,8 @@ One process at a time, one recipe (but for what may be amended), one training se
 | text of the test sets (`is_finished`) | translated and scored again |
 | checkpoints and decoding (`digest_of_model`), versions (run.py) | models, translations, scores are made again |
 | processor, library of products (run.py) | said: the library stays, the last digits may change |
-| number of processes, too few checkpoints left (run.py) | refused |
+| number of processes (run.py) | they accumulate as many batches as make up a step |
+| too few checkpoints left (run.py) | refused |
 
 A change of the recipe is allowed where the run could have come to its present state with the new recipe too: it changes
 what is done with the checkpoints, or only what comes after them.
@@ -94,7 +95,7 @@ def _differ_in_cycles_alone(before: Recipe, now: Recipe) -> bool:
 
 
 def _is_allowed(key: str, values: tuple[Any, Any], before: Recipe) -> bool:
-    if is_below(key, FREE):
+    if is_below(key, (*FREE, "batch.accumulate")):  # which other processes may need: run.py counts a step's batches
         return True
     if is_below(key, ("budget",)):
         return before.schedule.name not in ENDING

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from hf_mlnmt.modeling.fused import one_draw
@@ -74,7 +75,8 @@ class HalfWeights:
         dtype = torch.float32 if first is None else product_dtype(first)
         known = dtype != torch.float32 and torch.is_grad_enabled()
         again = any(layer.gradient_checkpointing for layer in self.layers)
-        if first is None or not known or again or not runs_ahead(first):
+        divided = any(isinstance(weight, DTensor) for weight in weights.values())  # FSDP2 casts and places them itself
+        if first is None or not known or again or divided or not runs_ahead(first):
             yield
             return
         copies = dict(zip(weights, _Cast.apply(dtype, *weights.values())))

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from accelerate import PartialState
 from rich.console import Console
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
@@ -37,7 +36,7 @@ from hf_mlnmt.made_from import differences
 from hf_mlnmt.recipe import sizes
 from hf_mlnmt.recipe.reading import recipe_of, set_key
 from hf_mlnmt.training import folder
-from hf_mlnmt.training.processes import main_first, meet
+from hf_mlnmt.training.processes import join_group, main_first, meet
 from hf_mlnmt.training.run import run_recipe
 
 HELD_OUT = 1000  # pairs, or a twentieth of a smaller corpus
@@ -89,7 +88,7 @@ def train_pair(
     console = console or Console(stderr=True)
     data, languages = Path(data), sizes.languages_of(asked.pair, (asked.source, asked.target))
     output = Path(output or Path("runs") / (asked.name if seed is None else f"{asked.name}.seed{seed}"))
-    processes = PartialState(cpu=not torch.accelerator.is_available())
+    processes = join_group()
     with ExitStack() as stack:
         there = (output / HELD / ASKED).is_file()
         home = stack.enter_context(folder.temporary()) if dry_run and not there else output

@@ -47,7 +47,7 @@ from hf_mlnmt.memory import memory_of_machine
 from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import MAIN_DEV, Recipe
 from hf_mlnmt.training import dev, folder
-from hf_mlnmt.training.arguments import training_arguments
+from hf_mlnmt.training.arguments import is_sharded, training_arguments
 from hf_mlnmt.training.init_from import check_sources, initialise, read_sources
 from hf_mlnmt.training.model_making import speaks_many
 from hf_mlnmt.training.preparation import Preparation
@@ -340,7 +340,9 @@ def _in_words(text: str) -> str:
 
 def check_memory(recipe: Recipe, config: PreTrainedConfig, parameters: int, processes: int, tokens: int) -> None:
     """Refuses a training that this machine cannot hold. tokens: of the largest batch, on the side of batch.side."""
-    state = parameters * BYTES_OF_WEIGHT[recipe.optimizer.name] / GIB
+    # Divided over the processes; while it is evaluated or saved each has all weights.
+    bytes_of_weight = BYTES_OF_WEIGHT[recipe.optimizer.name]
+    state = parameters * (bytes_of_weight / processes + 4 if is_sharded() else bytes_of_weight) / GIB
     step = bytes_of_step(recipe, config, tokens) / GIB
     on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()
     needed, there = (state + step) * (processes if on_cpu else 1), memory_of_machine(on_cpu) / GIB

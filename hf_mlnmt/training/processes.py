@@ -1,4 +1,4 @@
-"""Agreements between the processes of a training beside its steps, however long one takes and wherever they run.
+"""The group of processes of a training, and its agreements beside the steps, however long one takes and wherever.
 
 The group that averages gradients gives up after 10 or 30 minutes: a process that is gone must be noticed. What is done
 once, while the others wait (reading, encoding, translating), takes hours, so it has a group of its own on the CPU.
@@ -7,25 +7,64 @@ once, while the others wait (reading, encoding, translating), takes hours, so it
 from __future__ import annotations
 
 import functools
+import os
+import re
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch.distributed
+import torch
 from accelerate import PartialState
 
 from hf_mlnmt.errors import UserError
 
 T = TypeVar("T")
-PATIENCE = timedelta(days=30)  # a process that ends is noticed at once, by its connection
+# How long processes wait for one another: a process that ends is noticed at once, by its connection, a machine without
+# power only so.
+PATIENCE: dict[str, timedelta | None] = {"once": timedelta(days=30), "step": None}
+LOOK_AFTER = 0.05  # seconds
+
+
+def join_group(seconds: float | None = None) -> PartialState:
+    """Joins the processes that torchrun, accelerate, Slurm's srun or Ray started; without any, is the only one.
+
+    seconds: how long a process waits for the others in a step (`ddp_timeout`); unless given, PyTorch's 10 or 30
+        minutes.
+    """
+    _take_place_in_slurm()
+    timeout = {} if seconds is None else {"timeout": timedelta(seconds=seconds)}
+    PATIENCE["step"] = timeout.get("timeout")
+    return PartialState(cpu=not torch.accelerator.is_available(), **timeout)
+
+
+def _take_place_in_slurm() -> None:
+    """Says in torch's variables what srun says in its own: of how many tasks this is which, and where the first is."""
+    slurm = {name[6:]: value for name, value in os.environ.items() if name.startswith("SLURM_")}
+    # Only in a step, which srun starts: in the script itself a job of two tasks has one process.
+    if "RANK" in os.environ or int(slurm.get("STEP_NUM_TASKS", 1)) < 2:
+        return
+    hosts = re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", slurm["STEP_NODELIST"])  # gpu[07-09,12],login1: gpu07,login1
+    here, devices = int(slurm["LOCALID"]), torch.accelerator.device_count()
+    own = {
+        "RANK": slurm["PROCID"],
+        "WORLD_SIZE": slurm["STEP_NUM_TASKS"],
+        "LOCAL_RANK": here % devices if devices else here,  # with --gpus-per-task=1 each sees its own alone
+        "LOCAL_WORLD_SIZE": slurm["STEP_TASKS_PER_NODE"].partition("(")[0].partition(",")[0],
+        "MASTER_ADDR": hosts.partition(",")[0],
+        "MASTER_PORT": 15000 + (int(slurm["JOB_ID"]) + int(slurm["STEP_ID"])) % 10000,
+        "OMP_NUM_THREADS": slurm.get("CPUS_PER_TASK", 1),
+    }
+    for name, value in own.items():
+        os.environ.setdefault(name, str(value))
 
 
 @functools.cache
-def _group() -> Any:
-    return torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
+def _group(what: str = "once") -> Any:
+    return torch.distributed.new_group(backend="gloo", timeout=PATIENCE[what])
 
 
 def _several() -> bool:
@@ -33,46 +72,93 @@ def _several() -> bool:
 
 
 def meet() -> None:
-    """Waits for all processes, for hours if need be; once before such work too, which makes the group."""
+    """Waits for all processes, for hours if need be, hearing signals; once before such work too: it makes the group."""
     if _several():
-        torch.distributed.barrier(group=_group())
-
-
-@contextmanager
-def main_first() -> Iterator[None]:
-    """Lets the main process go through the block first, then the others, all at once."""
-    main = PartialState().is_main_process
-    meet()
-    if not main:
-        meet()
-    yield
-    if main:
-        meet()
+        waiting = torch.distributed.barrier(group=_group(), async_op=True)
+        while not waiting.is_completed():
+            time.sleep(LOOK_AFTER)
+        waiting.wait()  # raises if another one is gone
 
 
 def of_main(value: T) -> T:
     """Returns the main process's value, on all of them."""
-    values = [value]
-    if _several():
-        torch.distributed.broadcast_object_list(values, src=0, group=_group(), device=torch.device("cpu"))
-    return values[0]
+    return of_all(value)[0]
 
 
 def of_all(value: T) -> list[T]:
     """Returns every process's value by rank, on all of them."""
     values = [value]
     if _several():
+        meet()
         values = values * PartialState().num_processes
         torch.distributed.all_gather_object(values, value, group=_group())
     return values
 
 
+def largest(value: int) -> int:
+    """Returns the largest value of all processes, in a millisecond and without the device: at every step."""
+    if not _several():
+        return value
+    there = torch.tensor(value)
+    torch.distributed.all_reduce(there, torch.distributed.ReduceOp.MAX, group=_group("step"))
+    return int(there)
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Runs a block in every process; a UserError in any ends all of them, with its message."""
+    problem = ""
+    try:
+        yield
+    except UserError as error:
+        if not _several():
+            raise
+        problem = str(error)
+    said = of_all((socket.gethostname(), problem))
+    if said[0][1]:
+        raise UserError(said[0][1])
+    _end_all("not every machine has, or can make, what the first one has:", said)
+
+
+@contextmanager
+def main_first() -> Iterator[None]:
+    """Lets the main process go through the block, then one on each other machine, then the rest; errors as `together`.
+
+    What the main one makes, the others find; on a machine with a folder of its own, the first one there makes it again.
+    """
+    hosts, rank = of_all(socket.gethostname()), PartialState().process_index
+    turn = 0 if rank == 0 else 1 if hosts.index(hosts[rank]) == rank else 2
+    for _ in range(turn):
+        with together():
+            pass
+    with together():
+        yield
+    for _ in range(turn, 2):
+        with together():
+            pass
+
+
 def check_all(path: Path, problem: str | None) -> None:
     """Asks every process what is wrong with a file or folder of the run, and ends all of them if something is."""
-    said = of_all((socket.gethostname(), problem))
-    if bad := [f"  process {rank} on {host}: {what}" for rank, (host, what) in enumerate(said) if what]:
+    said = of_all((socket.gethostname(), problem or ""))
+    _end_all(f"{path}: the first process goes on with it, and not every process has it:", said)
+
+
+def check_same(values: Mapping[str, str]) -> None:
+    """Ends all processes where one has another value than the first of what must be the same (name: value)."""
+    (_, first), *_ = said = of_all((socket.gethostname(), values))
+    others = []
+    for host, theirs in said:
+        names = [name for name in first if theirs.get(name) != first[name]]
+        others.append((host, "; ".join(f"{name} is {theirs.get(name)}, not {first[name]}" for name in names)))
+    _end_all("the processes would not train the same model; the first one has something else:", others)
+
+
+def _end_all(what: str, said: list[tuple[str, str]]) -> None:
+    """Raises UserError in all processes if one says something. said: host and problem by rank."""
+    if bad := [f"  process {rank} on {host}: {problem}" for rank, (host, problem) in enumerate(said) if problem]:
         raise UserError(
-            f"{path}: the first process goes on with it, and not every process has it:\n" + "\n".join(bad) + "\n"
-            "Put the run's folder on a disk that all machines mount, or copy it from the first machine to the others "
-            "(all of it, each time that a training goes on), and run the same command again."
+            f"{what}\n" + "\n".join(bad) + "\nPut data, output folder and environment on a disk that all machines "
+            "mount, or copy them from the first machine to the others (the output folder each time that a training "
+            "goes on), and run the same command again."
         )

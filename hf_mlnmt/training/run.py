@@ -7,8 +7,8 @@ folder, from which a later start goes on.
 | --- | --- | --- |
 | `check` | the recipe, and the recipe of the last start | recipe.yaml |
 | `prepare` | the corpora | tokenizer/, data/ |
-| `build` | tokenizers, encoded data | no file; the model, its tasks and the trainer come back |
-| `last_checkpoint`, `train` | the trainer | checkpoints/, metrics.jsonl, curves.png |
+| `last_checkpoint`, `build` | tokenizers, encoded data | no file; the model, its tasks and the trainer come back |
+| `train` | the trainer | checkpoints/, metrics.jsonl, curves.png |
 | `average` | the checkpoints | best/, average/: model folders |
 | `score` | both models, the test sets | translations/, results.json |
 
@@ -31,9 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
-from accelerate import Accelerator, PartialState
+from accelerate import PartialState
 from rich.console import Console
 from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
@@ -54,11 +53,11 @@ from hf_mlnmt.recipe.reading import Recipe, find_recipe, read_recipe
 from hf_mlnmt.recipe.schema import saved_steps
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training import arguments, callbacks, checkpoints, folder
-from hf_mlnmt.training.dev import DevSet
+from hf_mlnmt.training.dev import Alone, DevSet, Stopped
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.preflight import check_before, check_lengths
 from hf_mlnmt.training.preparation import ACCOUNT, Preparation, measured_by
-from hf_mlnmt.training.processes import check_all, main_first, meet, of_main
+from hf_mlnmt.training.processes import check_all, check_same, join_group, main_first, of_main, together
 from hf_mlnmt.training.rounds import PlannedRound, read_rounds
 from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import lasting_parameters
@@ -108,7 +107,7 @@ def run_recipe(
             "settings, seed and system are for recipes given as a path; a Recipe is changed by dataclasses.replace"
         )
     named = recipe.stem if seed is None else f"{recipe.stem}.seed{seed}"
-    processes = PartialState(cpu=not torch.accelerator.is_available())
+    processes = join_group(recipe.arguments.get("ddp_timeout"))
     output = Path(output or Path("runs") / named)
     run = Run(recipe, Path(data), output, console or Console(stderr=True), processes)
     if recipe.rounds is None:
@@ -148,6 +147,8 @@ class Run:
         """Returns what a user types to get this run, however its processes were started."""
         name, number = Path(sys.argv[0]).name, self.processes.num_processes
         words = ["hf-mlnmt" if name == "__main__.py" else name, *sys.argv[1:]]
+        if name == "default_worker.py":  # Ray's, whose arguments are the addresses of its cluster
+            words = ["hf-mlnmt", "train", str(self.recipe.path)]
         return shlex.join([*words, *(["--processes", str(number)] if number > 1 else [])])
 
     def tell(self, text: str, style: str | None = None) -> None:
@@ -181,8 +182,10 @@ def train_one(run: Run) -> Results | None:
         run.tell(f"{run.output} is finished, and nothing changed since. Choose another --output for another run.")
         return read_results(run.output / RESULTS)
     prepare(run)
-    training = build(run)
-    checkpoint = last_checkpoint(run, training)
+    checkpoint = last_checkpoint(run)
+    training = build(run, checkpoint, accumulated(run, changes, checkpoint))
+    if checkpoint is not None:
+        _check_checkpoint(checkpoint, run, training)
     if run.is_main:
         folder.keep_recipe(run.output, run.recipe, run.command, amended=bool(changes))
     train(run, training, checkpoint)
@@ -194,35 +197,38 @@ _OF_THE_HUB = ("push_to_hub", "hub_")  # arguments by which a trainer makes a re
 
 def dry_run_of_one(run: Run) -> None:
     """Checks everything; prints what would be done and an estimate of what it would cost; leaves nothing."""
-    if run.is_main:
-        folder.compare(run.output, run.recipe)
     with folder.temporary() as output:
         arguments = {name: value for name, value in run.recipe.arguments.items() if not name.startswith(_OF_THE_HUB)}
-        run = dataclasses.replace(run, output=output, recipe=dataclasses.replace(run.recipe, arguments=arguments))
-        preparation = run.preparation
-        for warning in check_before(preparation, run.processes.num_processes) if run.is_main else ():
-            run.warn(warning)
+        with together():
+            if run.is_main:
+                folder.compare(run.output, run.recipe)
+            run = dataclasses.replace(run, output=output, recipe=dataclasses.replace(run.recipe, arguments=arguments))
+            preparation = run.preparation
+            for warning in check_before(preparation, run.processes.num_processes) if run.is_main else ():
+                run.warn(warning)
         prepare(run)
-        training = build(run)
+        training = build(run, None, run.recipe.batch.accumulate)
         preparation.initialise(training.trainer.model)
         run.tell(dry_run_report(run.recipe, training.trainer))
 
 
 def check(run: Run) -> Changes | None:
     """Checks what can be known beforehand; returns the keys that changed, or on all processes None: nothing to do."""
-    preparation = run.preparation  # a mistake in the recipe is met by all processes
     finished, changes = False, Changes()
-    meet()
-    if run.is_main:
-        changes = folder.compare(run.output, run.recipe)
-        if changes:
-            run.tell(f"{run.output}: changed since the last start: {', '.join(changes)}")
-        finished = folder.is_finished(run.output, changes, preparation.test_sets)
-        if not finished:
-            for warning in check_before(preparation, run.processes.num_processes):
-                run.warn(warning)
-            folder.clean(run.output)
-            folder.keep_recipe(run.output, run.recipe, run.command)
+    packages = {name: version for name, version in versions().items() if name != "python"}
+    check_same({**packages, "the recipe": digest(run.recipe.to_dict())})
+    with together():
+        preparation = run.preparation  # a mistake in the recipe is met by all processes
+        if run.is_main:
+            changes = folder.compare(run.output, run.recipe)
+            if changes:
+                run.tell(f"{run.output}: changed since the last start: {', '.join(changes)}")
+            finished = folder.is_finished(run.output, changes, preparation.test_sets)
+            if not finished:
+                for warning in check_before(preparation, run.processes.num_processes):
+                    run.warn(warning)
+                folder.clean(run.output)
+                folder.keep_recipe(run.output, run.recipe, run.command)
     return None if of_main(finished) else changes
 
 
@@ -230,8 +236,10 @@ def prepare(run: Run) -> None:
     """Makes tokenizers and data in one process while the others wait, then reads them in all."""
     with main_first():  # each part is made or read where it is first asked for
         fingerprints, _ = run.preparation.fingerprints(), run.preparation.dev_sets
-    if run.is_main:
-        folder.check_data(run.output, fingerprints)
+    check_same({"the training data or the tokenizer": digest(fingerprints)})
+    with together():
+        if run.is_main:
+            folder.check_data(run.output, fingerprints)
 
 
 @dataclass(frozen=True)
@@ -249,9 +257,35 @@ class Training:
         return self.trainer.steps()[0]
 
 
-def build(run: Run) -> Training:
-    """Makes the model with new weights, its tasks, and the trainer around them."""
+def accumulated(run: Run, changes: Changes, checkpoint: Path | None) -> int:
+    """Returns how many batches each process is to accumulate, so that a step sees as many as when the run began."""
+    told, now = run.recipe.batch.accumulate, run.processes.num_processes
+    fitting = told
+    with together():
+        if run.is_main and checkpoint is not None:
+            meter = checkpoints.read_state(checkpoint)["meter"]
+            step, before = meter["group"], meter["processes"]
+            if told * now != step and "batch.accumulate" in changes:
+                raise UserError(
+                    f"{checkpoint}: a step sees {step} batches, and batch.accumulate: {told} with {now} process(es) "
+                    f"makes {told * now}: it would be another training. Leave the key as it was, or choose another "
+                    "--output."
+                )
+            fitting = told if told * now == step else max(1, round(step / now))
+            if now != before:
+                seen = fitting * now
+                run.warn(
+                    f"{checkpoint}: made by {before} process(es), now there are {now}. The data go on at the same "
+                    f"place; a step sees {f'{seen} batches, not {step}' if seen != step else 'the same batches'} "
+                    f"({fitting} accumulated); dropout is drawn differently."
+                )
+    return of_main(fitting)
+
+
+def build(run: Run, checkpoint: Path | None, accumulate: int) -> Training:
+    """Makes the model with new weights, its tasks, and the trainer around them, where a checkpoint is in the data."""
     recipe, preparation = run.recipe, run.preparation
+    recipe = dataclasses.replace(recipe, batch=dataclasses.replace(recipe.batch, accumulate=accumulate))
     args = arguments.training_arguments(recipe, run.output)
     if args.bf16 and not arguments.computes_bfloat16(args.use_cpu):
         run.warn(
@@ -275,7 +309,10 @@ def build(run: Run) -> Training:
         measured_by(tasks, preparation.dev_sets),
         save_extras=preparation.tokenizers.save,
         compiled=arguments.is_compiled(recipe, args.use_cpu),
+        sharded=arguments.is_sharded() and run.processes.num_processes > 1,
     )
+    if checkpoint is not None:
+        trainer.go_on_in_data(checkpoint)
     training = _with_callbacks(run, trainer)
     for warning in check_budget(recipe, training.steps):
         run.warn(warning)
@@ -291,14 +328,17 @@ def _with_callbacks(run: Run, trainer: TranslationTrainer) -> Training:
     metrics = callbacks.WriteMetrics(run.output, shown, recipe.seed, run.tell)
     curves = callbacks.DrawCurves(run.output, run.warn, trainer.meter.paused)
     trainer.remove_callback(PrinterCallback)
-    for callback in (progress, stop, metrics, curves, *filter(None, [early])):
+    for dev_set in trainer.dev_sets:
+        dev_set.signum = lambda: stop.signum
+    again = callbacks.FinishEvaluation(lambda: trainer.evaluation_is_due, trainer.finish_evaluation)
+    for callback in (progress, stop, metrics, curves, *filter(None, [early]), again):
         trainer.add_callback(callback)
     trainer.add_callback(callbacks.LogBeforeSaving())  # the last, so that it sees who wants a checkpoint
     return Training(trainer, progress, stop, early)
 
 
-def last_checkpoint(run: Run, training: Training) -> Path | None:
-    """Returns the checkpoint to go on from, as the main process finds it; UserError where it cannot be gone on from."""
+def last_checkpoint(run: Run) -> Path | None:
+    """Returns the checkpoint to go on from, as the main process finds it; UserError where not every process has it."""
     found = None
     if run.is_main:
         found = checkpoints.last_good(run.saved, run.warn)
@@ -313,19 +353,11 @@ def last_checkpoint(run: Run, training: Training) -> Path | None:
     elif checkpoints.manifest_of(checkpoint) != manifest:
         problem = f"its {name} is another one, of other weights"
     check_all(checkpoint, problem)
-    _check_checkpoint(checkpoint, run, training)
     return checkpoint
 
 
 def _check_checkpoint(checkpoint: Path, run: Run, training: Training) -> None:
-    """Refuses another number of processes, a budget that is spent, too few checkpoints to average, a model alone."""
-    now = training.trainer.args.world_size
-    before = checkpoints.read_state(checkpoint)["meter"]["processes"]
-    if before != now:
-        raise UserError(
-            f"{checkpoint}: made by {before} process(es), now there are {now}. Steps would "
-            f"mean other batches: start with {before} again, or choose another --output."
-        )
+    """Refuses a budget that is spent, too few checkpoints to average, a model alone."""
     done, steps = checkpoints.step_of(checkpoint), training.steps
     if done > steps:
         raise UserError(
@@ -351,7 +383,7 @@ def is_done(checkpoint: Path, training: Training) -> bool:
     """Returns whether a training that has come to this checkpoint is at its end."""
     state = checkpoints.read_state(checkpoint)
     stopped = training.early is not None and training.early.should_stop(state["log_history"])
-    return stopped or state["global_step"] >= training.steps
+    return not state["meter"]["evaluation_is_due"] and (stopped or state["global_step"] >= training.steps)
 
 
 def train(run: Run, training: Training, checkpoint: Path | None) -> None:
@@ -364,10 +396,17 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
     else:
         run.preparation.initialise(trainer.model)
     parameters = lasting_parameters(trainer.model)
-    run.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}")
+    divided = f", divided over {run.processes.num_processes} processes (FSDP2)" if trainer.sharded else ""
+    run.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}{divided}")
     kinds = kinds_of_products(run, checkpoint is not None) if trainer.args.device.type == "cpu" else frozenset()
     with products.using(kinds), closing(training.progress), training.stop.listening():
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        try:
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        except Stopped as stopped:
+            training.stop.signum = stopped.signum
+            trainer.save_without_evaluation()
+        except callbacks.Done:
+            trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
     if signum := training.stop.signum:
         name = signal.Signals(signum).name
         raise callbacks.Interrupted(
@@ -382,8 +421,8 @@ def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
     path = run.output / folder.PRODUCTS
     if run.is_main and not goes_on:
         write_json(path, products.record())
-    run.processes.wait_for_everyone()
-    began = read_json(path, {"onednn": [str], "processor": str}) or {"onednn": []}  # none of a run that began on a GPU
+    # None of a run that began on a GPU; on all machines what the first one has.
+    began = of_main(read_json(path, {"onednn": [str], "processor": str}) or {"onednn": []})
     with products.using(frozenset(began["onednn"])):
         now = products.record()
         if changed := [name for name, value in began.items() if now.get(name) != value]:
@@ -542,7 +581,7 @@ def losses(path: Path, run: Run, training: Training, tests: Sequence[RawPairs]) 
     measured = {}
     for test in tests:
         dev_set = DevSet(run.preparation.encoded_test(test.name), objective=objective)
-        loss = dev_set.evaluate(model, Accelerator(cpu=True))["loss"]
+        loss = dev_set.evaluate(model, Alone())["loss"]
         measured[test.name] = {"loss": loss, "per_predicted_token": math.exp(loss)}
     return measured
 
@@ -593,10 +632,9 @@ def train_in_rounds(
         recipe, synthetic = planned.recipe, planned.synthetic(run.output)
         if planned.round.translate is not None:
             if not dry_run:
-                meet()
-                if run.is_main:
-                    planned.translate(run.data, run.output, watcher)
-                meet()
+                with together():
+                    if run.is_main:
+                        planned.translate(run.data, run.output, watcher)
                 manifest = synthetic / MANIFEST
                 check_all(manifest, None if manifest.is_file() else "no such file")
             if (synthetic / MANIFEST).is_file():

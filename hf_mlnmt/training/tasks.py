@@ -154,6 +154,27 @@ class TaskBatchSampler(Sampler[list[tuple[int, int, int]]]):
         cycles = math.ceil(len(samplers[0]) / rotation.counts[0])
         together = self.accumulation // math.gcd(self.accumulation, rotation.length)  # cycles that end with a step
         self.total = math.ceil(cycles / together) * together * rotation.length
+        self.begin_at(0, 0, [0] * len(self.samplers))
+
+    def begin_at(self, step: int, places: int, batches: Sequence[int]) -> None:
+        """Lets `step` be where a training was that had other processes: at these places, so many batches of each task.
+
+        All of them together had seen the batches; each process had been at the places of the rotation.
+        """
+        self.start = step * self.accumulation
+        self.shift = places - self.start
+        world = self.samplers[0].world_size
+        self.before = [seen - count * world for seen, count in zip(batches, self._counts(places))]
+
+    def reached(self, step: int) -> dict[str, Any]:
+        """Returns the places and batches at which the training is after so many steps: what `begin_at` takes."""
+        places = step * self.accumulation + self.shift
+        firsts = [self._first(task, count) for task, count in enumerate(self._counts(places))]
+        return {"places": places, "batches": firsts}
+
+    def _first(self, task: int, count: int) -> int:
+        """Returns the first of the batches that the processes see at the count-th place of a task."""
+        return count * self.samplers[task].world_size + self.before[task]
 
     def __len__(self) -> int:
         """Returns the batches of this process in one epoch of the training."""
@@ -161,8 +182,12 @@ class TaskBatchSampler(Sampler[list[tuple[int, int, int]]]):
 
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
         for place in range(self.epoch * self.total, (self.epoch + 1) * self.total):
+            if place < self.start:  # counted, and skipped, where a training goes on
+                yield []
+                continue
             task, batches = self.at(place)
-            epoch = self.rotation.at(place)[1] // len(self.samplers[task])
+            number = self._first(*self.rotation.at(place + self.shift)) + self.rank
+            epoch = number // self.samplers[task].total
             yield [(task, index, epoch) for index in batches[self.rank]]
 
     def set_epoch(self, epoch: int) -> None:
@@ -171,8 +196,8 @@ class TaskBatchSampler(Sampler[list[tuple[int, int, int]]]):
 
     def at(self, place: int) -> tuple[int, list[list[int]]]:
         """Returns the task at a place, and the example indices that each process has there."""
-        task, count = self.rotation.at(place)
-        return task, self.samplers[task].at(count)
+        task, count = self.rotation.at(place + self.shift)
+        return task, self.samplers[task].following(self._first(task, count))
 
     def members(self, step: int) -> list[tuple[int, list[int]]]:
         """Returns task and example indices of each batch of step `step` (from 0), over all processes."""
@@ -186,17 +211,25 @@ class TaskBatchSampler(Sampler[list[tuple[int, int, int]]]):
 
     def epochs(self, places: int) -> list[float]:
         """Returns how many epochs of its own each task goes through in the first `places`."""
+        return [count / len(sampler) for count, sampler in zip(self._counts(places), self.samplers)]
+
+    def _counts(self, places: int) -> list[int]:
+        """Counts how many of the first places are each task's."""
         cycles, rest = divmod(places, self.rotation.length)
         last = self.rotation.cycle(cycles)[:rest]
-        shown = [cycles * count + int((last == task).sum()) for task, count in enumerate(self.rotation.counts)]
-        return [count / len(sampler) for count, sampler in zip(shown, self.samplers)]
+        return [cycles * count + int((last == task).sum()) for task, count in enumerate(self.rotation.counts)]
 
 
 TASK = "task"  # the key of a batch that names its task
 
 
-def task_sampler(tasks: Sequence[Task], batches: Batches, args: TrainingArguments) -> TaskBatchSampler:
-    """Returns the sampler of this process's batches; `batches.shapes` are of all tasks together."""
+def task_sampler(
+    tasks: Sequence[Task], batches: Batches, args: TrainingArguments, group: int | None = None
+) -> TaskBatchSampler:
+    """Returns the sampler of this process's batches; `batches.shapes` are of all tasks together.
+
+    group: the batches of a step as the training began (see TokenBatchSampler).
+    """
     seed = args.seed if args.data_seed is None else args.data_seed
     samplers = []
     for number, task in enumerate(tasks):
@@ -213,6 +246,7 @@ def task_sampler(tasks: Sequence[Task], batches: Batches, args: TrainingArgument
                 max_sentences=batches.max_sentences,
                 shapes=batches.shapes and max(1, batches.shapes // len(tasks)),
                 choose=task.data.choose,
+                group=group,
             )
         samplers.append(sampler)
     return TaskBatchSampler(samplers, Rotation([task.share for task in tasks], seed))

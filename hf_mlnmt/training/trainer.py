@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, set_seed
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 from transformers.trainer_callback import ExportableState
 
 from hf_mlnmt.errors import UserError
@@ -29,7 +30,7 @@ from hf_mlnmt.files import explained, read_json, write_json
 from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.model_folder import first_line
 from hf_mlnmt.recipe.schema import Batches
-from hf_mlnmt.training import checkpoints, dev
+from hf_mlnmt.training import checkpoints, dev, sharding
 from hf_mlnmt.training.callbacks import SaveEndsOfCycles
 from hf_mlnmt.training.captured import CapturedSteps, is_cuda
 from hf_mlnmt.training.half_weights import HalfWeights
@@ -151,11 +152,11 @@ class Meter:
             return {}
         return {"steps_per_second": steps / seconds, "target_tokens_per_second": tokens / seconds}
 
-    def save(self, folder: Path, processes: int = 1) -> None:
-        """Writes the totals, and by how many processes, into a checkpoint folder."""
+    def save(self, folder: Path, **more: Any) -> None:
+        """Writes the totals, and what else is to be known of the steps so far, into a checkpoint folder."""
         self._read()
         totals = {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds, "tokens": self.tokens}
-        write_json(folder / checkpoints.METER, {**totals, "processes": processes})
+        write_json(folder / checkpoints.METER, {**totals, **more})
 
     def load(self, folder: Path, step: int) -> None:
         """Reads the totals of a checkpoint folder, written at `step`, to go on from; without them, from zero."""
@@ -283,6 +284,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             is left to Seq2SeqTrainer.
         save_extras: called with the folder of each saved model (to put tokenizers beside it).
         compiled: whether training steps compile the model's layers, see `compiled_layers`.
+        sharded: whether weights, gradients and optimizer are divided over the processes (sharding.py).
     """
 
     model: PreTrainedModel
@@ -300,6 +302,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         dev_sets: dev.DevSet | Sequence[dev.DevSet] = (),
         save_extras: Callable[[Path], None] | None = None,
         compiled: bool = False,
+        sharded: bool = False,
         **kwargs: Any,
     ) -> None:
         if args.label_smoothing_factor:
@@ -319,7 +322,7 @@ class TranslationTrainer(Seq2SeqTrainer):
                 f"batches.accumulate is {self.batches.accumulate} and args.gradient_accumulation_steps "
                 f"{args.gradient_accumulation_steps}: give the arguments the number of batches in a step."
             )
-        self.schedule, self.save_extras, self.compiled = schedule, save_extras, compiled
+        self.schedule, self.save_extras, self.compiled, self.sharded = schedule, save_extras, compiled, sharded
         self.dev_sets = list(dev_sets) if isinstance(dev_sets, Sequence) else [dev_sets]
         for task in self.tasks:
             check_needs(task.name, task.objective, model)
@@ -346,12 +349,34 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._objectives = {task.name: task.objective for task in self.tasks}
         self._ahead: Ahead | None = None
         self._parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        self._began: dict[str, Any] | None = None  # where in the data, see `go_on_in_data`
+        self._sampler: TaskBatchSampler | None = None  # which takes seconds for millions of sentences
+        self.evaluation_is_due = False  # of the step of the checkpoint: a signal cut it short
 
     # Data
 
     def sampler(self) -> TaskBatchSampler:
-        """Makes the sampler of this process's batches."""
-        return task_sampler(self.tasks, self.batches, self.args)
+        """Returns the sampler of this process's batches."""
+        if self._sampler is None:
+            began = self._began or {"group": None}
+            self._sampler = task_sampler(self.tasks, self.batches, self.args, began["group"])
+            if self._began:
+                self._sampler.begin_at(*(began[name] for name in ("step", "places", "batches")))
+        return self._sampler
+
+    def go_on_in_data(self, checkpoint: Path) -> None:
+        """Goes on where a checkpoint was in the data, whatever the number of processes and batches of a step now."""
+        meter, step = read_json(checkpoint / checkpoints.METER), checkpoints.step_of(checkpoint)
+        self._began, self._sampler = {**meter, "step": step}, None
+        self.evaluation_is_due = meter["evaluation_is_due"]
+        if self.args.max_steps <= 0 and meter["group"] != self._group():
+            (sampler, *_), (seen, *_) = self.sampler().samplers, meter["batches"]
+            left = self.args.num_train_epochs - seen / sampler.total
+            self.args.max_steps = step + math.ceil(left * self.steps()[1])
+
+    def _group(self) -> int:
+        """Counts the batches of a step."""
+        return self.args.world_size * self.args.gradient_accumulation_steps
 
     def get_train_dataloader(self) -> DataLoader:
         """Makes the loader, not prepared by Accelerate: the sampler already gives each process its own batches."""
@@ -454,7 +479,14 @@ class TranslationTrainer(Seq2SeqTrainer):
             return model
         # Evaluation calls the model itself, and computes in the same precision.
         self.accelerator.prepare_model(self.model, evaluation_mode=True)
-        return self.accelerator.prepare_model(TaskLosses(self.model, self.tasks))
+        losses = TaskLosses(self.model, self.tasks)
+        if self.sharded:
+            return self.accelerator.prepare_model(sharding.shard(losses, self.optimizer), evaluation_mode=True)
+        return self.accelerator.prepare_model(losses)
+
+    def whole(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a block in which the model has all weights in every process."""
+        return sharding.whole(self.model_wrapped) if self.sharded else contextlib.nullcontext()
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Makes the recipe's schedule instead of that of lr_scheduler_type."""
@@ -506,7 +538,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         `dev_sets`, or with `eval_dataset`, it is Seq2SeqTrainer's, but for what that does to the generation_config.
         """
         self.guard.check()
-        with self.meter.paused(), dev.kept_generation_config(self.model):
+        with self.meter.paused(), dev.kept_generation_config(self.model), self.whole():
             if not self.dev_sets or eval_dataset is not None:
                 return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen)
             metrics: dict[str, float] = {}
@@ -525,10 +557,24 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def save_without_evaluation(self) -> None:
+        """Ends a training whose evaluation was cut short, its checkpoint saved: the next start makes the evaluation."""
+        self.evaluation_is_due = True
+        if self.args.save_strategy != "no":
+            self._save_checkpoint(self.model, None)
+        self.callback_handler.on_train_end(self.args, self.state, self.control)
+
+    def finish_evaluation(self) -> None:
+        """Makes the evaluation that a signal cut short, and saves the checkpoint anew, as it would have been."""
+        self._load_rng_state(str(Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"))
+        self._determine_best_metric(self.evaluate(), trial=None)
+        self.evaluation_is_due = False
+        self._save_checkpoint(self.model, None)
+
     # Checkpoints
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
+        super()._save(output_dir, sharding.weights(self.model) if self.sharded else state_dict)
         folder = Path(output_dir or str(self.args.output_dir))
         (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle; the recipe says the same in words
         if self.save_extras is not None and self.args.should_save:
@@ -547,7 +593,8 @@ class TranslationTrainer(Seq2SeqTrainer):
                     staging.mkdir(parents=True)
                 self.accelerator.wait_for_everyone()
                 self.store_flos()
-                self.save_model(str(staging), _internal_call=True)
+                with self.whole():
+                    self.save_model(str(staging), _internal_call=True)
                 if not self.args.save_only_model:
                     self._save_optimizer_and_scheduler(str(staging))
                     self._save_scaler(str(staging))
@@ -576,11 +623,24 @@ class TranslationTrainer(Seq2SeqTrainer):
             if self.args.should_save and not file.exists():
                 file.write_bytes(state)
 
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self.sharded:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        optimizer = sharding.gathered(self.optimizer.state_dict())
+        if self.args.should_save:
+            torch.save(optimizer, Path(output_dir) / OPTIMIZER_NAME)
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Loads as Trainer does. Raises: UserError for a state that is not of this model's optimizer."""
         why: str | None
         try:
-            super()._load_optimizer_and_scheduler(checkpoint)
+            if self.sharded and checkpoint:
+                sharding.load(self.optimizer, Path(checkpoint) / OPTIMIZER_NAME)
+                self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER_NAME, weights_only=True))
+            else:
+                super()._load_optimizer_and_scheduler(checkpoint)
         except (ValueError, KeyError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
             why = first_line(error)
         else:
@@ -603,7 +663,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             if isinstance(callback, ExportableState):
                 saved[type(callback).__name__] = callback.state()
         self.state.save_to_json(str(folder / checkpoints.STATE))
-        self.meter.save(folder, self.args.world_size)
+        more = {"group": self._began["group"] if self._began else self._group(), "processes": self.args.world_size}
+        more |= {**self.sampler().reached(self.state.global_step), "evaluation_is_due": self.evaluation_is_due}
+        self.meter.save(folder, **more)
 
     def _rotate(self, run: Path) -> None:
         if self.args.save_total_limit is None:

@@ -21,6 +21,7 @@ RUN_BY_TESTS = {
     "docs/README.md",
     "docs/export.md",
     "docs/opus-mt.md",
+    "docs/scale.md",
     "docs/scores.md",
     "docs/serving.md",
     "docs/tutorial.md",

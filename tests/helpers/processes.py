@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from helpers.fresh import package_server
@@ -30,11 +31,13 @@ def two_processes(*arguments: str, code: int = 0) -> list[str]:
     return [one.stderr for one in done]
 
 
-def launch(*arguments: str) -> None:
-    """The same by `accelerate launch`, which a user may do."""
-    # --multi_gpu is how `accelerate launch` says "several processes"; without a GPU they take the CPU and gloo.
-    options = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
-    options += ["--dynamo_backend", "no", "--main_process_port", str(free_port())]
+# How `accelerate launch` says "several processes"; without a GPU they take the CPU and gloo.
+MULTI_GPU = ("--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no")
+
+
+def launch(*arguments: str, options: Sequence[str] = MULTI_GPU) -> str:
+    """The same by `accelerate launch`, which a user may do; its stderr."""
+    options = [*options, "--dynamo_backend", "no", "--main_process_port", str(free_port())]
     result = subprocess.run(
         [sys.executable, "-m", "accelerate.commands.launch", *options, *arguments],
         capture_output=True,
@@ -44,3 +47,4 @@ def launch(*arguments: str) -> None:
         cwd=ROOT,
     )
     assert result.returncode == 0, result.stderr[-3000:]
+    return result.stderr

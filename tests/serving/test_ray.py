@@ -7,7 +7,9 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from helpers.docs import ROOT, blocks
 from helpers.processes import free_port
+from helpers.tiny_run import write_corpus, write_recipe
 from helpers.toy_translators import SENTENCES, bpe, our_model
 
 from hf_mlnmt import UserError
@@ -81,6 +83,20 @@ def test_ray_serve_with_two_replicas(small_ray, folder, expected, monkeypatch, t
     status = serve.status().applications["translate"].deployments["translate"]
     assert status.replica_states == {"RUNNING": 2}
     serve.shutdown()
+
+
+def test_ray_train_with_two_workers(small_ray, tmp_path):
+    """The lines of docs/scale.md, on a small recipe and without GPUs."""
+    from ray.train import RunConfig
+
+    data, recipe = write_corpus(tmp_path / "data"), write_recipe(tmp_path / "recipe.yaml", budget={"steps": 4})
+    (block,) = blocks(ROOT / "docs" / "scale.md", "python")
+    text = block.text.replace("recipe.yaml", str(recipe)).replace("/data/run", str(tmp_path / "run"))
+    text = text.replace('"/data"', f'"{data}"').replace("use_gpu=True)", "use_gpu=False), run_config=stored")
+    exec(compile(text, "docs/scale.md", "exec"), {"stored": RunConfig(storage_path=str(tmp_path / "ray"))})
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["budget"]["processes"] == 2
+    assert results["command"] == f"hf-mlnmt train {recipe} --processes 2", "not the addresses of Ray's cluster"
 
 
 def test_settings_from_arguments_and_environment(folder, monkeypatch):

@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError, products
 from hf_mlnmt.cli.train import train
 from hf_mlnmt.training import checkpoints
-from hf_mlnmt.training.callbacks import SIGNALS, ShowProgress
+from hf_mlnmt.training.callbacks import SIGNALS, Interrupted, ShowProgress
+from hf_mlnmt.training.dev import DevSet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -143,6 +144,42 @@ def test_a_signal_saves_and_leaves(whole, data, tmp_path, monkeypatch, signum):
     assert same_weights(folder, output)
 
 
+@pytest.mark.parametrize("step", [8, 20])
+def test_a_signal_in_an_evaluation_cuts_it_short_and_the_next_start_makes_it(whole, data, tmp_path, monkeypatch, step):
+    """In the middle of a training, and at its end."""
+    folder, recipe, _ = whole
+    output, batches = tmp_path / "run", DevSet._batches
+
+    def and_signal(self, *given):
+        for number, batch in enumerate(batches(self, *given)):
+            assert not number or self.signum() == 0, "more is computed after the signal"
+            yield batch
+            if (output / "checkpoints" / f"checkpoint-{step - 4}").exists():
+                signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DevSet, "_batches", and_signal)
+        with pytest.raises(Interrupted, match=f"SIGTERM: stopped at step {step}; the state is saved"):
+            run(recipe, data, output)
+    state = checkpoints.read_state(output / "checkpoints" / f"checkpoint-{step}")
+    assert max(entry["step"] for entry in state["log_history"] if "eval_loss" in entry) == step - 4
+    run(recipe, data, output)
+    assert same_weights(folder, output)
+    histories = [
+        [
+            entry
+            for entry in checkpoints.read_state(each / "checkpoints" / "checkpoint-20")["log_history"]
+            if "eval_loss" in entry
+        ]
+        for each in (folder, output)
+    ]
+    assert histories[0] == histories[1]
+    assert not checkpoints.read_state(output / "checkpoints" / "checkpoint-20")["meter"]["evaluation_is_due"]
+    assert len((output / "metrics.jsonl").read_text().splitlines()) == len(
+        (folder / "metrics.jsonl").read_text().splitlines()
+    )
+
+
 def test_the_signal_of_a_scheduler_is_one_of_them():
     assert getattr(signal, "SIGUSR1", signal.SIGTERM) in SIGNALS
 
@@ -171,16 +208,12 @@ def test_changed_data_is_refused(whole, data, tmp_path):
         run(recipe, other, output)
 
 
-def test_another_number_of_processes_is_refused(whole, data, tmp_path):
+def test_a_step_of_other_batches_is_refused(whole, data, tmp_path):
     folder, recipe, _ = whole
     output = shutil.copytree(folder, tmp_path / "run")
     (output / "results.json").unlink()
-    last = output / "checkpoints" / "checkpoint-20"
-    meter = json.loads((last / "meter.json").read_text())
-    (last / "meter.json").write_text(json.dumps({**meter, "processes": 2}))
-    checkpoints.finish(last, last.with_name("checkpoint-21"))
-    with pytest.raises(UserError, match="made by 2 process"):
-        run(recipe, data, output)
+    with pytest.raises(UserError, match=r"sees 1 batches, and batch.accumulate: 2 with 1 process\(es\) makes 2"):
+        run(recipe, data, output, settings=["batch.accumulate=2"])
 
 
 def test_checkpoints_of_the_model_alone_are_nothing_to_go_on_from(data, tmp_path):

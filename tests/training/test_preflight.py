@@ -135,6 +135,18 @@ def test_a_model_or_a_step_beyond_the_memory_is_refused_with_the_estimate(tmp_pa
     assert "a step of" in refused(recipe, data, tmp_path / "run", ["batch.tokens=5000"], True)
 
 
+def test_a_divided_model_needs_less_memory(tmp_path, monkeypatch):
+    """Of four processes each has a quarter of 16 bytes of a weight, and 4 while it has all weights."""
+    recipe = read_recipe(write_recipe(tmp_path / "r.yaml"))
+    monkeypatch.setattr(preflight, "memory_of_machine", lambda on_cpu: 1000 * 4 * 8)
+    with pytest.raises(UserError, match="each in 4 processes"):
+        preflight.check_memory(recipe, None, 1000, 4, 0)
+    monkeypatch.setenv("HF_MLNMT_SHARDED", "true")
+    preflight.check_memory(recipe, None, 1000, 4, 0)
+    with pytest.raises(UserError, match="each in 4 processes"):
+        preflight.check_memory(recipe, None, 1001, 4, 0)
+
+
 @pytest.mark.parametrize(("side", "kept"), [("target", 9), ("source", 6)])
 def test_the_estimate_of_a_step(tmp_path, side, kept):
     """By hand: the numbers that each layer keeps for a token, four bytes each; half in mixed precision."""

@@ -3,58 +3,112 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import socket
+import subprocess
+import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
+from helpers.docs import ROOT, blocks
 from helpers.processes import launch, two_processes
-from helpers.tiny_run import write_corpus, write_recipe
+from helpers.tiny_run import run, same_weights, write_corpus, write_recipe
 from safetensors.torch import load_file
 
-from hf_mlnmt.training import run_recipe
+from hf_mlnmt.training import checkpoints, processes
 
-CODE = "import typer; from hf_mlnmt.cli.train import train; typer.run(train)"
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_two_processes_equal_two_accumulated_batches(tmp_path):
-    data, recipe = write_corpus(tmp_path / "data"), tmp_path / "recipe.yaml"
-    write_recipe(recipe, budget={"steps": 8}, logging={"every": 1})
+@pytest.fixture(scope="module")
+def two(tmp_path_factory, one_thread) -> SimpleNamespace:
+    """Four steps by two processes, and eight by one that accumulates two batches; no dropout, which each draws."""
+    folder = tmp_path_factory.mktemp("two")
+    data, recipe = write_corpus(folder / "data"), folder / "recipe.yaml"
+    write_recipe(recipe, budget={"steps": 4}, logging={"every": 1}, schedule={"name": "inverse_sqrt", "warmup": 3})
     content = yaml.safe_load(recipe.read_text())
-    content["model"]["settings"]["dropout"] = 0.0  # each process draws its own
+    content["model"]["settings"]["dropout"] = 0.0
     recipe.write_text(yaml.safe_dump(content))
-    (tmp_path / "train.py").write_text(CODE)
-    launch(str(tmp_path / "train.py"), str(recipe), "--data", str(data), "--output", str(tmp_path / "two"))
-    run_recipe(recipe, data, tmp_path / "one", ["batch.accumulate=2"])
+    (folder / "main.py").write_text("from hf_mlnmt.cli import main; main()")
+    command = [str(folder / "main.py"), "train", str(recipe), "--data", str(data), "--output"]
+    two_processes(*command, str(folder / "two"))
+    run(recipe, data, folder / "one", settings=["batch.accumulate=2", "budget.steps=8"])
+    return SimpleNamespace(two=folder / "two", one=folder / "one", recipe=recipe, data=data, command=command)
 
-    two, one = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("two", "one"))
-    assert two["budget"]["processes"] == 2
-    assert two["budget"]["steps"] == one["budget"]["steps"] == 8
-    assert two["budget"]["target_tokens"] == one["budget"]["target_tokens"]
-    for left, right in zip(two["dev"], one["dev"], strict=True):
-        assert left["eval_loss"] == pytest.approx(right["eval_loss"], rel=1e-4)
-        assert left["eval_bleu"] == pytest.approx(right["eval_bleu"], rel=1e-4)
 
-    last = "checkpoints/checkpoint-8"
+def test_two_processes_equal_two_accumulated_batches(two):
+    states = [checkpoints.read_state(folder / "checkpoints" / "checkpoint-4") for folder in (two.two, two.one)]
+    assert [state["meter"]["processes"] for state in states] == [2, 1]
+    assert states[0]["meter"]["tokens"] == states[1]["meter"]["tokens"]
+    assert len(states[0]["log_history"]) == 5
+    names = {"loss", "eval_loss", "eval_bleu", "learning_rate"}
     histories = [
-        json.loads((tmp_path / name / last / "trainer_state.json").read_text())["log_history"]
-        for name in ("two", "one")
+        [{name: entry[name] for name in names & entry.keys()} for entry in state["log_history"]] for state in states
     ]
-    losses, others = ([entry["loss"] for entry in history if "loss" in entry] for history in histories)
-    assert len(losses) == 8
-    assert losses == pytest.approx(others, rel=1e-4)
-    weights = [load_file(tmp_path / name / last / "model.safetensors") for name in ("two", "one")]
-    for name, tensor in weights[0].items():
-        torch.testing.assert_close(tensor, weights[1][name], rtol=1e-3, atol=1e-5, msg=name)
-    assert {path.name for path in (tmp_path / "two" / last).glob("rng*")} == {"rng_state_0.pth", "rng_state_1.pth"}
+    for entry, other in zip(*histories, strict=True):
+        assert entry == pytest.approx(other, rel=1e-6)
+    weights = [folder / "checkpoints" / "checkpoint-4" / "model.safetensors" for folder in (two.two, two.one)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    rng = {path.name for path in (two.two / "checkpoints" / "checkpoint-4").glob("rng*")}
+    assert rng == {"rng_state_0.pth", "rng_state_1.pth"}
+
+
+@pytest.mark.parametrize("settings", [[], ["batch.accumulate=2"]])
+def test_one_process_goes_on_to_the_same_bytes(two, tmp_path, settings):
+    """It accumulates the two batches of a step, told to or not."""
+    output = shutil.copytree(two.two, tmp_path / "run")
+    said = run(two.recipe, two.data, output, settings=[*settings, "budget.steps=8"])
+    assert (
+        "made by 2 process(es), now there are 1. The data go on at the same place; a step sees the same batches" in said
+    )
+    assert same_weights(two.one, output)
+
+
+@pytest.mark.versions
+def test_accelerate_launch_does_the_same(two, tmp_path):
+    launch(*two.command, str(tmp_path / "run"))
+    assert same_weights(two.two, tmp_path / "run")
+
+
+def test_a_divided_model_is_the_same_training_with_the_same_files(two, tmp_path):
+    """By accelerate launch with the configuration of docs/scale.md: four steps more of a training that divided nothing;
+    one process goes on from there."""
+    (block,) = blocks(ROOT / "docs" / "scale.md", "yml")
+    config = yaml.safe_load(block.text) | {"num_machines": 1, "num_processes": 2, "main_process_ip": "127.0.0.1"}
+    (tmp_path / "fsdp.yaml").write_text(yaml.safe_dump(config))
+    shutil.copytree(two.two, tmp_path / "run")
+    output = [str(tmp_path / "run"), "--set", "budget.steps=8"]
+    said = launch(*two.command, *output, options=["--config_file", str(tmp_path / "fsdp.yaml")])
+    assert "divided over 2 processes (FSDP2)" in said
+    found, expected = (folder / "checkpoints" / "checkpoint-8" for folder in (tmp_path / "run", two.one))
+    losses, theirs = (
+        [entry["loss"] for entry in checkpoints.read_state(each)["log_history"] if "loss" in entry]
+        for each in (found, expected)
+    )
+    assert losses == pytest.approx(theirs, rel=1e-4)
+    weights, others = (load_file(each / "model.safetensors") for each in (found, expected))
+    torch.testing.assert_close(weights, others, rtol=1e-3, atol=1e-4)
+    moments, others = (torch.load(each / "optimizer.pt", weights_only=True)["state"] for each in (found, expected))
+    torch.testing.assert_close(moments, others, rtol=1e-2, atol=1e-4)
+    outputs = [shutil.copytree(folder, tmp_path / name) for name, folder in (("a", tmp_path / "run"), ("b", two.one))]
+    for output in outputs:
+        run(two.recipe, two.data, output, settings=["batch.accumulate=2", "budget.steps=9"])
+    weights, others = (load_file(output / "checkpoints/checkpoint-9/model.safetensors") for output in outputs)
+    torch.testing.assert_close(weights, others, rtol=1e-3, atol=2e-4)
 
 
 APART = """
-import os, sys
+import os, sys, time
 from hf_mlnmt.cli import main
 
 sys.argv[sys.argv.index("--output") + 1] += os.environ["RANK"]
+if os.environ["RANK"] == "1":  # its clock is a day behind
+    now = time.time
+    time.time = lambda: now() - 86400
 main()
 """
 
@@ -77,7 +131,7 @@ def test_machines_without_a_common_folder_train_and_go_on_from_one_checkpoint_or
     for said in two_processes(*arguments, "budget.steps=8", code=1):
         assert f"process 1 on {socket.gethostname()}: complete.json is missing" in said
         assert "(it has no checkpoint)" in said
-        assert "copy it from the first machine" in said
+        assert "copy them from the first machine" in said
         assert "Traceback" not in said
     shutil.copytree(first / "checkpoints", second / "checkpoints", dirs_exist_ok=True)
     two_processes(*arguments, "budget.steps=8")
@@ -85,25 +139,128 @@ def test_machines_without_a_common_folder_train_and_go_on_from_one_checkpoint_or
 
 
 LONG = """
-import time
+import signal, socket, sys, time
 from datetime import timedelta
+from pathlib import Path
 
 import torch
-from accelerate import PartialState
 
-from hf_mlnmt.training.processes import main_first, of_all, of_main
+from hf_mlnmt import UserError
+from hf_mlnmt.training.processes import check_same, join_group, largest, main_first, meet, of_all, of_main, together
 
-state = PartialState(cpu=True)
+
+def message(block):
+    try:
+        block()
+    except UserError as error:
+        return str(error)
+
+
+def fail_on(rank):
+    with together():
+        if rank == state.process_index:
+            raise UserError(f"no file on {rank}")
+
+
+def make_in_turn(path):
+    with main_first():
+        path.write_text(path.read_text() + str(state.process_index) if path.exists() else "0")
+
+
+state = join_group(300)
+timeout = torch.distributed.group.WORLD._get_backend(torch.device("cpu")).options._timeout
+assert timeout == timedelta(seconds=300)
 torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=1), torch.distributed.group.WORLD)
+heard = []
+signal.signal(signal.SIGALRM, lambda *_: heard.append(time.monotonic()))
+meet()
+signal.setitimer(signal.ITIMER_REAL, 0.2)
 with main_first():
     if state.is_main_process:
         time.sleep(2)
+over = of_main(time.monotonic())
+assert heard[0] < over - 1, "a signal is heard while others are waited for"
 assert of_main(state.process_index) == 0
 assert of_all(state.process_index) == [0, 1]
+assert largest(state.process_index * 15) == 15
+assert message(lambda: fail_on(0)) == "no file on 0"
+assert f"  process 1 on {socket.gethostname()}: no file on 1" in message(lambda: fail_on(1))
+assert message(lambda: fail_on(2)) is None
+versions = {"torch": "2.11", "transformers": f"5.{20 + state.process_index}"}
+assert f"process 1 on {socket.gethostname()}: transformers is 5.21, not 5.20" in message(lambda: check_same(versions))
+make_in_turn(Path(sys.argv[1]))
+assert Path(sys.argv[1]).read_text() == "01"
 state.destroy_process_group()
 """
 
 
-def test_a_preparation_may_take_longer_than_the_group_waits(tmp_path):
+def test_processes_agree_however_long_it_takes(tmp_path):
+    """Longer than the group waits for a step; signals are heard meanwhile."""
     (tmp_path / "long.py").write_text(LONG)
-    two_processes(str(tmp_path / "long.py"))
+    two_processes(str(tmp_path / "long.py"), str(tmp_path / "made"))
+
+
+SRUN = {
+    "JOB_ID": 4_000_007,
+    "STEP_ID": 1,
+    "STEP_NUM_TASKS": 8,
+    "PROCID": 5,
+    "LOCALID": 1,
+    "STEP_TASKS_PER_NODE": "4(x2)",
+}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"), [("gpu[07-09,12],login1", "gpu07"), ("n1,n2", "n1"), ("a[3,5]b[2-4]", "a3b2"), ("lone", "lone")]
+)
+def test_srun_alone_starts_a_group(monkeypatch, nodes, first):
+    """By the variables that srun gives each task."""
+    for name, value in {**SRUN, "STEP_NODELIST": nodes}.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    theirs = dict.fromkeys(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), "")
+    for name in (*theirs, "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(os, "environ", os.environ.copy())
+    processes._take_place_in_slurm()
+    found = {name: os.environ[name] for name in theirs}
+    numbers = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_PORT": "15008"}
+    assert found == {**numbers, "MASTER_ADDR": first}
+
+
+@pytest.mark.parametrize("change", [{"SLURM_STEP_NUM_TASKS": "1"}, {"RANK": "3"}, {"SLURM_STEP_NUM_TASKS": None}])
+def test_the_script_of_a_job_and_a_launcher_in_it_are_left_alone(monkeypatch, change):
+    """A script has the job's number of tasks, but is one process; torchrun's processes inherit what srun gave it."""
+    given = {f"SLURM_{name}": str(value) for name, value in SRUN.items()} | {"SLURM_NTASKS": "8"} | change
+    environment = {name: value for name, value in given.items() if value is not None}
+    monkeypatch.setattr(os, "environ", dict(environment))
+    processes._take_place_in_slurm()
+    assert os.environ == environment
+
+
+PROGRAMS = {
+    "srun": """trap 'kill -USR1 $one $two' USR1
+"$@" & one=$!; "$@" & two=$!
+wait $one; code=$?; [ $code -gt 128 ] && { wait $one; code=$?; }; wait $two; exit $code""",
+    "hf-mlnmt": """trap 'sleep 0.2; exit 75' USR1; touch begun$$
+[ -z $FINAL ] || exit $FINAL; while :; do sleep 0.05; done""",
+    "scontrol": 'echo "$@" >> requeued',
+}
+
+
+@pytest.mark.parametrize("final", ["", "0", "75", "137"])
+def test_the_script_for_slurm_asks_for_another_turn_after_the_signal_alone(tmp_path, final):
+    """With programs in the place of Slurm's and of the training, which ends with `final`, or else by the signal."""
+    bash = shutil.which("bash") or pytest.skip("no bash")
+    for name, text in PROGRAMS.items():
+        (tmp_path / name).write_text(f"#!{bash}\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    (script,) = (block.text for block in blocks(ROOT / "docs" / "scale.md", "sh"))
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "FINAL": final}
+    job = subprocess.Popen([bash, "-c", script], cwd=tmp_path, env=environment)
+    while len(list(tmp_path.glob("begun*"))) < 2:
+        time.sleep(0.02)
+    if not final:
+        job.send_signal(signal.SIGUSR1)
+    assert job.wait(timeout=60) == int(final or 75)
+    assert (tmp_path / "requeued").exists() == (not final)
+    assert final or (tmp_path / "requeued").read_text() == "requeue 7\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -10,8 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,138 +19,138 @@ from hf_mlnmt import UserError
 from hf_mlnmt.cli.processes import (
     LOST,
     PARENT,
-    _explain,
-    _first_failed,
-    _wait,
+    SIGNALS,
+    TO_SAVE,
     check_processes,
     end_with_parent,
     lost_the_others,
+    run_in_processes,
 )
+from hf_mlnmt.cli.train import _asking
+from hf_mlnmt.training import checkpoints
 
 
-def test_far_more_processes_than_cores_are_a_slip_of_the_hand():
+def test_far_more_processes_than_cores_are_a_slip_of_the_hand(monkeypatch):
     check_processes(2, "--processes")
     with pytest.raises(UserError, match=r"-p: 100000 processes, and this machine has \d+ cores"):
         check_processes(100_000, "-p")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    with pytest.raises(UserError, match="-p: srun has started 4 processes, which train together"):
+        check_processes(2, "-p")
 
 
 def test_two_processes_train_one_model_and_go_on(tmp_path):
-    data, recipe = write_corpus(tmp_path / "data"), tmp_path / "recipe.yaml"
-    write_recipe(recipe, schedule={"name": "inverse_sqrt", "warmup": 3})
-    arguments = ["train", str(recipe), "--data", str(data), "--output", str(tmp_path / "run")]
+    """Until Slurm's signal before the end of a job's time comes, which they answer with the code that is asked for."""
+    data, recipe, run = write_corpus(tmp_path / "data"), tmp_path / "recipe.yaml", tmp_path / "run"
+    write_recipe(recipe, schedule={"name": "inverse_sqrt", "warmup": 3}, budget={"steps": 10**6})
+    arguments = ["train", str(recipe), "--data", str(data), "--output", str(run), "--requeue-code", "75"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-
-    def start(*more: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "hf_mlnmt", *arguments, "--processes", "2", *more]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-
-    def check(steps: int) -> None:
-        results = json.loads((tmp_path / "run" / "results.json").read_text())
-        assert (results["budget"]["processes"], results["budget"]["steps"]) == (2, steps)
-
-    missing = start("--set", "bugdet.steps=4")
-    assert missing.returncode != 0
-    assert "did you mean 'budget'" in missing.stderr
-    done = start("--set", "budget.steps=4")
-    assert done.returncode == 0, done.stderr[-3000:]
-    check(4)
+    command = [sys.executable, "-m", "hf_mlnmt", *arguments, "--processes", "2"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    end = time.monotonic() + 200
+    while not (run / "checkpoints" / "checkpoint-4").exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(signal.SIGUSR1)
+    said = process.communicate(timeout=100)[1]
+    assert process.returncode == 75, said
+    step = checkpoints.step_of(checkpoints.checkpoints(run / "checkpoints")[-1])
+    assert f"SIGUSR1: stopped at step {step}; the state is saved" in said
+    assert "Traceback" not in said
     # as its two processes do, but forks, which need not import anything
     (tmp_path / "main.py").write_text("from hf_mlnmt.cli import main; main()")
-    two_processes(str(tmp_path / "main.py"), *arguments, "--set", "budget.steps=8")
-    check(8)
-    optimizer = torch.load(tmp_path / "run/checkpoints/checkpoint-8/optimizer.pt", weights_only=True)
-    assert {int(state["step"]) for state in optimizer["state"].values()} == {8}
+    two_processes(str(tmp_path / "main.py"), *arguments, "--set", f"budget.steps={step + 4}")
+    results = json.loads((run / "results.json").read_text())
+    assert (results["budget"]["processes"], results["budget"]["steps"]) == (2, step + 4)
+    optimizer = torch.load(run / f"checkpoints/checkpoint-{step + 4}/optimizer.pt", weights_only=True)
+    assert {int(state["step"]) for state in optimizer["state"].values()} == {step + 4}
+
+
+def test_exit_codes_that_ask_for_another_start():
+    assert [_asking(75, code) for code in (0, 1, 130, 137, 128 + signal.SIGTERM, 138)] == [0, 1, 130, 137, 75, 75]
+    assert [_asking(None, code) for code in (0, 143)] == [0, 143]
 
 
 @pytest.fixture
-def endless(tmp_path):
-    """The command, training on two processes without an end in sight; its process, and those of both ranks."""
-    data, recipe = write_corpus(tmp_path / "data"), tmp_path / "recipe.yaml"
-    write_recipe(recipe, budget={"steps": 10**6}, evaluation={"every": 10}, logging={"every": 10})
-    command = [sys.executable, "-m", "hf_mlnmt", "train", str(recipe), "--data", str(data), "--processes", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    with (tmp_path / "log").open("w") as log:
-        main = subprocess.Popen([*command, "--output", str(tmp_path / "run")], stderr=log, stdout=log, env=environment)
-    end = time.monotonic() + 200
-    while not (tmp_path / "run" / "checkpoints" / "checkpoint-10").exists():
-        assert main.poll() is None, (tmp_path / "log").read_text()
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    ranks = {Path(f"/proc/{pid}/environ").read_bytes(): pid for pid in children_of(main.pid)}
-    by_rank = [
-        next(pid for text, pid in ranks.items() if f"RANK={rank}".encode() in text.split(b"\0")) for rank in (0, 1)
-    ]
-    yield main, by_rank, tmp_path / "log"
-    for pid in (main.pid, *by_rank):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    main.wait()
+def start_two(tmp_path, monkeypatch):
+    """Starts two processes of a shell script, which finds its RANK and the file \"began\", in hf-mlnmt's place."""
+
+    def start(script: str) -> int:
+        program = tmp_path / "program"
+        program.write_text(f"#!/bin/sh\ncd {tmp_path}\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+        return run_in_processes(2, ["train"])
+
+    for name in ("OMP_NUM_THREADS", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "TORCHELASTIC_SIGNALS_TO_HANDLE", PARENT):
+        monkeypatch.setenv(name, "1")  # and put back
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", TO_SAVE)
+    return start
 
 
-def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def test_processes_find_one_another_and_only_the_first_one_speaks(start_two, capfd, tmp_path):
+    script = 'echo "$RANK of $WORLD_SIZE at $MASTER_ADDR, $1 $2 $3" | tee said$RANK'
+    assert start_two(script) == 0
+    assert capfd.readouterr().out == "0 of 2 at 127.0.0.1, -m hf_mlnmt train\n"
+    assert (tmp_path / "said1").read_text() == "1 of 2 at 127.0.0.1, -m hf_mlnmt train\n"
 
 
-def gone(pid: int) -> bool:
-    """Ended, or a zombie that nobody has asked after."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_reaches_all_and_is_the_exit_code(start_two, tmp_path, capfd, signum):
+    """However long they take to save: a process that is told to end is not killed after torchrun's 30 seconds."""
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    script = (
+        f"trap 'sleep 0.2; echo saved > saved$RANK; exit 1' {signum}; touch began$RANK; while :; do sleep 0.05; done"
+    )
+
+    def send() -> None:
+        while len(list(tmp_path.glob("began*"))) < 2:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signum)
+
+    threading.Thread(target=send).start()
+    assert start_two(script) == 128 + signum
+    assert len(list(tmp_path.glob("saved*"))) == 2
+    assert "torch" not in capfd.readouterr().err
+    assert handlers == [signal.getsignal(number) for number in SIGNALS]
+    assert int(TO_SAVE) > 3600
 
 
-linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds child processes in /proc")
-
-
-@linux
-def test_the_processes_end_with_a_command_that_is_killed(endless):
-    main, ranks, log = endless
-    main.kill()
-    main.wait()
-    end = time.monotonic() + 60
-    while not all(map(gone, ranks)):
-        assert time.monotonic() < end, log.read_text()[-2000:]
-        time.sleep(0.1)
-    assert "SIGTERM: stopped at step" in log.read_text()
-    assert "Traceback" not in log.read_text()
-
-
-@linux
-def test_a_process_that_is_killed_is_one_message(endless):
-    main, ranks, log = endless
-    before = log.read_text()
-    os.kill(ranks[1], signal.SIGKILL)
-    assert main.wait(timeout=200) == 128 + signal.SIGKILL
-    assert all(map(gone, ranks))
-    said = log.read_text().removeprefix(before).splitlines()
-    errors = [line for line in said if not line.startswith(("step ", "  source ", "  reference ", "  output "))]
-    assert len(errors) == 1, errors
-    assert errors[0].startswith("error: process 1 of 2 was ended by SIGKILL, and the others with it.")
+LOSES = f"sleep 0.3; exit {LOST}"
+FAILS = "echo 'error: no such file' >&2; exit 1"
 
 
 @pytest.mark.parametrize(
-    ("code", "said"), [(-signal.SIGABRT, ["SIGABRT", "terminate called"]), (-signal.SIGKILL, ["SIGKILL"]), (1, [])]
+    ("ranks", "code", "said"),
+    [
+        (("sleep 60", "kill -KILL $$"), 137, "error: process 1 of 2 was ended by SIGKILL, and the others with it. The"),
+        (("sleep 60", FAILS), 1, "error: no such file"),
+        ((LOSES, FAILS), 1, "error: no such file"),
+        ((LOSES, LOSES), LOST, "lost the connection to the others, and none of them said why."),
+        (("exit 143", "exit 143"), 143, ""),
+    ],
 )
-def test_the_log_of_a_process_that_ended_by_itself_is_shown(code, said, tmp_path, capsys):
-    """It says why; one that was told to end says nothing of use."""
-    log = tmp_path / "log"
-    log.write_text("step 4\nterminate called after throwing an instance of 'gloo::EnforceNotMet'\n")
-    _explain(1, [SimpleNamespace(returncode=each) for each in (0, code)], log)
-    printed = capsys.readouterr().err
-    assert all(word in printed for word in said)
-    assert ("terminate called" in printed) is (code != -signal.SIGKILL)
+def test_of_processes_that_fail_the_first_is_one_message(start_two, capfd, ranks, code, said):
+    first, second = ranks
+    assert start_two(f"if [ $RANK = 0 ]; then {first.replace('sleep', 'exec sleep', 1)}; else {second}; fi") == code
+    printed = capfd.readouterr().err
+    assert said in printed
+    assert printed.count("error:") == bool(said)
 
 
-@pytest.mark.parametrize(
-    ("codes", "failed"),
-    [([0, 1], 1), ([LOST, 1], 1), ([1, LOST], 0), ([LOST, -9], 1), ([1, -9], 1), ([143, 143], 0), ([LOST, LOST], 0)],
-)
-def test_who_is_to_blame(codes, failed):
-    class Ended:
-        def __init__(self, code):
-            self.returncode = code
-
-    assert _first_failed([Ended(code) for code in codes]) == failed
+def test_a_process_ends_with_its_starter(tmp_path):
+    """However that ends; it has time to save its state, as by SIGTERM."""
+    child = "import sys, time; from hf_mlnmt.cli.processes import end_with_parent; assert end_with_parent()\n"
+    child += "print('ready', flush=True); time.sleep(60)"
+    parent = "import os, subprocess, sys; from hf_mlnmt.cli.processes import PARENT\n"
+    parent += f"command = [sys.executable, '-c', {child!r}]\n"
+    parent += "subprocess.Popen(command, env={**os.environ, PARENT: str(os.getpid())}).wait()"
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    process.kill()
+    assert process.stdout.read() == "", "the end of a pipe that the child has held open"
+    process.wait()
 
 
 def test_errors_that_only_say_that_another_is_gone():
@@ -168,16 +165,3 @@ def test_a_command_without_such_a_parent_watches_nothing(monkeypatch):
     before = threading.active_count()
     assert not end_with_parent()
     assert threading.active_count() == before
-
-
-def test_a_process_that_dies_before_the_first_one_knows_of_it():
-    """Rank 0 still runs, and does not learn of the others' end by itself: before they have met, for half an hour."""
-    commands = ["exec sleep 60", "kill -KILL $$"]
-    processes = [subprocess.Popen(["sh", "-c", command]) for command in commands]
-    start = time.monotonic()
-    try:
-        assert _wait(processes) == 1
-    finally:
-        processes[0].kill()
-    assert time.monotonic() - start < 20
-    assert [process.returncode for process in processes] == [-signal.SIGTERM, -signal.SIGKILL]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -17,10 +18,10 @@ from hf_mlnmt.training.tasks import Rotation, TaskBatchSampler, seed_of
 SHARES = st.lists(st.integers(1, 6), min_size=1, max_size=5)
 
 
-def samplers(sizes, world=1, rank=0, accumulation=1, tokens=30):
+def samplers(sizes, world=1, rank=0, accumulation=1, tokens=30, group=None):
     """Samplers of tasks with so many sentences of three tokens."""
     lengths = [np.full(size, 3) for size in sizes]
-    options = {"world_size": world, "rank": rank, "accumulation": accumulation}
+    options = {"world_size": world, "rank": rank, "accumulation": accumulation, "group": group}
     return [TokenBatchSampler(one, one, tokens, seed=seed_of(1, i), **options) for i, one in enumerate(lengths)]
 
 
@@ -74,6 +75,40 @@ def test_counts_are_equal_and_processes_are_at_the_same_task(shares, world, accu
         places = range(step * accumulation, (step + 1) * accumulation)
         expected = [(one[place][0][0], [i for _, i, _ in one[place]]) for place in places for one in batches]
         assert ranks[0].members(first + step) == expected
+
+
+GROUPS = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@settings(max_examples=30, deadline=None)
+@given(SHARES, st.lists(GROUPS, min_size=2, max_size=3), st.integers(0, 9))
+def test_other_processes_go_on_where_the_ones_before_were(shares, groups, steps):
+    """Every task's batches come in one order, whoever takes them and however many make a step."""
+    sizes = [90 + 17 * number for number in range(len(shares))]
+    seen: dict[int, list] = {}
+    step, reached = 0, None
+    for world, accumulation in groups:
+        group = math.prod(groups[0])
+        own = [
+            TaskBatchSampler(samplers(sizes, world, rank, accumulation, group=group), Rotation(shares, 1))
+            for rank in range(world)
+        ]
+        for sampler in own if reached else ():
+            sampler.begin_at(step, **reached)
+        for _ in range(steps):
+            for task, batch in own[0].members(step):
+                seen.setdefault(task, []).append(batch)
+            step += 1
+        reached = own[0].reached(step)
+    one = TaskBatchSampler(samplers(sizes, group=group), Rotation(shares, 1))
+    for task, batches in seen.items():
+        assert batches == [one.samplers[task].following(number)[0] for number in range(len(batches))]
+    epoch, place = divmod(step * accumulation, len(own[0]))
+    for sampler in own:
+        sampler.set_epoch(epoch)
+    for rank, (task, index, number) in enumerate(list(sampler)[place][0] for sampler in own):
+        first = len(seen.get(task, [])) + rank
+        assert (index, number) == (one.samplers[task].following(first)[0][0], first // one.samplers[task].total)
 
 
 def test_each_task_has_epochs_of_its_own():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -365,6 +367,26 @@ def test_a_dry_run_checks_and_lists(recipe, tmp_path):
     assert "is no seed" in str(command(recipe, "--seeds", "1,x", "-o", out).exception)
     write_recipe(tmp_path / "recipe.yaml")
     assert "folder of one training" in str(command(recipe, "-o", tmp_path).exception)
+
+
+def test_commands_for_job_arrays_and_what_they_left(whole, data, tmp_path):
+    """Of the runs that are not finished; `compare` and the sweep itself read what they leave."""
+    folder, recipe, _ = whole
+    out = tmp_path / "an out"
+    shutil.copytree(folder, out / "recipe.seed1")
+    asked = [recipe, "--seeds", "1,2", "--data", data, "-o", out, "--set", "logging.every=9", "--commands"]
+    (line,) = command(*asked).stdout.splitlines()
+    name, *words = shlex.split(line)
+    assert (name, *words[:2]) == ("hf-mlnmt", "train", str(recipe))
+    trained = CliRunner().invoke(app, words)
+    assert trained.exit_code == 0, trained.output
+    assert command(*asked).stdout == ""
+    runs = [str(out / f"recipe.seed{seed}") for seed in (1, 2)]
+    compared = CliRunner().invoke(
+        app, ["compare", f"first={runs[0]}", f"second={runs[1]}", "--data", str(data), "--methods"]
+    )
+    assert compared.exit_code == 0, compared.output
+    assert "second" in compared.stdout
 
 
 def ended(pid: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections import Counter
 
@@ -15,6 +16,7 @@ from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_mlnmt import UserError
+from hf_mlnmt.files import read_json
 from hf_mlnmt.training import Batches, DevSet, NonFiniteLoss, Objective, Task, Translation, TranslationTrainer
 from hf_mlnmt.training.checkpoints import write_model
 from hf_mlnmt.training.tasks import Ahead, lasting_parameters
@@ -59,6 +61,21 @@ def test_a_step_moves_what_its_task_uses_alone(tmp_path):
         ((number, _),) = trainer.sampler().members(step)
         assert names == sorted(filter(used[NAMES[number]], weights(trainer.model))), f"{step}: {NAMES[number]}"
     assert len({number for step in range(12) for number, _ in trainer.sampler().members(step)}) == 3
+
+
+def test_steps_of_other_size_end_with_as_many_epochs(tmp_path):
+    """A training of two batches a step goes on with three: the batches that are left make fewer steps."""
+    settings = {"save_strategy": "steps", "save_steps": 5, "max_steps": -1, "num_train_epochs": 3}
+    first = toy_trainer(tmp_path, toy_tasks()[:1], gradient_accumulation_steps=2, **settings)
+    first.train()
+    total = first.sampler().samplers[0].total
+    trainer = toy_trainer(tmp_path, toy_tasks()[:1], tiny_model(), gradient_accumulation_steps=3, **settings)
+    trainer.go_on_in_data(tmp_path / "checkpoint-5")
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+    assert trainer.steps()[0] == trainer.state.global_step == 5 + math.ceil((3 * total - 10) / 3)
+    seen = trainer.sampler().reached(trainer.state.global_step)["batches"][0]
+    assert 3 * total <= seen < 3 * total + 3
+    assert read_json(tmp_path / f"checkpoint-{trainer.state.global_step}" / "meter.json")["group"] == 2
 
 
 @pytest.mark.parametrize("stop", [5, 7])

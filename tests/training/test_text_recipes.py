@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from helpers.tiny_run import run, same_weights, write_recipe
@@ -14,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 
 from hf_mlnmt import UserError
 from hf_mlnmt.training import read_recipe
+from hf_mlnmt.training.dev import Alone, DevSet
 from hf_mlnmt.training.preparation import RecipeCorpora
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -87,7 +89,12 @@ def test_an_encoder_is_pretrained_and_its_folder_is_a_model(data, tmp_path):
         changes: dict[str, Any] = {} if tokenizer is None else {"tokenizer": {"path": str(tokenizer)}}
         recipe = recipe_of(tmp_path / name, objective=objective, data=ENGLISH, **changes)
         folder = tmp_path / name / "run"
-        assert kind in run(recipe, data, folder)
+        with mock.patch.object(DevSet, "evaluate", autospec=True, side_effect=DevSet.evaluate) as measured:
+            assert kind in run(recipe, data, folder)
+        alone = isinstance(
+            measured.call_args.args[2], Alone
+        )  # of several processes one scores when the others are gone
+        assert alone == (objective is CLOZE)
         tokenizer = tokenizer or folder / "tokenizer"
         model, told = head.from_pretrained(folder / "average", output_loading_info=True)
         assert not any(told.values())
