@@ -287,7 +287,7 @@ DAMAGES = {
     "a broken vocabulary": (lambda f: (f / "v.spm").write_text("no"), "not a SentencePiece model"),
     "two models": (
         lambda f: (f / "other.npz").write_bytes((f / "model.npz").read_bytes()),
-        "one .npz file is expected",
+        "one .npz or .bin file is expected",
     ),
 }
 
