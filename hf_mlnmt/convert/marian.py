@@ -37,7 +37,7 @@ from hf_mlnmt.convert.checkpoint import (
     yaml_of,
 )
 from hf_mlnmt.convert.marian_binary import ALPHA, SETTINGS, Item, read_items, read_shortlist, to_bytes, values_of
-from hf_mlnmt.convert.vocabularies import EOS, beside, read_decoding, read_vocabularies, tokenizers_of
+from hf_mlnmt.convert.vocabularies import EOS, parts_beside, read_decoding, read_vocabularies, tokenizers_of
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.languages import pair_in
 from hf_mlnmt.modeling import SSRUConfig, TransformerConfig
@@ -120,7 +120,8 @@ def _model_file(path: Path) -> Path:
 def _files(file: Path, kept: dict[str, Any], sizes: Sequence[int]) -> dict[str, bytes]:
     """Returns what is to lie beside the model: what its int8 was, and its shortlist, checked."""
     files = {KEPT: (json.dumps(kept, indent=1) + "\n").encode()} if kept else {}
-    shortlists = beside(file, "lex*.bin")
+    every = sorted(file.parent.glob("lex*.bin"))
+    shortlists = next((found for part in parts_beside(file) if (found := [x for x in every if part in x.name])), [])
     if len(shortlists) > 1:
         names = ", ".join(path.name for path in shortlists)
         raise UserError(f"{file}: beside it lie {names}. Leave the shortlist that belongs to it.")

@@ -8,6 +8,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,8 +79,8 @@ def read_decoding(file: Path) -> Settings:
     places = (file.with_name(f"{file.name}.decoder.yml"), file.with_name("decoder.yml"))
     path = next((path for path in places if path.is_file()), None)
     if path is None:
-        for names in (["vocab*.spm"] * 2, ["srcvocab*.spm", "trgvocab*.spm"]):
-            sides = [beside(file, name) for name in names]
+        for part, names in product(parts_beside(file), (["vocab", "vocab"], ["srcvocab", "trgvocab"])):
+            sides = [[path for path in file.parent.glob(f"{name}*.spm") if part in path.name] for name in names]
             if all(len(found) == 1 for found in sides):
                 return Settings(f"{file}: ", {"vocabs": [found[0].name for found in sides]})
         raise UserError(
@@ -94,11 +95,10 @@ def read_decoding(file: Path) -> Settings:
     return settings
 
 
-def beside(file: Path, pattern: str) -> list[Path]:
-    """Returns the files beside a model whose names are like the pattern; where its name says two languages (.ende.),
-    those that say the same, if there are any."""
-    found, pair = sorted(file.parent.glob(pattern)), "".join(pair_in(file) or ())
-    return [path for path in found if pair and pair in path.name.split(".")] or found
+def parts_beside(file: Path) -> list[str]:
+    """Returns what names of the files beside a model have in them: its languages, as .ende, if its own has; or any."""
+    pair = pair_in(file)
+    return [*([f".{''.join(pair)}."] if pair else []), ""]
 
 
 def read_vocabularies(file: Path, names: Sequence[str]) -> list[Side]:
