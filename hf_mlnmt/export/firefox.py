@@ -111,6 +111,7 @@ def write(parts: Parts, source: Path, folder: Path, asked: Asked) -> dict[str, A
     tensors = dict(_tensors(model, sides))
     unchanged = bool(kept) and _unchanged(tensors, kept["multipliers"])
     texts = _texts(asked.calibration) if asked.calibration else []
+    shortlist = _shortlist(parts, source, sides, asked)
     if texts:
         check_cut(f"{source}: the tokenizer", sides[0], texts, tokenizers.encode_source(texts))
         alphas = _named(calibrate(parts, texts), shared and "Wemb" in tensors)
@@ -133,8 +134,8 @@ def write(parts: Parts, source: Path, folder: Path, asked: Asked) -> dict[str, A
     names = ["vocab", "vocab"] if shared else ["srcvocab", "trgvocab"]
     for name, side in zip(names, sides, strict=True):
         (folder / f"{name}{ending}.spm").write_bytes(side.model)
-    if (content := _shortlist(parts, source, sides, asked)) is not None:
-        (folder / f"lex.{_FIRST}.{_BEST}{ending}.s2t.bin").write_bytes(content)
+    if shortlist is not None:
+        (folder / f"lex.{_FIRST}.{_BEST}{ending}.s2t.bin").write_bytes(shortlist)
     return check(folder / f"model{ending}.intgemm.alphas.bin", model, tokenizers, sides)
 
 
@@ -243,7 +244,7 @@ def calibrate(parts: Parts, texts: Sequence[str]) -> dict[str, float]:
         largest[name] += (sizes if by_step else sizes.amax(0, keepdim=True)).tolist()
 
     products = {**dict(_products(model.config)), "lm_head": ("",)}
-    sources = [ids.tolist() for ids in parts.tokenizers.encode_source(texts)]
+    sources = _encoded(parts, texts)
     translations = _translate(parts, sources)
     hooks = []
     try:
@@ -260,11 +261,19 @@ def calibrate(parts: Parts, texts: Sequence[str]) -> dict[str, float]:
     return {each: float(np.float32(STEPS / spread[name])) for name, theirs in products.items() for each in theirs}
 
 
+def _encoded(parts: Parts, texts: Sequence[str]) -> list[list[int]]:
+    return [ids.tolist()[: _longest(parts)] for ids in parts.tokenizers.encode_source(texts)]
+
+
+def _longest(parts: Parts) -> int:
+    return parts.model.config.max_position_embeddings - 1
+
+
 def _translate(parts: Parts, sources: Sequence[list[int]]) -> list[list[int]]:
     """Returns the greedy translations of ids, with their end."""
     found: list[list[int]] = [[] for _ in sources]
     for batch in batches_by_tokens(list(map(len, sources)), _BATCH_TOKENS):
-        limit = min(2 * max(len(sources[index]) for index in batch) + 4, 256)
+        limit = min(2 * max(len(sources[index]) for index in batch) + 4, 256, _longest(parts))
         options = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False, "max_new_tokens": limit}
         rows = search(parts, [sources[index] for index in batch], options, 0, False)
         for index, (best,) in zip(batch, rows, strict=True):
@@ -325,7 +334,7 @@ def lexical_shortlist(parts: Parts, texts: Sequence[str], sides: Sequence[Vocabu
     """Makes a shortlist of the model's greedy translations of texts: what each subword was attended to for."""
     attention = SourceAttention(parts.model)
     rows = [{index: row for row, index in enumerate(side.ids) if index is not None} for side in sides]
-    sources = [ids.tolist() for ids in parts.tokenizers.encode_source(texts)]
+    sources = _encoded(parts, texts)
     translations = _translate(parts, sources)
     counts: dict[int, Counter[int]] = defaultdict(Counter)
     for batch in batches_by_tokens(list(map(len, sources)), _BATCH_TOKENS):
@@ -359,29 +368,34 @@ class EngineLinear(nn.Module):
         """parts: of the outputs one below the other, steps (outputs, inputs) int8, multiplier and alpha."""
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        biases = torch.zeros(linear.out_features) if linear.bias is None else linear.bias.detach().float()
-        self.parts = list(zip(parts, biases.split([len(steps) for steps, *_ in parts]), strict=True))
         self.saturated = saturated and linear.in_features % 32 == 0
+        bias = torch.zeros(linear.out_features) if linear.bias is None else linear.bias.detach().float()
+        self.parts = []
+        for (steps, multiplier, alpha), shift in zip(parts, bias.split([len(x) for x, *_ in parts]), strict=True):
+            scale = 1 / (torch.tensor(alpha) * torch.tensor(multiplier))
+            shifted = STEPS * steps.sum(1, dtype=torch.int32)
+            numbers = steps.int() if self.saturated else steps.t()
+            self.parts.append((alpha, numbers, shifted, scale, shift - scale * shifted.float()))
 
     def forward(self, states: Tensor) -> Tensor:
         """Multiplies states (..., inputs), float32 -> (..., outputs)."""
         rows, products = states.reshape(-1, self.in_features), []
-        for (steps, multiplier, alpha), bias in self.parts:
+        for alpha, numbers, shifted, scale, bias in self.parts:
             inputs = (rows * alpha).round().clamp(-STEPS, STEPS)
-            all_steps = steps.sum(1, dtype=torch.int32)
             if self.saturated:
-                sums = _saturated(inputs.int() + STEPS, steps.int())
+                sums = _saturated(inputs.int() + STEPS, numbers)
             else:
-                sums = torch._int_mm(inputs.to(torch.int8), steps.t()) + STEPS * all_steps
-            scale = 1 / (torch.tensor(alpha) * torch.tensor(multiplier))
-            products.append(scale * sums.float() + (bias - STEPS * scale * all_steps.float()))
+                sums = torch._int_mm(inputs.to(torch.int8), numbers) + shifted
+            products.append(scale * sums.float() + bias)
         return torch.cat(products, -1).view(*states.shape[:-1], -1)
 
 
 def _saturated(rows: Tensor, steps: Tensor) -> Tensor:
     """Returns the products of (rows, inputs) and (outputs, inputs), each two neighbours added up in 16 bits."""
     found = [
-        (part[:, None] * steps).unflatten(2, (-1, 2)).sum(3).clamp(-(2**15), 2**15 - 1).sum(2, dtype=torch.int32)
+        torch.addcmul(part[:, None, ::2] * steps[:, ::2], part[:, None, 1::2], steps[:, 1::2])
+        .clamp_(-(2**15), 2**15 - 1)
+        .sum(2, dtype=torch.int32)
         for part in rows.split(max(1, _ELEMENTS // steps.numel()))
     ]
     return torch.cat(found)
