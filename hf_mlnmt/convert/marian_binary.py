@@ -8,16 +8,19 @@ it is tied to, which is in int8 itself because its name says embedding.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
 
 STEPS = 127
+LISTED = 50  # of a shortlist made here: the first ids, which are always candidates, and the translations of a subword
 SETTINGS = "special:model.yml"
 ALPHA = "_QuantMultA"
 _CODES = {0x101: "int8", 0x402: "float16", 0x404: "float32", 0x4101: "intgemm8"}
@@ -149,10 +152,42 @@ def read_shortlist(file: Path, sizes: Sequence[int]) -> Shortlist:
     return Shortlist(first, best, [ids[begin:end].tolist() for begin, end in pairwise(ends)])
 
 
+def read_table(file: Path, source: Mapping[str, int], target: Mapping[str, int]) -> Shortlist:
+    """Reads lines of a subword of the target, one of the source and a probability, with the vocabularies' numbers.
+
+    Raises: UserError for other lines, and for subwords that are not in the vocabularies (NULL is passed over).
+    """
+    counts: dict[int, Counter[int]] = defaultdict(Counter)
+    for number, line in enumerate(read_lines(file), start=1):
+        try:
+            translation, word, probability = line.split(" ")
+            value = float(probability)
+        except ValueError:
+            raise UserError(
+                f"{file}, line {number}: a subword of the target, one of the source and a probability are expected, "
+                "with spaces between them."
+            ) from None
+        if "NULL" in (translation, word):
+            continue
+        if translation not in target or word not in source:
+            raise UserError(
+                f"{file}, line {number}: a shortlist of other subwords: the vocabulary has no {translation!r} or no "
+                f"{word!r}. Make it with the subwords of this model."
+            )
+        counts[source[word]][target[translation]] = value
+    return shortlist_of(counts, len(source))
+
+
+def shortlist_of(counts: Mapping[int, Counter[int]], rows: int) -> Shortlist:
+    """Returns for each of `rows` subwords of the source the best translations by their counts or probabilities."""
+    best = [[target for target, _ in counts[row].most_common(LISTED)] if row in counts else [] for row in range(rows)]
+    return Shortlist(LISTED, LISTED, [sorted(ids) for ids in best])
+
+
 def shortlist_bytes(shortlist: Shortlist) -> bytes:
     """Returns the file of a shortlist."""
     ends = np.cumsum([0, *map(len, shortlist.translations)])
-    ids = np.array([each for ids in shortlist.translations for each in sorted(ids)], "<u4")
+    ids = np.array([each for ids in shortlist.translations for each in ids], "<u4")
     body = struct.pack("<4Q", shortlist.first, shortlist.best, len(ends), len(ids))
     body += ends.astype("<u8").tobytes() + ids.tobytes()
     return struct.pack("<2Q", _MAGIC, _checksum(body)) + body

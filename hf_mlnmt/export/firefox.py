@@ -24,6 +24,7 @@ from hf_mlnmt.convert.importing import import_model
 from hf_mlnmt.convert.marian import KEPT, SHORTLIST, moves
 from hf_mlnmt.convert.marian_binary import (
     ALPHA,
+    LISTED,
     SETTINGS,
     STEPS,
     Item,
@@ -31,8 +32,10 @@ from hf_mlnmt.convert.marian_binary import (
     in_int8,
     plain,
     read_shortlist,
+    read_table,
     rounded,
     shortlist_bytes,
+    shortlist_of,
     to_bytes,
     values_of,
 )
@@ -49,7 +52,7 @@ from hf_mlnmt.languages import direction_of
 
 _FORM = {"settings": str, "multipliers": {...: float}, "alphas": {...: float}}
 _BATCH_TOKENS = 2048
-_FIRST = _BEST = 50  # of a shortlist: the ids that are always candidates, and the translations of a subword
+_INPUTS = 64
 _NEVER = -100.0  # an output bias, of a row that no token has
 _ELEMENTS = 1 << 24  # products held at once
 
@@ -77,6 +80,9 @@ def exportable(model: Any, processing: Mapping[str, Any]) -> Any:
     for field, value in wanted.items():
         if (found := getattr(config, field)) != value:
             raise UserError(f"{field}={found!r}: cannot be exported to Firefox's format, which has {value!r} alone.")
+    for field in ("d_model", "encoder_ffn_dim"):
+        if (found := getattr(config, field)) % _INPUTS:
+            raise UserError(f"{field}={found}: Firefox's engines multiply {_INPUTS} numbers at once; use a multiple.")
     if model.get_decoder().embed_tokens.weight[config.decoder_start_token_id].any():
         raise UserError(
             f"{name}: decoder_start_token_id: the vector that its decoder begins with is not zero, as in Firefox's "
@@ -135,7 +141,7 @@ def write(parts: Parts, source: Path, folder: Path, asked: Asked) -> dict[str, A
     for name, side in zip(names, sides, strict=True):
         (folder / f"{name}{ending}.spm").write_bytes(side.model)
     if shortlist is not None:
-        (folder / f"lex.{_FIRST}.{_BEST}{ending}.s2t.bin").write_bytes(shortlist)
+        (folder / f"lex.{LISTED}.{LISTED}{ending}.s2t.bin").write_bytes(shortlist)
     return check(folder / f"model{ending}.intgemm.alphas.bin", model, tokenizers, sides)
 
 
@@ -296,38 +302,16 @@ def _shortlist(parts: Parts, source: Path, sides: Sequence[Vocabulary], asked: A
     except OSError as error:
         raise UserError(f"{file}: cannot be read ({error.strerror}). Check the path.") from error
     if not binary:
-        return shortlist_bytes(_read_table(file, sides))
+        return shortlist_bytes(read_table(file, *(_numbers(side) for side in sides)))
     read_shortlist(file, sizes)
     return file.read_bytes()
 
 
-def _read_table(file: Path, sides: Sequence[Vocabulary]) -> Shortlist:
-    """Reads lines of target, source and probability."""
+def _numbers(side: Vocabulary) -> dict[str, int]:
     import sentencepiece
 
-    numbers = []
-    for side in sides:
-        engine = sentencepiece.SentencePieceProcessor(model_proto=side.model)
-        numbers.append({engine.id_to_piece(index): index for index in range(len(engine))})
-    counts: dict[int, Counter[int]] = defaultdict(Counter)
-    for number, line in enumerate(read_lines(file), start=1):
-        fields = line.split(" ")
-        try:
-            target, source, probability = fields[0], fields[1], float(fields[2])
-        except (ValueError, IndexError):
-            raise UserError(
-                f"{file}, line {number}: a subword of the target, one of the source and a probability are expected, "
-                "with spaces between them."
-            ) from None
-        if "NULL" in (target, source):
-            continue
-        if target not in numbers[1] or source not in numbers[0]:
-            raise UserError(
-                f"{file}, line {number}: a shortlist of other subwords: the vocabulary has no {target!r} or no "
-                f"{source!r}. Make it with the subwords of this model."
-            )
-        counts[numbers[0][source]][numbers[1][target]] = probability
-    return _best(counts, len(sides[0].ids))
+    engine = sentencepiece.SentencePieceProcessor(model_proto=side.model)
+    return {engine.id_to_piece(index): index for index in range(len(engine))}
 
 
 def lexical_shortlist(parts: Parts, texts: Sequence[str], sides: Sequence[Vocabulary]) -> Shortlist:
@@ -345,12 +329,7 @@ def lexical_shortlist(parts: Parts, texts: Sequence[str], sides: Sequence[Vocabu
                 for read, weight in zip(source, row, strict=True):
                     if read in rows[0] and token in rows[1]:
                         counts[rows[0][read]][rows[1][token]] += weight
-    return _best(counts, len(sides[0].ids))
-
-
-def _best(counts: Mapping[int, Counter[int]], size: int) -> Shortlist:
-    best = [[target for target, _ in counts[row].most_common(_BEST)] if row in counts else [] for row in range(size)]
-    return Shortlist(_FIRST, _BEST, best)
+    return shortlist_of(counts, len(sides[0].ids))
 
 
 # The check

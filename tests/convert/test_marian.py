@@ -461,7 +461,7 @@ UNFIT = {
         r"version 1 is expected. Is it packed \(gunzip\)",
     ),
     "of another release": (
-        lambda f: with_items(f, encoder_l1_self_Wq=(0x10001, (32, 32), bytes(1280))),
+        lambda f: with_items(f, encoder_l1_self_Wq=(0x10001, (64, 64), bytes(4352))),
         "type 0x10001",
     ),
     "of unknown layers": (lambda f: renamed(f, "encoder_l2", "encoder_l9"), "encoder_l2_ffn_W1 is missing"),

@@ -65,7 +65,7 @@ def write(folder, arrays: dict, settings: dict, spm: str) -> None:
 
 
 # As Firefox has them: written from the description of the format, not by the package's own writer.
-STUDENT = {**SETTINGS, "dim-emb": 32, "dec-depth": 2, "transformer-heads": 8, "transformer-dim-ffn": 64}
+STUDENT = {**SETTINGS, "dim-emb": 64, "dec-depth": 2, "transformer-heads": 8, "transformer-dim-ffn": 64}
 STUDENT |= {"transformer-ffn-activation": "relu", "transformer-decoder-autoreg": "rnn", "dec-cell": "ssru"}
 CODES = {"int8": 0x101, "float32": 0x404, "intgemm8": 0x4101}
 
