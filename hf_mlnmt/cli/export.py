@@ -32,7 +32,7 @@ def export(
     """Write a model for another engine, and check that it computes what generate() does.
 
     The folder also holds export.json, which says how the outputs compared, and the tokenizers, but for Firefox. In
-    float32 outputs must be the same; of rounded weights the agreement is reported. See docs/export.md for how to use it.
+    float32 outputs must be the same; of rounded weights the agreement is reported. docs/export.md says how to use it.
 
     Example:
 

@@ -48,7 +48,7 @@ from hf_mlnmt.generation.alignments import SourceAttention
 from hf_mlnmt.generation.batches import Generated, attention_over_source, batches_by_tokens
 from hf_mlnmt.generation.batches import generate as search
 from hf_mlnmt.generation.loading import Parts
-from hf_mlnmt.languages import direction_of
+from hf_mlnmt.languages import base_language, direction_of
 
 _FORM = {"settings": str, "multipliers": {...: float}, "alphas": {...: float}}
 _BATCH_TOKENS = 2048
@@ -109,7 +109,7 @@ def write(parts: Parts, source: Path, folder: Path, asked: Asked) -> dict[str, A
     """
     model, tokenizers = exportable(parts.model, parts.tokenizers.processing), parts.tokenizers
     kept = read_json(source / KEPT, _FORM)
-    pair = "".join(direction_of(source) or ())
+    pair = "".join(map(base_language, direction_of(source) or ()))
     ending = f".{pair}" if pair else ""
     sides = [vocabulary_of(f"{source}: the tokenizer", tokenizers.source)]
     sides.append(vocabulary_of(f"{source}: the target's tokenizer", tokenizers.target, target=True))
@@ -134,7 +134,7 @@ def write(parts: Parts, source: Path, folder: Path, asked: Asked) -> dict[str, A
         for name, values in tensors.items()
     ]
     items += [_alpha(name, value) for name, value in alphas.items()]
-    settings = (kept["settings"] if kept else _settings(model.config, sides, "Wemb" in tensors)).encode()
+    settings = (kept["settings"] if unchanged else _settings(model.config, sides, "Wemb" in tensors)).encode()
     items.append(Item(SETTINGS, "int8", (len(settings),), settings))
     (folder / f"model{ending}.intgemm.alphas.bin").write_bytes(to_bytes(items))
     names = ["vocab", "vocab"] if shared else ["srcvocab", "trgvocab"]
@@ -186,9 +186,8 @@ def _unchanged(tensors: Mapping[str, np.ndarray], multipliers: Mapping[str, floa
     """Returns whether weights are those that an import made of int8: whole numbers of steps, all of them."""
     if not multipliers.keys() <= tensors.keys():
         return False
-    again = ((values, values_of(rounded(name, values, multipliers[name]))[0]) for name, values in tensors.items()
-             if name in multipliers)  # fmt: skip
-    return all(np.array_equal(values, found) for values, found in again)
+    again = {name: values_of(rounded(name, tensors[name], multiplier))[0] for name, multiplier in multipliers.items()}
+    return all(np.array_equal(tensors[name], values) for name, values in again.items())
 
 
 def _alpha(name: str, value: float) -> Item:
@@ -263,7 +262,7 @@ def calibrate(parts: Parts, texts: Sequence[str]) -> dict[str, float]:
     finally:
         for hook in hooks:
             hook.remove()
-    spread = {name: np.mean(sizes) + 1.1 * np.std(sizes) for name, sizes in largest.items()}
+    spread = {name: np.mean(sizes) + 1.1 * np.std(sizes) or 1.0 for name, sizes in largest.items()}
     return {each: float(np.float32(STEPS / spread[name])) for name, theirs in products.items() for each in theirs}
 
 
@@ -382,21 +381,19 @@ def _saturated(rows: Tensor, steps: Tensor) -> Tensor:
 
 def as_engine(model: Any, kept: Mapping[str, Any], saturated: bool = False) -> Any:
     """Copies an imported model, its products as the engines compute them (`EngineLinear`); kept: marian.json's."""
-    multipliers, alphas = kept["multipliers"], kept["alphas"]
-    state = model.state_dict()
-
-    def steps(matrix: Tensor, name: str, alpha: float) -> tuple[Tensor, float, float]:
-        return (matrix * multipliers[name]).round().to(torch.int8), multipliers[name], alpha
-
-    output = next(name for name in ("Wemb", "decoder_Wemb") if name in multipliers)
-    alpha = alphas.get(f"none{ALPHA}")
-    alpha = STEPS / alphas[f"{output}{ALPHA}"] if alpha is None else alpha
+    multipliers, state = kept["multipliers"], model.state_dict()
+    output = "Wemb" if "Wemb" in multipliers else "decoder_Wemb"
+    alphas = {name.removesuffix(ALPHA): alpha for name, alpha in kept["alphas"].items()}
+    alphas[output] = alphas["none"] if "none" in alphas else STEPS / alphas[output]
     memo: dict[int, nn.Module] = {}
-    for name, theirs in [*_products(model.config), ("lm_head", (output,))]:
-        layer, parts = model.get_submodule(name), state[f"{name}.weight"].chunk(len(theirs))
-        known = [alpha] if name == "lm_head" else [alphas[f"{each}{ALPHA}"] for each in theirs]
-        rounded_parts = [steps(*each) for each in zip(parts, theirs, known, strict=True)]
-        memo[id(layer)] = EngineLinear(layer, rounded_parts, saturated)
+    for layer, theirs in [*_products(model.config), ("lm_head", (output,))]:
+        matrices = dict(zip(theirs, state[f"{layer}.weight"].chunk(len(theirs)), strict=True))
+        parts = [
+            ((matrix * multipliers[name]).round().to(torch.int8), multipliers[name], alphas[name])
+            for name, matrix in matrices.items()
+        ]
+        linear: Any = model.get_submodule(layer)
+        memo[id(linear)] = EngineLinear(linear, parts, saturated)
     return copy.deepcopy(model, memo)
 
 

@@ -51,7 +51,7 @@ def student(tokenizers, **fields):
 @pytest.fixture(scope="module")
 def ours(tokenizers, tmp_path_factory):
     """It has learnt to repeat its source, a little: with random weights a model says one word for ever."""
-    model = student(tokenizers).train()
+    model = student(tokenizers, attention_bias=False).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=6e-3)
     encoded = [ids.tolist() for ids in tokenizers.encode_source(SENTENCES)]
     for step in range(50):
@@ -108,7 +108,8 @@ def test_an_import_that_was_trained_is_calibrated_anew(theirs, tmp_path, dev):
     file = export(folder, tmp_path / "out", "firefox", calibration=dev).folder / NAME
     before, after = ({x.name: values_of(x)[0] for x in read_items(each)} for each in (theirs / NAME, file))
     assert before.keys() == after.keys()
-    changed = {name for name in before if not np.allclose(before[name], after[name], rtol=1e-6, atol=0)}
+    weights = before.keys() - {"special:model.yml"}
+    changed = {name for name in weights if not np.allclose(before[name], after[name], rtol=1e-6, atol=0)}
     assert {"encoder_l1_ffn_W1", "encoder_l1_ffn_W1_QuantMultA"} < changed
     assert {name for name in changed if "Mult" not in name} == {"encoder_l1_ffn_W1"}
 
