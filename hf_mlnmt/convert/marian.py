@@ -146,7 +146,7 @@ def _load_binary(file: Path) -> tuple[dict[str, Tensor], Settings, dict[str, Any
     kept: dict[str, Any] = {}
     if multipliers:
         kept = {"settings": text.decode("utf-8", "replace"), "multipliers": multipliers, "alphas": {}}
-        kept["alphas"] = {name: float(_alpha(file, item)) for name, item in alphas.items()}
+        kept["alphas"] = {name: _alpha(file, item) for name, item in alphas.items()}
         if not alphas:
             kept["notes"] = ["it has no alphas for inputs in int8: to export it again, calibrate it"]
         elif missing := [name for name in multipliers if "Wemb" not in name and name + ALPHA not in alphas]:
@@ -157,12 +157,12 @@ def _load_binary(file: Path) -> tuple[dict[str, Tensor], Settings, dict[str, Any
     return weights_of(file, tensors), settings, kept
 
 
-def _alpha(file: Path, item: Item) -> np.ndarray:
+def _alpha(file: Path, item: Item) -> float:
     """Returns an alpha as it is kept: of one in int8 (127 steps, by its name) the multiplier, which is 127 / alpha."""
     values, multiplier = values_of(item)
     if item.shape != (1, 1) or not 0 < values[0, 0] < np.inf:
         raise UserError(f"{file}: {item.name} is no number above 0. Copy it again.")
-    return values[0, 0] if multiplier is None else multiplier
+    return float(values[0, 0] if multiplier is None else multiplier)
 
 
 def _settings(file: Path, text: bytes) -> Settings:

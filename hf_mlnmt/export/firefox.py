@@ -348,7 +348,7 @@ class EngineLinear(nn.Module):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.saturated = saturated and linear.in_features % 32 == 0
         bias = torch.zeros(linear.out_features) if linear.bias is None else linear.bias.detach().float()
-        self.parts = []
+        self.parts: list[tuple[float, Tensor, Tensor, Tensor, Tensor]] = []
         for (steps, multiplier, alpha), shift in zip(parts, bias.split([len(x) for x, *_ in parts]), strict=True):
             scale = 1 / (torch.tensor(alpha) * torch.tensor(multiplier))
             shifted = STEPS * steps.sum(1, dtype=torch.int32)
@@ -417,9 +417,9 @@ def check(file: Path, model: Any, tokenizers: Any, sides: Sequence[Vocabulary]) 
     report: dict[str, Any] = {}
     for name, saturated in (("", False), ("saturated, ", True)):
         engine = as_engine(theirs, kept, saturated)
-        found = [[sides[1].ids[row] for row in rows] for rows in generate(engine, given, 1)]
+        found: list[list[Any]] = [[sides[1].ids[row] for row in rows] for rows in generate(engine, given, 1)]
         scores = log_probabilities(engine, given, expected)
         report[f"{name}largest_difference_of_log_probabilities"] = check_scores(scores, model, sentences, strict=False)
-        agreement: dict[str, Any] = compare_searches(model, sentences, {1: found}, strict=False)  # type: ignore[dict-item]
+        agreement = compare_searches(model, sentences, {1: found}, strict=False)
         report |= {f"{name}{each}": value for each, value in agreement.items()}
     return report

@@ -448,6 +448,12 @@ def with_items(file, **items):
     rewritten(file, lambda old: {**old, **items})
 
 
+def turn_a_bit(file, at):
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+
+
 def renamed(file, old, new):
     rewritten(file, lambda items: {name.replace(old, new): item for name, item in items.items()})
 
@@ -491,6 +497,10 @@ UNFIT = {
     ),
     "a damaged shortlist": (
         lambda f: (f.parent / "lex.50.50.ende.s2t.bin").write_bytes(bytes(99)),
+        "not a whole shortlist",
+    ),
+    "a shortlist with another number": (
+        lambda f: turn_a_bit(f.parent / "lex.50.50.ende.s2t.bin", -1),
         "not a whole shortlist",
     ),
     "two shortlists": (lambda f: write_shortlist(f.parent / "lex.2.ende.s2t.bin", [[0]]), "beside it lie"),

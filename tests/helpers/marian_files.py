@@ -75,7 +75,8 @@ def write_int8(path, arrays: dict, settings: dict, alphas: float | None = 20.0) 
     items, rounded = {}, {}
     for name, array in arrays.items():
         if "Wemb" in name or name[-3:-1] == "_W" or name.endswith("_W"):
-            multiplier = np.float32(127) / np.abs(array).max()
+            most = 127 - ("Wq" in name)  # whoever writes a file may round as he likes
+            multiplier = np.float32(most) / np.abs(array).max()
             steps = np.rint(array * multiplier).astype("i1")
             rounded[name] = steps / multiplier
             steps = steps if "Wemb" in name else steps.T
