@@ -18,7 +18,7 @@ token on, self-attention there reads the states before their norm, and in traini
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -78,7 +78,7 @@ def read(path: Path) -> Checkpoint:
     Raises: UserError for what is not there or cannot be read, and for settings that the baseline lacks.
     """
     file = _model_file(path)
-    tensors, settings, kept = (_load_npz if file.suffix == ".npz" else _load_binary)(file)
+    tensors, settings, kept, said = (_load_npz if file.suffix == ".npz" else _load_binary)(file)
     _check(settings)
     decoding = read_decoding(file)
     sides = read_vocabularies(file, decoding["vocabs"])
@@ -100,7 +100,7 @@ def read(path: Path) -> Checkpoint:
         placement,
         tokenizers_of(sides, max(sizes), pair_in(file)),
         generation_config(config, **search),
-        notes=[*notes, *kept.pop("notes", [])],
+        notes=[*said, *notes],
         files=_files(file, kept, sizes),
     )
 
@@ -131,30 +131,38 @@ def _files(file: Path, kept: dict[str, Any], sizes: Sequence[int]) -> dict[str, 
     return files
 
 
-def _load_binary(file: Path) -> tuple[dict[str, Tensor], Settings, dict[str, Any]]:
-    """Reads the tensors, settings, and of weights in int8 what is not in them."""
+class _Loaded(NamedTuple):
+    """A file's tensors and settings; of weights in int8 what else they were, and notes on that."""
+
+    tensors: dict[str, Tensor]
+    settings: Settings
+    kept: dict[str, Any] = {}
+    notes: Sequence[str] = ()
+
+
+def _load_binary(file: Path) -> _Loaded:
     items = {item.name: item for item in read_items(file)}
     if SETTINGS not in items:
         raise UserError(f"{file}: holds no {SETTINGS}, which Marian writes into every model. Is it one of Marian's?")
     text = items[SETTINGS].payload
     settings = _settings(file, text)
-    same = to_bytes(items.values()) == file.read_bytes()
+    notes = []
+    if to_bytes(items.values()) != file.read_bytes():
+        notes.append("its tensors lie otherwise than Marian writes them: exported again, the file has other bytes")
     del items[SETTINGS]
     alphas = {name: items.pop(name) for name in list(items) if name.endswith(ALPHA)}
     arrays = {name: values_of(item) for name, item in items.items()}
     multipliers = {name: float(multiplier) for name, (_, multiplier) in arrays.items() if multiplier is not None}
-    kept: dict[str, Any] = {}
-    if multipliers:
-        kept = {"settings": text.decode("utf-8", "replace"), "multipliers": multipliers, "alphas": {}}
-        kept["alphas"] = {name: _alpha(file, item) for name, item in alphas.items()}
-        if not alphas:
-            kept["notes"] = ["it has no alphas for inputs in int8: to export it again, calibrate it"]
-        elif missing := [name for name in multipliers if "Wemb" not in name and name + ALPHA not in alphas]:
-            raise UserError(f"{file}: {missing[0]}{ALPHA} is missing, the alpha of a weight in int8. Copy it again.")
-        elif not same:
-            kept["notes"] = ["its tensors lie in another order or otherwise padded than Marian writes them"]
-    tensors = {name: torch.from_numpy(array) for name, (array, _) in arrays.items()}
-    return weights_of(file, tensors), settings, kept
+    tensors = weights_of(file, {name: torch.from_numpy(array) for name, (array, _) in arrays.items()})
+    if not multipliers:
+        return _Loaded(tensors, settings)
+    if not alphas:
+        notes.append("it has no alphas for inputs in int8: to export it again, calibrate it")
+    elif missing := [name for name in multipliers if "Wemb" not in name and name + ALPHA not in alphas]:
+        raise UserError(f"{file}: {missing[0]}{ALPHA} is missing, the alpha of a weight in int8. Copy it again.")
+    kept = {"settings": text.decode("utf-8", "replace"), "multipliers": multipliers}
+    kept["alphas"] = {name: _alpha(file, item) for name, item in alphas.items()}
+    return _Loaded(tensors, settings, kept, notes)
 
 
 def _alpha(file: Path, item: Item) -> float:
@@ -171,8 +179,7 @@ def _settings(file: Path, text: bytes) -> Settings:
     return Settings(f"{name}: ", yaml_of(name, text.rstrip(b"\0").decode("utf-8", "replace")))
 
 
-def _load_npz(file: Path) -> tuple[dict[str, Tensor], Settings, dict[str, Any]]:
-    """Reads the tensors and settings."""
+def _load_npz(file: Path) -> _Loaded:
     try:
         with np.load(file, allow_pickle=False) as content:
             arrays = {name: content[name] for name in content.files}
@@ -185,7 +192,7 @@ def _load_npz(file: Path) -> tuple[dict[str, Tensor], Settings, dict[str, Any]]:
     settings = _settings(file, arrays.pop(SETTINGS).astype(np.uint8).tobytes())
     if odd := [name for name, array in arrays.items() if array.dtype.kind != "f"]:
         raise UserError(f"{file}: {odd[0]} is {arrays[odd[0]].dtype}: import the model in float32, not a rounded one.")
-    return weights_of(file, {name: torch.from_numpy(array) for name, array in arrays.items()}), settings, {}
+    return _Loaded(weights_of(file, {name: torch.from_numpy(array) for name, array in arrays.items()}), settings)
 
 
 def _check(settings: Settings) -> None:

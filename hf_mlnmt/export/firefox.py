@@ -115,7 +115,8 @@ def write(parts: Parts, source: Path, folder: Path, asked: Asked) -> dict[str, A
     sides.append(vocabulary_of(f"{source}: the target's tokenizer", tokenizers.target, target=True))
     shared = sides[0] == sides[1]
     tensors = dict(_tensors(model, sides))
-    unchanged = bool(kept) and _unchanged(tensors, kept["multipliers"])
+    multipliers = _unchanged(tensors, kept.get("multipliers", {}))
+    unchanged = bool(kept) and multipliers == kept["multipliers"]
     texts = _texts(asked.calibration) if asked.calibration else []
     shortlist = _shortlist(parts, source, sides, asked)
     if texts:
@@ -128,7 +129,6 @@ def write(parts: Parts, source: Path, folder: Path, asked: Asked) -> dict[str, A
             f"{source}: int8 needs to know how large the inputs of its products become: give some hundred sentences of "
             "the source, one a line, as --calibrate FILE."
         )
-    multipliers = kept["multipliers"] if unchanged else {}
     items = [
         rounded(name, values, multipliers.get(name)) if in_int8(name, values.shape) else plain(name, values)
         for name, values in tensors.items()
@@ -182,12 +182,14 @@ def _rows(tensor: Tensor, side: Vocabulary, value: float) -> Tensor:
     return rows
 
 
-def _unchanged(tensors: Mapping[str, np.ndarray], multipliers: Mapping[str, float]) -> bool:
-    """Returns whether weights are those that an import made of int8: whole numbers of steps, all of them."""
-    if not multipliers.keys() <= tensors.keys():
-        return False
-    again = {name: values_of(rounded(name, tensors[name], multiplier))[0] for name, multiplier in multipliers.items()}
-    return all(np.array_equal(tensors[name], values) for name, values in again.items())
+def _unchanged(tensors: Mapping[str, np.ndarray], multipliers: Mapping[str, float]) -> dict[str, float]:
+    """Returns the multipliers of the weights that are as an import made them of int8: whole numbers of steps."""
+
+    def again(name: str) -> np.ndarray:
+        return values_of(rounded(name, tensors[name], multipliers[name]))[0]
+
+    same = (name for name in multipliers if name in tensors and np.array_equal(tensors[name], again(name)))
+    return {name: multipliers[name] for name in same}
 
 
 def _alpha(name: str, value: float) -> Item:
