@@ -7,6 +7,7 @@ An item `<weight>_QuantMultA` holds alpha, which the weight's inputs are multipl
 it is tied to, which is in int8 itself because its name says embedding.
 """
 
+import math
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +30,7 @@ _MAGIC = 0xF11A48D5013417F5
 
 
 class Item(NamedTuple):
-    """A tensor as it lies in the file: its type is int8, float16, float32 or intgemm8."""
+    """A tensor as it lies in the file: its type is float16, float32 or intgemm8, and int8 of the settings' text."""
 
     name: str
     type: str
@@ -39,7 +40,7 @@ class Item(NamedTuple):
     @property
     def size(self) -> int:
         """Returns how many numbers it holds."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
 
 def read_items(file: Path) -> list[Item]:
@@ -63,7 +64,7 @@ def read_items(file: Path) -> list[Item]:
         raise UserError(f"{whole} ({error}). Copy it again.") from error
     items = []
     for (_, code, _, size), name, shape in zip(heads, names, shapes, strict=True):
-        if code not in _CODES:
+        if code not in _CODES or (_CODES[code] == "int8" and name != SETTINGS):
             raise UserError(
                 f"{file}: {name} is of type {code:#x}, which is not read here: float32, or int8 as Firefox has it "
                 "(0x4101), is expected. Marian writes float32 unless it is told to round."
@@ -100,7 +101,7 @@ def in_int8(name: str, shape: Sequence[int]) -> bool:
 def values_of(item: Item) -> tuple[np.ndarray, np.float32 | None]:
     """Returns the numbers of an item as float32, and of one in int8 the multiplier."""
     if item.type != "intgemm8":
-        kind = {"float16": "<f2", "float32": "<f4", "int8": "i1"}[item.type]
+        kind = {"float16": "<f2", "float32": "<f4"}[item.type]
         return np.frombuffer(item.payload, kind, item.size).reshape(item.shape).astype(np.float32), None
     rounded = np.frombuffer(item.payload, "i1", item.size)
     multiplier = np.frombuffer(item.payload, "<f4", 1, item.size)[0]

@@ -22,7 +22,7 @@ from hf_mlnmt.data.subwords import BYTES, EOS, SPECIAL_TOKENS, UNK
 from hf_mlnmt.data.words import without_invisible
 from hf_mlnmt.errors import UserError
 
-MULTIPLE = 8  # of entries, which the engines multiply by at once
+_MULTIPLE = 8  # of entries, which the engines multiply by at once
 _PIECES, _TRAINER, _MODEL_TYPE = 1, 2, 3  # fields of SentencePiece's files
 _UNIGRAM = 1
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # kinds of pieces
@@ -39,32 +39,12 @@ class Vocabulary(NamedTuple):
 def vocabulary_of(name: str, tokenizer: Any, target: bool = False) -> Vocabulary:
     """Makes the vocabulary of a side. Raises: UserError for BPE and other kinds, calling the tokenizer `name`."""
     if isinstance(tokenizer, MarianTokenizer):
-        model = (tokenizer.spm_target if target else tokenizer.spm_source).serialized_model_proto()
-        encoder = tokenizer.target_encoder if target and tokenizer.separate_vocabs else tokenizer.encoder
-        trainer = dict(_fields(next(value for field, value in _fields(model) if field == _TRAINER)))
-        kind = "unigram" if trainer.get(_MODEL_TYPE, _UNIGRAM) == _UNIGRAM else "BPE, or words,"
-        pieces = [dict(_fields(value))[1].decode() for field, value in _fields(model) if field == _PIECES]
-        if kind == "unigram" and (missing := [piece for piece in pieces if piece not in encoder]):
-            raise UserError(
-                f"{name}: its vocabulary lacks {len(missing)} pieces of its SentencePiece model, as {missing[0]!r}: an "
-                "engine that reads that model alone would number others otherwise."
-            )
-        ids: list[int | None] = [encoder[piece] for piece in pieces] if kind == "unigram" else []
-    elif isinstance(tokenizer, PreTrainedTokenizerFast):
-        content = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
-        kind = content["type"].lower() if content["type"] == "Unigram" else content["type"]
-        model, ids = _ours(name, tokenizer, content) if kind == "unigram" else (b"", [])
-    else:
-        kind = type(tokenizer).__name__
-    if kind != "unigram":
-        raise UserError(
-            f"{name}: is of kind {kind}, which Firefox's engines cut otherwise than it was trained. Train a student "
-            "with a unigram one: in its recipe, tokenizer: {kind: unigram}."
-        )
-    return Vocabulary(model, ids)
-
-
-def _ours(name: str, tokenizer: Any, content: dict[str, Any]) -> tuple[bytes, list[int | None]]:
+        return _of_marian(name, tokenizer, target)
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise _of_another_kind(name, type(tokenizer).__name__)
+    content = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    if content["type"] != "Unigram":
+        raise _of_another_kind(name, content["type"])
     entries, fallback = content["vocab"], content["byte_fallback"]
     if any(ord(sign) in _STAND_INS for token, _ in entries for sign in token):
         raise UserError(f"{name}: has placeholders that are kept whole (tokenizer.keep), which Firefox's engines lack.")
@@ -75,10 +55,32 @@ def _ours(name: str, tokenizer: Any, content: dict[str, Any]) -> tuple[bytes, li
         if token not in left_out:
             ids.append(index)
             pieces.append((token, score, _BYTE if fallback and token in _BYTES else _NORMAL))
-    for number in range(-len(pieces) % MULTIPLE):
+    for number in range(-len(pieces) % _MULTIPLE):
         ids.append(None)
         pieces.append((f"<unused{number}>", 0.0, _CONTROL))
-    return b"".join(_piece(*each) for each in pieces) + _specification(fallback), ids
+    return Vocabulary(b"".join(_piece(*each) for each in pieces) + _specification(fallback), ids)
+
+
+def _of_marian(name: str, tokenizer: MarianTokenizer, target: bool) -> Vocabulary:
+    model = (tokenizer.spm_target if target else tokenizer.spm_source).serialized_model_proto()
+    encoder = tokenizer.target_encoder if target and tokenizer.separate_vocabs else tokenizer.encoder
+    fields = list(_fields(model))
+    if any(dict(_fields(value)).get(_MODEL_TYPE, _UNIGRAM) != _UNIGRAM for field, value in fields if field == _TRAINER):
+        raise _of_another_kind(name, "BPE, or words,")
+    pieces = [dict(_fields(value))[1].decode() for field, value in fields if field == _PIECES]
+    if missing := [piece for piece in pieces if piece not in encoder]:
+        raise UserError(
+            f"{name}: its vocabulary lacks {len(missing)} pieces of its SentencePiece model, as {missing[0]!r}: an "
+            "engine that reads that model alone would number others otherwise."
+        )
+    return Vocabulary(model, [encoder[piece] for piece in pieces])
+
+
+def _of_another_kind(name: str, kind: str) -> UserError:
+    return UserError(
+        f"{name}: is of kind {kind}, which Firefox's engines cut otherwise than it was trained. Train a student with a "
+        "unigram one: in its recipe, tokenizer: {kind: unigram}."
+    )
 
 
 _BYTES = frozenset(BYTES)

@@ -470,13 +470,17 @@ UNFIT = {
         lambda f: with_items(f, encoder_l1_self_Wq=(0x10001, (64, 64), bytes(4352))),
         "type 0x10001",
     ),
+    "rounded otherwise": (lambda f: with_items(f, Wemb=("int8", (304, 64), bytes(304 * 64))), "Wemb is of type 0x101"),
     "of unknown layers": (lambda f: renamed(f, "encoder_l2", "encoder_l9"), "encoder_l2_ffn_W1 is missing"),
     "with a further layer": (lambda f: with_items(f, encoder_l3_x=("float32", (1, 1), bytes(4))), "no place for"),
     "of another architecture": (
         lambda f: with_items(f, **{"special:model.yml": ("int8", (13,), b"type: s2s\n\0\0\0")}),
         "type: 's2s' is nothing",
     ),
-    "without settings": (lambda f: renamed(f, "special:model.yml", "model"), "holds no special:model.yml"),
+    "without settings": (
+        lambda f: rewritten(f, lambda items: {name: item for name, item in items.items() if ":" not in name}),
+        "holds no special:model.yml",
+    ),
     "an alpha is missing": (lambda f: renamed(f, "l1_rnn_Wf_Q", "l1_rnn_Wx_Q"), "l1_rnn_Wf_QuantMultA is missing"),
     "an alpha of zero": (
         lambda f: with_items(f, none_QuantMultA=("float32", (1, 1), bytes(4))),
