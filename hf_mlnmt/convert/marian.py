@@ -160,7 +160,7 @@ def _load_binary(file: Path) -> _Loaded:
         notes.append("it has no alphas for inputs in int8: to export it again, calibrate it")
     elif missing := [name for name in multipliers if "Wemb" not in name and name + ALPHA not in alphas]:
         raise UserError(f"{file}: {missing[0]}{ALPHA} is missing, the alpha of a weight in int8. Copy it again.")
-    kept = {"settings": text.decode("utf-8", "replace"), "multipliers": multipliers}
+    kept: dict[str, Any] = {"settings": text.decode("utf-8", "replace"), "multipliers": multipliers}
     kept["alphas"] = {name: _alpha(file, item) for name, item in alphas.items()}
     return _Loaded(tensors, settings, kept, notes)
 

@@ -7,9 +7,10 @@ An item `<weight>_QuantMultA` holds alpha, which the weight's inputs are multipl
 it is tied to, which is in int8 itself because its name says embedding.
 """
 
+import heapq
 import math
 import struct
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -158,7 +159,7 @@ def read_table(file: Path, source: Mapping[str, int], target: Mapping[str, int])
 
     Raises: UserError for other lines, and for subwords that are not in the vocabularies (NULL is passed over).
     """
-    counts: dict[int, Counter[int]] = defaultdict(Counter)
+    scores: defaultdict[int, dict[int, float]] = defaultdict(dict)
     for number, line in enumerate(read_lines(file), start=1):
         try:
             translation, word, probability = line.split(" ")
@@ -175,14 +176,14 @@ def read_table(file: Path, source: Mapping[str, int], target: Mapping[str, int])
                 f"{file}, line {number}: a shortlist of other subwords: the vocabulary has no {translation!r} or no "
                 f"{word!r}. Make it with the subwords of this model."
             )
-        counts[source[word]][target[translation]] = value
-    return shortlist_of(counts, len(source))
+        scores[source[word]][target[translation]] = value
+    return shortlist_of(scores, len(source))
 
 
-def shortlist_of(counts: Mapping[int, Counter[int]], rows: int) -> Shortlist:
-    """Returns for each of `rows` subwords of the source the best translations by their counts or probabilities."""
-    best = [[target for target, _ in counts[row].most_common(LISTED)] if row in counts else [] for row in range(rows)]
-    return Shortlist(LISTED, LISTED, [sorted(ids) for ids in best])
+def shortlist_of(scores: Mapping[int, Mapping[int, float]], rows: int) -> Shortlist:
+    """Returns for each of `rows` subwords of the source the best translations; scores: source -> target -> score."""
+    each = (scores.get(row, {}) for row in range(rows))
+    return Shortlist(LISTED, LISTED, [sorted(heapq.nlargest(LISTED, found, key=found.__getitem__)) for found in each])
 
 
 def shortlist_bytes(shortlist: Shortlist) -> bytes:

@@ -79,10 +79,10 @@ def read_decoding(file: Path) -> Settings:
     places = (file.with_name(f"{file.name}.decoder.yml"), file.with_name("decoder.yml"))
     path = next((path for path in places if path.is_file()), None)
     if path is None:
-        for part, names in product(parts_beside(file), (["vocab", "vocab"], ["srcvocab", "trgvocab"])):
-            sides = [[path for path in file.parent.glob(f"{name}*.spm") if part in path.name] for name in names]
-            if all(len(found) == 1 for found in sides):
-                return Settings(f"{file}: ", {"vocabs": [found[0].name for found in sides]})
+        for part, sides in product(parts_beside(file), (["vocab", "vocab"], ["srcvocab", "trgvocab"])):
+            files = [[path for path in file.parent.glob(f"{side}*.spm") if part in path.name] for side in sides]
+            if all(len(found) == 1 for found in files):
+                return Settings(f"{file}: ", {"vocabs": [found[0].name for found in files]})
         raise UserError(
             f"{file}: there is no {places[0].name} or decoder.yml beside it, which names the vocabularies, and no "
             "vocab.*.spm, or srcvocab.*.spm and trgvocab.*.spm, that is the only one."

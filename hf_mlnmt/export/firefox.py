@@ -9,7 +9,7 @@ import copy
 import json
 import struct
 import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -321,16 +321,16 @@ def lexical_shortlist(parts: Parts, texts: Sequence[str], sides: Sequence[Vocabu
     rows = [{index: row for row, index in enumerate(side.ids) if index is not None} for side in sides]
     sources = _encoded(parts, texts)
     translations = _translate(parts, sources)
-    counts: dict[int, Counter[int]] = defaultdict(Counter)
+    read: defaultdict[int, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
     for batch in batches_by_tokens(list(map(len, sources)), _BATCH_TOKENS):
         inputs, outputs = ([ids[index] for index in batch] for ids in (sources, translations))
         weights = attention_over_source(attention, parts, inputs, [[Generated(ids, 0.0)] for ids in outputs], {})
         for source, target, (matrix,) in zip(inputs, outputs, weights, strict=True):
             for token, row in zip(target, matrix.tolist(), strict=True):
-                for read, weight in zip(source, row, strict=True):
-                    if read in rows[0] and token in rows[1]:
-                        counts[rows[0][read]][rows[1][token]] += weight
-    return shortlist_of(counts, len(sides[0].ids))
+                for index, weight in zip(source, row, strict=True):
+                    if index in rows[0] and token in rows[1]:
+                        read[rows[0][index]][rows[1][token]] += weight
+    return shortlist_of(read, len(sides[0].ids))
 
 
 # The check

@@ -126,7 +126,7 @@ def _hexadecimal(text: str) -> str:
 
 def _normalisation() -> dict[str, str]:
     """Returns which runs of characters our tokenizers read as which others."""
-    rules = {}
+    rules: dict[str, str] = {}
     for number in range(sys.maxunicode + 1):
         sign = chr(number)
         whole, parts = unicodedata.normalize("NFD", sign), unicodedata.decomposition(sign)
