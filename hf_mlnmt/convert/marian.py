@@ -37,7 +37,7 @@ from hf_mlnmt.convert.checkpoint import (
     yaml_of,
 )
 from hf_mlnmt.convert.marian_binary import ALPHA, SETTINGS, Item, read_items, read_shortlist, to_bytes, values_of
-from hf_mlnmt.convert.vocabularies import EOS, parts_beside, read_decoding, read_vocabularies, tokenizers_of
+from hf_mlnmt.convert.vocabularies import EOS, Side, parts_beside, read_decoding, read_vocabularies, tokenizers_of
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.languages import pair_in
 from hf_mlnmt.modeling import SSRUConfig, TransformerConfig
@@ -98,7 +98,7 @@ def read(path: Path) -> Checkpoint:
         f"Marian {file.suffix.removeprefix('.')}",
         config,
         placement,
-        tokenizers_of(sides, max(sizes), pair_in(file)),
+        tokenizers_of(sides, max(sizes), _languages(file, sides[0])),
         generation_config(config, **search),
         notes=[*said, *notes],
         files=_files(file, kept, sizes),
@@ -115,6 +115,12 @@ def _model_file(path: Path) -> Path:
         names = ", ".join(file.name for file in files) or "none"
         raise UserError(f"{path}: one .npz or .bin file is expected there, found {names}. Name the file itself.")
     return files[0]
+
+
+def _languages(file: Path, side: Side) -> tuple[str, str] | None:
+    """Returns the languages that a file's name says, if its vocabulary's says the same: model.base.bin says none."""
+    pair = pair_in(file)
+    return pair if pair and side.spm and f".{''.join(pair)}." in side.spm.name else None
 
 
 def _files(file: Path, kept: dict[str, Any], sizes: Sequence[int]) -> dict[str, bytes]:

@@ -435,9 +435,17 @@ def test_weights_in_int8_are_those_of_their_steps(student, two, tmp_path):
     assert TranslationPipeline.from_pretrained(imported.folder, device="cpu")(SENTENCES[:1], max_new_tokens=8) != [""]
 
 
-def test_without_any_alpha_it_is_said(student):
+def test_what_cannot_come_back_is_said(student):
     file, *_ = student(alphas=None)
     assert "calibrate it" in str(import_model(file.parent).record["notes"])
+    rewritten(file, lambda items: dict(reversed(items.items())))
+    assert "the file has other bytes" in str(import_model(file.parent).record["notes"])
+
+
+def test_a_name_that_says_no_languages(student):
+    file, *_ = student()
+    other = file.rename(file.with_name("model.base.intgemm.alphas.bin"))
+    assert import_model(other).tokenizers.source.source_lang is None
 
 
 def rewritten(file, change):
