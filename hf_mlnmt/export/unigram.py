@@ -23,7 +23,8 @@ from hf_mlnmt.data.words import without_invisible
 from hf_mlnmt.errors import UserError
 
 _MULTIPLE = 8  # of entries, which the engines multiply by at once
-_PIECES, _TRAINER, _MODEL_TYPE = 1, 2, 3  # fields of SentencePiece's files
+_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3  # fields of SentencePiece's files
+_MODEL_TYPE, _CHARACTERS = 3, 2  # of the last two
 _UNIGRAM = 1
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # kinds of pieces
 _STAND_INS = range(0xF0000, 0xFFFFE)  # for placeholders (data/subwords.py)
@@ -88,9 +89,12 @@ _BYTES = frozenset(BYTES)
 
 def _piece(token: str, score: float, kind: int) -> bytes:
     """Returns a piece as a SentencePiece model has it: its text, score and kind are fields 1, 2 and 3."""
-    text = token.encode()
-    content = b"\x0a" + _varint(len(text)) + text + b"\x15" + struct.pack("<f", score) + b"\x18" + _varint(kind)
-    return b"\x0a" + _varint(len(content)) + content
+    return _part(_PIECES, _part(1, token.encode()) + b"\x15" + struct.pack("<f", score) + b"\x18" + _varint(kind))
+
+
+def _part(field: int, content: bytes) -> bytes:
+    """Returns a field of protocol buffers that holds bytes."""
+    return _varint(field << 3 | 2) + _varint(len(content)) + content
 
 
 @functools.cache
@@ -116,8 +120,9 @@ def _specification(byte_fallback: bool) -> bytes:
             normalization_rule_tsv=str(rules),
             minloglevel=2,
         )
-    others = ((field, value) for field, value in _fields(model.getvalue()) if field != _PIECES)
-    return b"".join(_varint(field << 3 | 2) + _varint(len(value)) + value for field, value in others)
+    parts = dict(_fields(model.getvalue()))
+    characters = dict(_fields(parts[_NORMALIZER]))[_CHARACTERS]  # beside them stands the path of the rules
+    return _part(_TRAINER, parts[_TRAINER]) + _part(_NORMALIZER, _part(_CHARACTERS, characters))
 
 
 def _hexadecimal(text: str) -> str:
@@ -126,25 +131,20 @@ def _hexadecimal(text: str) -> str:
 
 def _normalisation() -> dict[str, str]:
     """Returns which runs of characters our tokenizers read as which others."""
-    rules: dict[str, str] = {}
-    for number in range(sys.maxunicode + 1):
-        sign = chr(number)
-        whole, parts = unicodedata.normalize("NFD", sign), unicodedata.decomposition(sign)
-        forms = {sign, whole}
-        if parts and not parts.startswith("<"):  # one step: é and a mark, where the whole is e and two
-            forms.add("".join(chr(int(part, 16)) for part in parts.split()))
-        if 0xAC00 <= number < 0xAC00 + 11_172:  # a Korean syllable, or its first two letters joined and the third
-            forms.add(unicodedata.normalize("NFC", whole[:2]) + whole[2:])
-        rules |= {form: normal for form in forms if (normal := unicodedata.normalize("NFC", form)) != form}
-        if not without_invisible(sign):
-            rules[sign] = ""
-        elif sign.isspace() or sign == "▁":
-            rules[sign] = " "
-    return {text: normal for text, normal in rules.items() if text != normal and not _is_surrogate(text)}
-
-
-def _is_surrogate(text: str) -> bool:
-    return any(0xD800 <= ord(sign) < 0xE000 for sign in text)
+    every = "".join(chr(number) for number in range(sys.maxunicode + 1) if not 0xD800 <= number < 0xE000)
+    forms: set[str] = set()
+    for sign in every:
+        parts = unicodedata.decomposition(sign)
+        if parts and not parts.startswith("<"):  # one step and all: an e with two marks has one in between
+            stepped = "".join(chr(int(part, 16)) for part in parts.split())
+            forms |= {sign, stepped, unicodedata.normalize("NFD", sign)}
+        elif "\uac00" <= sign <= "\ud7a3":  # a Korean syllable, or its first two letters joined and the third
+            whole = unicodedata.normalize("NFD", sign)
+            forms |= {whole, unicodedata.normalize("NFC", whole[:2]) + whole[2:]}
+    rules = {form: unicodedata.normalize("NFC", form) for form in forms}
+    rules |= dict.fromkeys(set(every) - set(without_invisible(every)), "")
+    rules |= dict.fromkeys([*filter(str.isspace, every), "▁"], " ")
+    return {text: normal for text, normal in rules.items() if text != normal}
 
 
 def _varint(number: int) -> bytes:

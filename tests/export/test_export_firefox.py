@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -232,6 +233,7 @@ def test_alphas_are_of_the_largest_inputs(tokenizers):
 
 def test_the_vocabulary_cuts_as_the_tokenizer_does(tokenizers):
     vocabulary = vocabulary_of("it", tokenizers.source)
+    assert tempfile.gettempdir().encode() not in vocabulary.model
     texts = ["  two  spaces ", "tab\there", "e\u0301 \u00fcber", "\u200ezero width", "日本 🙂", "a</s>b <0x41>", "▁a▁b"]
     texts += ["1,234.56€", "\u1112\u1161\u11ab국", "don't stop-it!!??...", "no\u00a0break", *SENTENCES[:50]]
     assert check_cut("it", vocabulary, texts, tokenizers.encode_source(texts)) == 1.0
