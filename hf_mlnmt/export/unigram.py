@@ -27,6 +27,7 @@ _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3  # fields of SentencePiece's files
 _MODEL_TYPE, _CHARACTERS = 3, 2  # of the last two
 _UNIGRAM = 1
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # kinds of pieces
+_BYTES = frozenset(BYTES)
 _STAND_INS = range(0xF0000, 0xFFFFE)  # for placeholders (data/subwords.py)
 
 
@@ -82,9 +83,6 @@ def _of_another_kind(name: str, kind: str) -> UserError:
         f"{name}: is of kind {kind}, which Firefox's engines cut otherwise than it was trained. Train a student with a "
         "unigram one: in its recipe, tokenizer: {kind: unigram}."
     )
-
-
-_BYTES = frozenset(BYTES)
 
 
 def _piece(token: str, score: float, kind: int) -> bytes:
