@@ -67,6 +67,13 @@ def language_in(path: str | Path) -> str | None:
     return next((part for part in reversed(parts) if len(parts) > 1 and _is_code(part)), None)
 
 
+def pair_in(path: str | Path) -> Direction | None:
+    """Returns source and target of one of Firefox's models by its name, as model.ende.intgemm.alphas.bin; or None."""
+    name = re.fullmatch(r"model\.([a-z]{4,6})\.intgemm.*\.bin", Path(path).name)
+    pairs = [(name[1][:size], name[1][size:]) for size in (2, 3)] if name else []
+    return next((pair for pair in pairs if _CODES.issuperset(pair)), None)
+
+
 def _is_code(part: str) -> bool:
     """Returns whether a part is a code: two of them, as in en-de, are a pair and none, but for pt-br and zh-tw."""
     language, *others = re.split("[-_]", part)

@@ -1,4 +1,4 @@
-"""`hf-mlnmt export`: a model for CTranslate2, ONNX Runtime, or as MarianMTModel of Transformers."""
+"""`hf-mlnmt export`: a model for CTranslate2, ONNX Runtime, Firefox's engines, or as MarianMTModel of Transformers."""
 
 from pathlib import Path
 
@@ -11,15 +11,28 @@ PANEL = "Publish"
 def export(
     model: options.Model,
     format: str = option(
-        ..., "ctranslate2, marian, or onnx.", autocompletion=lambda: ["ctranslate2", "marian", "onnx"]
+        ...,
+        "ctranslate2, firefox, marian, or onnx.",
+        autocompletion=lambda: ["ctranslate2", "firefox", "marian", "onnx"],
     ),
     output: Path = options.output(..., "Folder to make. An earlier export there is replaced, nothing else."),
-    dtype: str = option("float32", "Type of the weights: float32; for CTranslate2 also float16 or int8."),
+    dtype: str | None = option(
+        None, "Type of the weights: float32; for CTranslate2 also float16 or int8; for Firefox int8 alone."
+    ),
+    calibrate: Path | None = option(
+        None, "For Firefox: some hundred sentences of the source, one a line. An unchanged import needs none."
+    ),
+    shortlist: Path | None = option(
+        None, "For Firefox: a lexical shortlist, in the engine's form or as lines of target, source, probability."
+    ),
+    shortlist_text: Path | None = option(
+        None, "For Firefox: text of the source to make a shortlist from: what its translations attend to."
+    ),
 ) -> None:
     """Write a model for another engine, and check that it computes what generate() does.
 
-    The folder also holds the tokenizers and export.json, which says how the outputs compared. In float32 they must be
-    the same; of rounded weights the agreement is reported. See docs/export.md for how to use it.
+    The folder also holds export.json, which says how the outputs compared, and the tokenizers, but for Firefox. In
+    float32 outputs must be the same; of rounded weights the agreement is reported. docs/export.md says how to use it.
 
     Example:
 
@@ -30,7 +43,8 @@ def export(
 
     silence()
     console = plain_console()
-    exported = write(model, output, format, dtype=dtype, tell=console.print)
+    files = {"calibration": calibrate, "shortlist": shortlist, "shortlist_text": shortlist_text}
+    exported = write(model, output, format, dtype=dtype, **files, tell=console.print)
     for name, value in exported.record["compared_with_generate"].items():
         if isinstance(value, dict):
             sentences, tokens = value["same_sentences"], value["same_tokens"]

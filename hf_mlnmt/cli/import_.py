@@ -13,7 +13,7 @@ def import_(
     output: Path = options.output(..., "Folder to make. An earlier import there is replaced, nothing else."),
     revision: options.Revision = None,
 ) -> None:
-    """Make a model folder from OPUS-MT, NLLB, M2M100, BART, mBART or another toolkit's checkpoint.
+    """Make a model folder from OPUS-MT, NLLB, M2M100, BART, mBART, one of Firefox's, or another toolkit's checkpoint.
 
     Weights, tokenizer and generation settings are taken over. Where the original's own code is at hand the outputs are
     compared; import.json in the folder says how, and which tensor went where. See docs/opus-mt.md.
@@ -21,6 +21,7 @@ def import_(
     Example:
 
         hf-mlnmt import Helsinki-NLP/opus-mt-en-de --output opus-en-de
+        hf-mlnmt import model.ende.intgemm.alphas.bin --output student-en-de
     """
     from hf_mlnmt.cli.terminal import plain_console, silence
     from hf_mlnmt.convert import import_model

@@ -36,7 +36,8 @@ class Checkpoint:
     """A checkpoint that has been read.
 
     `original`: the model itself, where its own code is at hand to compare with. `dtype`: the name of the type that the
-    weights are kept in. `notes`: what the reader of import.json should know.
+    weights are kept in. `notes`: what the reader of import.json should know. `files`: what else is to lie in the
+    folder, by name.
     """
 
     format: str
@@ -47,6 +48,7 @@ class Checkpoint:
     original: Any = None
     dtype: str = "float32"
     notes: list[str] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
 
 
 def baseline_config(

@@ -15,7 +15,9 @@ from hf_mlnmt.files import atomic_folder, check_made_before, write_json
 from hf_mlnmt.model_folder import CONFIG
 
 RECORD = "import.json"
-_FILES = (".npz", ".pt", ".ckpt")  # Marian's; fairseq's and OpenNMT-py's; JoeyNMT's
+_MARIAN = (".npz", ".bin")
+_PICKLES = (".pt", ".ckpt")  # fairseq's and OpenNMT-py's; JoeyNMT's
+_FILES = _MARIAN + _PICKLES
 _TOLERANCE = 1e-4  # of logits in float32, relative to the largest one; rounding makes some 1e-6
 
 
@@ -37,8 +39,8 @@ def import_model(
 ) -> Imported:
     """Imports a model of another format as this package's baseline, with tokenizer and generation settings.
 
-    Formats: MarianMT, M2M100, NLLB, BART, mBART of Transformers (a folder or a Hub name), Marian's own .npz, the
-    Transformers of fairseq, JoeyNMT, OpenNMT-py and Eole. docs/opus-mt.md says what of each.
+    Formats: MarianMT, M2M100, NLLB, BART, mBART of Transformers (a folder or a Hub name), Marian's own .npz and .bin
+    (Firefox's, in int8), the Transformers of fairseq, JoeyNMT, OpenNMT-py and Eole. docs/opus-mt.md says what of each.
 
     Args:
         output: the folder to make; an earlier import there is replaced, anything else is refused. None: write nothing.
@@ -75,6 +77,8 @@ def import_model(
         except ValueError as error:  # Transformers refuses to write some settings that it reads
             raise UserError(f"{name}: generation_config.json cannot be taken over: {error}") from error
         checkpoint.tokenizers.save(new)
+        for file, content in checkpoint.files.items():
+            (new / file).write_bytes(content)
         write_json(new / RECORD, record)
     return Imported(model, checkpoint.tokenizers, record, Path(output))
 
@@ -90,9 +94,9 @@ def _read(name: str, options: dict[str, Any]) -> Checkpoint:
         raise UserError(f"{path}: there is no such file or folder. Give a model folder or a Hub name.")
     of_transformers = not path.exists() or (path / CONFIG).is_file()
     inside = [path] if path.is_file() else [] if of_transformers else sorted(filter(Path.is_file, path.iterdir()))
-    if any(file.suffix == ".npz" for file in inside):
+    if any(file.suffix in _MARIAN for file in inside):
         return marian.read(path)
-    if pickles := [file for file in inside if file.suffix in _FILES]:
+    if pickles := [file for file in inside if file.suffix in _PICKLES]:
         pickles = [file for file in pickles if file.name == "best.ckpt"] or pickles  # JoeyNMT's link to the best one
         if len(pickles) > 1:
             raise UserError(f"{path}: holds {', '.join(file.name for file in pickles)}. Name the one to import.")

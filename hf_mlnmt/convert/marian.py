@@ -1,4 +1,5 @@
-"""Marian's own checkpoints: model.npz, read without pickle, with its SentencePiece models or vocabularies.
+"""Marian's own checkpoints: model.npz, read without pickle, or model.bin, as Firefox has it in int8; with their
+SentencePiece models or vocabularies.
 
 Verified against the engine (pymarian 1.12.42). What its Transformer does that a reader of the paper would not expect:
 positions of tensor2tensor from 0; layer norms with an epsilon of 1e-6; the decoder begins with a vector of zeros. For
@@ -7,13 +8,17 @@ predicted.
 
 An SSRU decoder (transformer-decoder-autoreg: rnn, dec-cell: ssru) is one of the family in modeling/ssru.py.
 
+Of weights in int8 what is needed to write the same file again is kept beside the model, in marian.json: settings,
+multipliers and alphas; and the shortlist as it is.
+
 Pre-norm models are imported as Marian trains and scores them. Its own decoder gives them other outputs: from the second
 token on, self-attention there reads the states before their norm, and in training behind it.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,11 +36,13 @@ from hf_mlnmt.convert.checkpoint import (
     weights_of,
     yaml_of,
 )
-from hf_mlnmt.convert.vocabularies import EOS, read_decoding, read_vocabularies, tokenizers_of
+from hf_mlnmt.convert.marian_binary import ALPHA, SETTINGS, Item, read_items, read_shortlist, to_bytes, values_of
+from hf_mlnmt.convert.vocabularies import EOS, Side, parts_beside, read_decoding, read_vocabularies, tokenizers_of
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.languages import pair_in
 from hf_mlnmt.modeling import SSRUConfig, TransformerConfig
 
-SETTINGS = "special:model.yml"
+KEPT, SHORTLIST = "marian.json", "shortlist.s2t"  # of a model folder
 _NEVER = -100.0  # an output bias: e^-100 of the probability, and yet no infinity for a smoothed loss to meet
 # What the baseline cannot do, if it is set to anything else.
 _PLAIN: dict[str, tuple[Any, ...]] = {
@@ -62,15 +69,16 @@ _SSRU: dict[str, tuple[Any, ...]] = {
 
 
 def read(path: Path) -> Checkpoint:
-    """Reads a .npz file or the folder of one.
+    """Reads a .npz or .bin file, or the folder of one.
 
     The vocabularies are those that the decoder.yml beside it names: a .spm for each side, or a vocab.yml with the
-    files source.spm and target.spm (OPUS-MT's releases). Beams and length penalty are that file's too.
+    files source.spm and target.spm (OPUS-MT's releases). Beams and length penalty are that file's too. Without it they
+    are vocab.*.spm, or srcvocab.*.spm and trgvocab.*.spm (Firefox's); a shortlist lex.*.bin is checked and kept.
 
     Raises: UserError for what is not there or cannot be read, and for settings that the baseline lacks.
     """
-    file = _npz(path)
-    tensors, settings = _load(file)
+    file = _model_file(path)
+    tensors, settings, kept, said = (_load_npz if file.suffix == ".npz" else _load_binary)(file)
     _check(settings)
     decoding = read_decoding(file)
     sides = read_vocabularies(file, decoding["vocabs"])
@@ -86,23 +94,98 @@ def read(path: Path) -> Checkpoint:
     beams = decoding.get("beam-size") or 1
     # Marian and generate() divide by the same length, end of sentence counted, to the power of the penalty.
     search = {"num_beams": beams, "length_penalty": float(decoding.get("normalize") or 0.0)} if beams > 1 else {}
-    tokenizers = tokenizers_of(sides, max(sizes))
-    return Checkpoint("Marian npz", config, placement, tokenizers, generation_config(config, **search), notes=notes)
+    return Checkpoint(
+        f"Marian {file.suffix.removeprefix('.')}",
+        config,
+        placement,
+        tokenizers_of(sides, max(sizes), _languages(file, sides[0])),
+        generation_config(config, **search),
+        notes=[*said, *notes],
+        files=_files(file, kept, sizes),
+    )
 
 
-def _npz(path: Path) -> Path:
+def _model_file(path: Path) -> Path:
     if path.is_file():
         return path
-    files = [file for file in sorted(path.glob("*.npz")) if file.is_file()]
-    files = [file for file in files if not file.name.endswith((".optimizer.npz", ".orig.npz"))]
+    files = [file for file in sorted(path.iterdir()) if file.is_file() and file.suffix in (".npz", ".bin")]
+    others = (".optimizer.npz", ".orig.npz")
+    files = [file for file in files if not (file.name.endswith(others) or file.name.startswith("lex"))]
     if len(files) != 1:
         names = ", ".join(file.name for file in files) or "none"
-        raise UserError(f"{path}: one .npz file is expected there, found {names}. Name the file itself.")
+        raise UserError(f"{path}: one .npz or .bin file is expected there, found {names}. Name the file itself.")
     return files[0]
 
 
-def _load(file: Path) -> tuple[dict[str, Tensor], Settings]:
-    """Reads the tensors, and what Marian was told about its architecture."""
+def _languages(file: Path, side: Side) -> tuple[str, str] | None:
+    """Returns the languages that a file's name says, if its vocabulary's says the same: model.base.bin says none."""
+    pair = pair_in(file)
+    return pair if pair and side.spm and f".{''.join(pair)}." in side.spm.name else None
+
+
+def _files(file: Path, kept: dict[str, Any], sizes: Sequence[int]) -> dict[str, bytes]:
+    """Returns what is to lie beside the model: what its int8 was, and its shortlist, checked."""
+    files = {KEPT: (json.dumps(kept, indent=1) + "\n").encode()} if kept else {}
+    every = sorted(file.parent.glob("lex*.bin"))
+    shortlists = next((found for part in parts_beside(file) if (found := [x for x in every if part in x.name])), [])
+    if len(shortlists) > 1:
+        names = ", ".join(path.name for path in shortlists)
+        raise UserError(f"{file}: beside it lie {names}. Leave the shortlist that belongs to it.")
+    for path in shortlists:
+        read_shortlist(path, sizes)
+        files[SHORTLIST] = path.read_bytes()
+    return files
+
+
+class _Loaded(NamedTuple):
+    """A file's tensors and settings; of weights in int8 what else they were, and notes on that."""
+
+    tensors: dict[str, Tensor]
+    settings: Settings
+    kept: dict[str, Any] = {}
+    notes: Sequence[str] = ()
+
+
+def _load_binary(file: Path) -> _Loaded:
+    items = {item.name: item for item in read_items(file)}
+    if SETTINGS not in items:
+        raise UserError(f"{file}: holds no {SETTINGS}, which Marian writes into every model. Is it one of Marian's?")
+    text = items[SETTINGS].payload
+    settings = _settings(file, text)
+    notes = []
+    if to_bytes(items.values()) != file.read_bytes():
+        notes.append("its tensors lie otherwise than Marian writes them: exported again, the file has other bytes")
+    del items[SETTINGS]
+    alphas = {name: items.pop(name) for name in list(items) if name.endswith(ALPHA)}
+    arrays = {name: values_of(item) for name, item in items.items()}
+    multipliers = {name: float(multiplier) for name, (_, multiplier) in arrays.items() if multiplier is not None}
+    tensors = weights_of(file, {name: torch.from_numpy(array) for name, (array, _) in arrays.items()})
+    if not multipliers:
+        return _Loaded(tensors, settings)
+    if not alphas:
+        notes.append("it has no alphas for inputs in int8: to export it again, calibrate it")
+    elif missing := [name for name in multipliers if "Wemb" not in name and name + ALPHA not in alphas]:
+        raise UserError(f"{file}: {missing[0]}{ALPHA} is missing, the alpha of a weight in int8. Copy it again.")
+    kept: dict[str, Any] = {"settings": text.decode("utf-8", "replace"), "multipliers": multipliers}
+    kept["alphas"] = {name: _alpha(file, item) for name, item in alphas.items()}
+    return _Loaded(tensors, settings, kept, notes)
+
+
+def _alpha(file: Path, item: Item) -> float:
+    """Returns an alpha as it is kept: of one in int8 (127 steps, by its name) the multiplier, which is 127 / alpha."""
+    values, multiplier = values_of(item)
+    if item.shape != (1, 1) or not 0 < values[0, 0] < np.inf:
+        raise UserError(f"{file}: {item.name} is no number above 0. Copy it again.")
+    return float(values[0, 0] if multiplier is None else multiplier)
+
+
+def _settings(file: Path, text: bytes) -> Settings:
+    """Returns what Marian was told about its architecture; the text ends with zeros."""
+    name = f"{file}: {SETTINGS}"
+    return Settings(f"{name}: ", yaml_of(name, text.rstrip(b"\0").decode("utf-8", "replace")))
+
+
+def _load_npz(file: Path) -> _Loaded:
     try:
         with np.load(file, allow_pickle=False) as content:
             arrays = {name: content[name] for name in content.files}
@@ -112,11 +195,10 @@ def _load(file: Path) -> tuple[dict[str, Tensor], Settings]:
         raise UserError(f"{file}: {others[0]} in it is no array. Give the file as Marian wrote it.")
     if SETTINGS not in arrays:
         raise UserError(f"{file}: holds no {SETTINGS}, which Marian writes into every model. Is it one of Marian's?")
-    text = arrays.pop(SETTINGS).astype(np.uint8).tobytes().rstrip(b"\0").decode("utf-8", "replace")
-    settings = Settings(f"{file}: {SETTINGS}: ", yaml_of(f"{file}: {SETTINGS}", text))
+    settings = _settings(file, arrays.pop(SETTINGS).astype(np.uint8).tobytes())
     if odd := [name for name, array in arrays.items() if array.dtype.kind != "f"]:
         raise UserError(f"{file}: {odd[0]} is {arrays[odd[0]].dtype}: import the model in float32, not a rounded one.")
-    return weights_of(file, {name: torch.from_numpy(array) for name, array in arrays.items()}), settings
+    return _Loaded(weights_of(file, {name: torch.from_numpy(array) for name, array in arrays.items()}), settings)
 
 
 def _check(settings: Settings) -> None:
@@ -176,7 +258,7 @@ def _placement(
     ):
         placement.move([Move(ours, (theirs,))])
         placement.state[ours] = _extended(placement, ours, size, rows, 0.0)
-    placement.move(_moves(config))
+    placement.move(moves(config))
     for name, tensor in placement.state.items():  # Marian keeps vectors as (1, d)
         placement.state[name] = tensor.flatten() if name.endswith((".bias", "norm.weight")) else tensor
     placement.state["lm_head.bias"] = _extended(placement, "lm_head.bias", sizes[1], rows, _NEVER)
@@ -194,8 +276,8 @@ def _extended(placement: Placement, name: str, size: int, rows: int, value: floa
     return torch.cat([tensor[:size], tensor.new_full((rows - size, *tensor.shape[1:]), value)])
 
 
-def _moves(config: TransformerConfig) -> Iterator[Move]:
-    """Yields all but embeddings and output. A norm in front of its sublayer has a name of its own."""
+def moves(config: TransformerConfig) -> Iterator[Move]:
+    """Yields all parameters but embeddings and output. A norm in front of its sublayer has a name of its own."""
     norm = "_ln_{}_pre" if config.norm_position == "pre" else "_ln_{}"
     for side, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         ours = f"model.{side}."

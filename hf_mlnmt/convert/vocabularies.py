@@ -8,6 +8,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import yaml
 from hf_mlnmt.convert.checkpoint import Settings, yaml_of
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.languages import pair_in
 
 
 class Special(NamedTuple):
@@ -73,17 +75,30 @@ def word_tokenizers(
 
 
 def read_decoding(file: Path) -> Settings:
-    """Reads decoder.yml: vocabularies, beams, length penalty."""
+    """Reads decoder.yml: vocabularies, beams, length penalty. Without it the vocabularies are found by their names."""
     places = (file.with_name(f"{file.name}.decoder.yml"), file.with_name("decoder.yml"))
     path = next((path for path in places if path.is_file()), None)
     if path is None:
-        raise UserError(f"{file}: there is no {places[0].name} or decoder.yml beside it, which names the vocabularies.")
+        for part, sides in product(parts_beside(file), (["vocab", "vocab"], ["srcvocab", "trgvocab"])):
+            files = [[path for path in file.parent.glob(f"{side}*.spm") if part in path.name] for side in sides]
+            if all(len(found) == 1 for found in files):
+                return Settings(f"{file}: ", {"vocabs": [found[0].name for found in files]})
+        raise UserError(
+            f"{file}: there is no {places[0].name} or decoder.yml beside it, which names the vocabularies, and no "
+            "vocab.*.spm, or srcvocab.*.spm and trgvocab.*.spm, that is the only one."
+        )
     settings = Settings(f"{path}: ", yaml_of(path, path.read_bytes()))
     names = settings.get("vocabs")
     if not isinstance(names, list) or [type(name) for name in names] != [str, str]:
         raise UserError(f"{path}: vocabs must name two files, the source's and the target's.")
     settings.check_search("beam-size", "normalize")
     return settings
+
+
+def parts_beside(file: Path) -> list[str]:
+    """Returns what names of the files beside a model have in them: its languages, as .ende, if its own has; or any."""
+    pair = pair_in(file)
+    return [*([f".{''.join(pair)}."] if pair else []), ""]
 
 
 def read_vocabularies(file: Path, names: Sequence[str]) -> list[Side]:
@@ -169,8 +184,8 @@ def read_sentencepiece(path: Path) -> Tokenizers:
     return made
 
 
-def tokenizers_of(sides: Sequence[Side], pad: int) -> Tokenizers:
-    """Makes Transformers' tokenizer for Marian, with <pad> as number `pad` on both sides."""
+def tokenizers_of(sides: Sequence[Side], pad: int, languages: tuple[str, str] | None = None) -> Tokenizers:
+    """Makes Transformers' tokenizer for Marian, with <pad> as number `pad` on both sides; `languages` are its own."""
     from transformers import MarianTokenizer
 
     separate = sides[0].ids != sides[1].ids
@@ -185,5 +200,7 @@ def tokenizers_of(sides: Sequence[Side], pad: int) -> Tokenizers:
             vocab=files["vocab"],
             target_vocab_file=files["target_vocab_file"] if separate else None,
             separate_vocabs=separate,
+            source_lang=languages[0] if languages else None,
+            target_lang=languages[1] if languages else None,
         )
     return Tokenizers(tokenizer, tokenizer)

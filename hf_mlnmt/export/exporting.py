@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_folder, check_made_before, keeping, write_json
 from hf_mlnmt.hub.checks import clean_generation_config
@@ -56,6 +55,7 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "ctranslate2": ("ctranslate2",),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "marian": (),
+    "firefox": ("sentencepiece",),
 }
 DTYPES = ("float32", "float16", "int8")
 RECORD = "export.json"
@@ -73,28 +73,45 @@ def export(
     output: str | Path,
     to: str,
     *,
-    dtype: str = "float32",
+    dtype: str | None = None,
+    calibration: str | Path | None = None,
+    shortlist: str | Path | None = None,
+    shortlist_text: str | Path | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Exported:
     """Writes the model for another engine into `output`, checked against generate(), or leaves nothing behind.
 
-    The folder also holds the tokenizers and export.json: what was made, by which versions, and how it compared.
+    The folder also holds export.json: what was made, by which versions, and how it compared; and the tokenizers, but
+    for Firefox's engines, whose vocabularies are of their own form.
 
     Args:
         output: the folder to make; an earlier export there is replaced, anything else is refused.
-        to: "ctranslate2" (the baseline; multi-level supervision without fusion, as its main decoder), "onnx", or
-            "marian" (MarianMTModel of Transformers: the baseline, post-norm).
-        dtype: "float32", "float16" or "int8": how the weights are kept; ONNX and Marian are float32.
+        to: "ctranslate2" (the baseline; multi-level supervision without fusion, as its main decoder), "onnx",
+            "marian" (MarianMTModel of Transformers: the baseline, post-norm), or "firefox" (ssru with a unigram
+            tokenizer).
+        dtype: "float32", "float16" or "int8": how the weights are kept; ONNX and Marian are float32, Firefox is int8.
+        calibration: for Firefox, a file with sentences of the source, by which the inputs of products are rounded; of
+            a model that was imported and not trained since what it had is kept without.
+        shortlist: for Firefox, a lexical shortlist in the engine's form, or lines of target, source and probability.
+        shortlist_text: for Firefox, sentences of the source, whose translations make one.
 
     Raises: UserError when the engine cannot run the model, a package is missing, or the outputs are not the model's.
     """
     output = Path(output)
+    dtype = dtype or ("int8" if to == "firefox" else "float32")
     _check_request(to, dtype)
-    _check_translates(str(model))
+    asked = {"--calibrate": calibration, "--shortlist": shortlist, "--shortlist-text": shortlist_text}
+    given = {option: Path(file) for option, file in asked.items() if file is not None}
+    if given and to != "firefox":
+        raise UserError(f"{next(iter(given))}: is for --format firefox.")
+    if len(given.keys() - {"--calibrate"}) == 2:
+        raise UserError("--shortlist and --shortlist-text: both say which words are candidates; give one.")
+    source = _check_translates(str(model))
     check_made_before(output, RECORD, "hf_mlnmt.export/", "export")
     tell(f"loading {model}")
-    network, tokenizers = _load(str(model))
-    from hf_mlnmt.export import ctranslate2, marian, onnx
+    parts = _load(str(model))
+    network, tokenizers = parts
+    from hf_mlnmt.export import ctranslate2, firefox, marian, onnx
 
     if to == "ctranslate2":
         network = ctranslate2.exportable(network)
@@ -102,12 +119,15 @@ def export(
         tell(f"writing and checking {to}, {dtype}")
         if to == "ctranslate2":
             differences = ctranslate2.write(network, tokenizers, new, dtype)
+        elif to == "firefox":
+            differences = firefox.write(parts, source, new, firefox.Asked(*map(given.get, asked)))
         else:
             engine = onnx if to == "onnx" else marian
             engine.write(network, new)
             differences = engine.check(new, network, tokenizers)
-        tokenizers.save(new)
-        network.generation_config.save_pretrained(new)
+        if to != "firefox":
+            tokenizers.save(new)
+            network.generation_config.save_pretrained(new)
         packages = ("hf-mlnmt", "torch", "transformers", *FORMATS[to])
         record = {
             "schema": "hf_mlnmt.export/1",
@@ -121,28 +141,32 @@ def export(
     return Exported(output, record)
 
 
-def _check_translates(name: str) -> None:
-    """Raises UserError for models of text of one language, before anything is loaded."""
+def _check_translates(name: str) -> Path:
+    """Returns the folder of a model's small files. Raises: UserError for models of text of one language."""
     folder = fetch_small_files(name)
     if not (folder / CONFIG).is_file():
-        return
+        return folder
     check_config(folder / CONFIG)
     if (kind := auto_class_of(folder)) != "AutoModelForSeq2SeqLM":
         raise UserError(
             f"{name}: is a model of one language ({kind}); export writes translation models. It runs wherever "
             "Transformers does; fused into a translation model (hf-mlnmt model fuse) it is searched by this package."
         )
+    return folder
 
 
 def _check_request(to: str, dtype: str) -> None:
     for option, value, known in (("--format", to, FORMATS), ("--dtype", dtype, DTYPES)):
         if value not in known:
             raise UserError(f"{option} {value}: unknown{suggest(value, known)}; known: {', '.join(known)}.")
-    if to != "ctranslate2" and dtype != "float32":
+    if to == "firefox" and dtype != "int8":
+        raise UserError(f"--dtype {dtype}: Firefox's models are in int8; leave it out.")
+    if to in ("onnx", "marian") and dtype != "float32":
         after = {"onnx": "onnxruntime.quantization.quantize_dynamic", "marian": "from_pretrained(..., dtype=...)"}
         raise UserError(f"--dtype {dtype}: {to} is exported in float32; {after[to]} rounds it afterwards.")
     if missing := [package for package in FORMATS[to] if not _version(package)]:
-        raise UserError(f"--format {to} needs {', '.join(missing)}: pip install 'hf-mlnmt[export]'.")
+        extra = "spm" if to == "firefox" else "export"
+        raise UserError(f"--format {to} needs {', '.join(missing)}: pip install 'hf-mlnmt[{extra}]'.")
 
 
 def _version(package: str) -> str | None:
@@ -152,7 +176,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _load(name: str) -> tuple[Any, Tokenizers]:
+def _load(name: str) -> Any:
+    """Returns the parts of a system that can be exported (generation/loading.py)."""
     from hf_mlnmt.generation.languages import has_modules
     from hf_mlnmt.generation.loading import load
 
@@ -172,4 +197,4 @@ def _load(name: str) -> tuple[Any, Tokenizers]:
         raise UserError(f"{name}: {CONFIG}: eos_token_id: no token ends a sentence. Write its number there.")
     check_tokens(f"{name}: {CONFIG}", model.config, model.config)
     model.generation_config = clean_generation_config(model.generation_config, model.config)
-    return model, parts.tokenizers
+    return parts

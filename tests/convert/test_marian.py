@@ -10,12 +10,23 @@ import pytest
 import torch
 import yaml
 from helpers.foreign_translators import sentencepiece_model
-from helpers.marian_files import SETTINGS, arrays_of, write
+from helpers.marian_files import (
+    SETTINGS,
+    STUDENT,
+    arrays_of,
+    student_vocabulary,
+    write,
+    write_int8,
+    write_items,
+    write_shortlist,
+)
 from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import UserError, import_model
+from hf_mlnmt.convert.marian_binary import read_items
 from hf_mlnmt.convert.vocabularies import read_list
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.languages import direction_of
 
 SSRU = {"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru", "dec-depth": 2}
 PRE = {"transformer-preprocess": "n", "transformer-postprocess": "da", "transformer-postprocess-top": "n"}
@@ -79,7 +90,8 @@ class Reference:
 
     def feed_forward(self, x, name):
         inner = self.product(x, name, "1")
-        return self.product(inner / (1 + np.exp(-inner)), name, "2")
+        swish = self.settings["transformer-ffn-activation"] == "swish"
+        return self.product(inner / (1 + np.exp(-inner)) if swish else np.maximum(inner, 0), name, "2")
 
     def embed(self, rows):
         d = rows.shape[1]
@@ -88,8 +100,8 @@ class Reference:
 
     def __call__(self, source, target):
         """Logits of the token behind each prefix of the target."""
-        table = self.arrays["Wemb"]
-        x = self.embed(table[source])
+        table = self.arrays["Wemb" if "Wemb" in self.arrays else "decoder_Wemb"]
+        x = self.embed(self.arrays.get("encoder_Wemb", table)[source])
         for name in (f"encoder_l{n + 1}" for n in range(self.settings["enc-depth"])):
             x = self.sublayer(x, f"{name}_self_Wo", lambda y, name=name: self.attention(y, y, f"{name}_self"))
             x = self.sublayer(x, f"{name}_ffn_ffn", lambda y, name=name: self.feed_forward(y, f"{name}_ffn"))
@@ -287,7 +299,7 @@ DAMAGES = {
     "a broken vocabulary": (lambda f: (f / "v.spm").write_text("no"), "not a SentencePiece model"),
     "two models": (
         lambda f: (f / "other.npz").write_bytes((f / "model.npz").read_bytes()),
-        "one .npz file is expected",
+        "one .npz or .bin file is expected",
     ),
 }
 
@@ -371,3 +383,147 @@ def test_a_vocabulary_that_is_shorter_than_the_embeddings_is_said(folder):
     imported = import_model(path)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in imported.model.state_dict().items())
     assert "Wemb has 95 rows, its vocabulary 90 tokens" in str(imported.record["notes"])
+
+
+MODEL = "model.ende.intgemm.alphas.bin"
+
+
+def split(arrays: dict) -> dict:
+    """An embedding for each side, the output tied to the target's."""
+    table = arrays.pop("Wemb")
+    return {**arrays, "encoder_Wemb": table[::-1].copy(), "decoder_Wemb": table}
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    path = tmp_path_factory.mktemp("student") / "vocab.ende.spm"
+    return path, student_vocabulary(path, SENTENCES)
+
+
+@pytest.fixture
+def student(tmp_path, pieces):
+    """Makes one of Firefox's folders: the file, and what its weights have become in int8."""
+
+    def make(two=False, **options):
+        settings = {**STUDENT, "tied-embeddings-all": not two, "tied-embeddings": two}
+        arrays = arrays_of(1, pieces[1], settings)
+        file = tmp_path / "firefox" / MODEL
+        file.parent.mkdir()
+        for name in ["srcvocab", "trgvocab"] if two else ["vocab"]:
+            (file.parent / f"{name}.ende.spm").write_bytes(pieces[0].read_bytes())
+        write_shortlist(file.parent / "lex.50.50.ende.s2t.bin", [[row % 7, 40 + row % 9] for row in range(pieces[1])])
+        return file, write_int8(file, split(arrays) if two else arrays, settings, **options), settings
+
+    return make
+
+
+@pytest.mark.parametrize("two", [False, True], ids=["joint", "two embeddings"])
+def test_weights_in_int8_are_those_of_their_steps(student, two, tmp_path):
+    file, arrays, settings = student(two)
+    (file.parent / "vocab.deen.spm").write_text("of another model")
+    imported = import_model(file, tmp_path / "out")
+    assert (imported.record["format"], imported.record["notes"]) == ("Marian bin", [])
+    source, target = [5, 9, 300, 0], [7, 8, 40]
+    expected = Reference(arrays, settings)(source, target)
+    model, pad = imported.model, imported.model.config.pad_token_id
+    with torch.no_grad():
+        ids = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([[pad, *target]])}
+        found = model.double()(**ids).logits[0]
+    np.testing.assert_allclose(found[:, :pad], expected, atol=1e-5 * np.abs(expected).max())
+    assert direction_of(imported.folder) == ("en", "de")
+    assert (imported.folder / "shortlist.s2t").read_bytes() == (file.parent / "lex.50.50.ende.s2t.bin").read_bytes()
+    assert TranslationPipeline.from_pretrained(imported.folder, device="cpu")(SENTENCES[:1], max_new_tokens=8) != [""]
+
+
+def test_what_cannot_come_back_is_said(student):
+    file, *_ = student(alphas=None)
+    assert "calibrate it" in str(import_model(file.parent).record["notes"])
+    rewritten(file, lambda items: dict(reversed(items.items())))
+    assert "the file has other bytes" in str(import_model(file.parent).record["notes"])
+
+
+def test_a_name_that_says_no_languages(student):
+    file, *_ = student()
+    other = file.rename(file.with_name("model.base.intgemm.alphas.bin"))
+    assert import_model(other).tokenizers.source.source_lang is None
+
+
+def rewritten(file, change):
+    write_items(file, change({x.name: (x.type, x.shape, x.payload) for x in read_items(file)}))
+
+
+def with_items(file, **items):
+    rewritten(file, lambda old: {**old, **items})
+
+
+def turn_a_bit(file, at):
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+
+
+def renamed(file, old, new):
+    rewritten(file, lambda items: {name.replace(old, new): item for name, item in items.items()})
+
+
+UNFIT = {
+    "cut off": (lambda f: f.write_bytes(f.read_bytes()[:-700]), "bytes end before none_QuantMultA does"),
+    "cut off in its heads": (lambda f: f.write_bytes(f.read_bytes()[:300]), "not a whole model"),
+    "empty": (lambda f: f.write_bytes(b""), "not a whole model"),
+    "packed": (
+        lambda f: f.write_bytes(b"\x1f\x8b" + f.read_bytes()),
+        r"version 1 is expected. Is it packed \(gunzip\)",
+    ),
+    "of another release": (
+        lambda f: with_items(f, encoder_l1_self_Wq=(0x10001, (64, 64), bytes(4352))),
+        "type 0x10001",
+    ),
+    "rounded otherwise": (lambda f: with_items(f, Wemb=("int8", (304, 64), bytes(304 * 64))), "Wemb is of type 0x101"),
+    "of unknown layers": (lambda f: renamed(f, "encoder_l2", "encoder_l9"), "encoder_l2_ffn_W1 is missing"),
+    "with a further layer": (lambda f: with_items(f, encoder_l3_x=("float32", (1, 1), bytes(4))), "no place for"),
+    "of another architecture": (
+        lambda f: with_items(f, **{"special:model.yml": ("int8", (13,), b"type: s2s\n\0\0\0")}),
+        "type: 's2s' is nothing",
+    ),
+    "without settings": (
+        lambda f: rewritten(f, lambda items: {name: item for name, item in items.items() if ":" not in name}),
+        "holds no special:model.yml",
+    ),
+    "an alpha is missing": (lambda f: renamed(f, "l1_rnn_Wf_Q", "l1_rnn_Wx_Q"), "l1_rnn_Wf_QuantMultA is missing"),
+    "an alpha of zero": (
+        lambda f: with_items(f, none_QuantMultA=("float32", (1, 1), bytes(4))),
+        "none_QuantMultA is no number above 0",
+    ),
+    "of another vocabulary": (
+        lambda f: student_vocabulary(f.parent / "vocab.ende.spm", [*SENTENCES, *map(str, range(999))], 320),
+        "Wemb has 304 rows, the vocabulary 320",
+    ),
+    "without a vocabulary": (lambda f: (f.parent / "vocab.ende.spm").unlink(), r"no vocab\.\*\.spm"),
+    "a shortlist of other subwords": (
+        lambda f: write_shortlist(f.parent / "lex.50.50.ende.s2t.bin", [[0]] * 99),
+        "a shortlist of other subwords: it has 99 of the source",
+    ),
+    "a shortlist of other targets": (
+        lambda f: write_shortlist(f.parent / "lex.50.50.ende.s2t.bin", [[304]] * 304),
+        "targets up to 304",
+    ),
+    "a damaged shortlist": (
+        lambda f: (f.parent / "lex.50.50.ende.s2t.bin").write_bytes(bytes(99)),
+        "not a whole shortlist",
+    ),
+    "a shortlist with another number": (
+        lambda f: turn_a_bit(f.parent / "lex.50.50.ende.s2t.bin", -1),
+        "not a whole shortlist",
+    ),
+    "two shortlists": (lambda f: write_shortlist(f.parent / "lex.2.ende.s2t.bin", [[0]]), "beside it lie"),
+}
+
+
+@pytest.mark.parametrize("damage", UNFIT)
+def test_firefoxs_folders_that_do_not_fit_are_refused(student, damage, tmp_path):
+    break_it, message = UNFIT[damage]
+    file, *_ = student()
+    break_it(file)
+    with pytest.raises(UserError, match=message):
+        import_model(file, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -14,6 +14,7 @@ import torch
 from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import import_model
+from hf_mlnmt.convert.marian_binary import read_items, read_shortlist, read_table, shortlist_bytes, to_bytes
 from hf_mlnmt.convert.vocabularies import read_list
 
 if importlib.util.find_spec("pymarian") is None:
@@ -137,3 +138,25 @@ def test_scores_and_greedy_translations_are_the_engines(trained, name):
             if beams == 1:
                 limit = {"max_new_tokens": len(expected), "num_beams": 1}
                 assert model.generate(**batch, **limit)[0].tolist() == ids
+
+
+def test_the_engines_binary_files(trained, tmp_path):
+    """Its model.bin is that of model.npz, and both it and its shortlist are written here as it writes them."""
+    folder, _ = trained("an SSRU decoder")
+    (tmp_path / "vocab.spm").write_bytes((folder / "v.spm").read_bytes())
+    file, vocabulary = tmp_path / "model.bin", tmp_path / "vocab.spm"
+    engine("convert", f"--from {folder / 'model.npz'} --to {file}")
+    assert to_bytes(read_items(file)) == file.read_bytes()
+    found, expected = (import_model(path) for path in (file, folder))
+    assert found.record["notes"] == []
+    for name, tensor in expected.model.state_dict().items():
+        assert torch.equal(tensor, found.model.state_dict()[name]), name
+    numbers = found.tokenizers.source.encoder
+    pieces = [piece for piece in numbers if piece.startswith("▁")][:9]
+    pairs = [(a, b, 1 / (1 + (7 * i + 3 * j) % 11)) for i, a in enumerate(pieces) for j, b in enumerate(pieces)]
+    table, lists = tmp_path / "lex.txt", tmp_path / "made.bin"
+    table.write_text("".join(f"{a} {b} {p}\n" for a, b, p in [*pairs, ("NULL", pieces[0], 1.0)]))
+    engine("convert", f"--shortlist {table} 50 50 0 --dump-shortlist {lists} --vocabs {vocabulary} {vocabulary}")
+    known = {piece: number for piece, number in numbers.items() if piece != "<pad>"}
+    assert shortlist_bytes(read_table(table, known, known)) == lists.read_bytes()
+    assert shortlist_bytes(read_shortlist(lists, [len(known)] * 2)) == lists.read_bytes()

@@ -124,7 +124,7 @@ def test_configs_that_no_engine_can_have(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("to", ["ctranslate2", "marian", "onnx"])
+@pytest.mark.parametrize("to", ["ctranslate2", "firefox", "marian", "onnx"])
 def test_fused_models_are_refused_by_name(to, tmp_path):
     said = refused(write_fused(tmp_path / "fused"), "--format", to, "-o", tmp_path / "x")
     assert "FusionForConditionalGeneration cannot be exported to" in said

@@ -1,4 +1,4 @@
-"""Marian itself, in a process of its own: `train CLI` or `translate CLI FILE`, for test_marian.py."""
+"""Marian itself, in a process of its own: `train CLI`, `convert CLI` or `translate CLI FILE`, for test_marian.py."""
 
 import json
 import sys
@@ -10,6 +10,10 @@ def main(what: str, options: str, file: str = "") -> None:
     if what == "train":
         Trainer(options).train()
         return
+    if what == "convert":
+        import _pymarian
+
+        sys.exit(_pymarian.main([what, *options.split()]))
     with open(file, encoding="utf-8") as lines:
         found = Translator(options).translate(lines.read().splitlines())
     print(json.dumps(found))

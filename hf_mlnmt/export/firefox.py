@@ -1,0 +1,427 @@
+"""Students as Firefox's engines (Bergamot, fxtranslate) run them: int8, a SentencePiece vocabulary, a shortlist.
+
+A calibration translates sentences and sees how large the inputs of every product become: alpha = 127 / (mean + 1.1
+standard deviations of max |x|), over sentences in the encoder and steps in the decoder. What an import has kept of its
+int8 (convert/marian.py) is written again as it was, as long as the weights are the same.
+"""
+
+import copy
+import json
+import struct
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor, nn
+
+from hf_mlnmt.convert.importing import import_model
+from hf_mlnmt.convert.marian import KEPT, SHORTLIST, moves
+from hf_mlnmt.convert.marian_binary import (
+    ALPHA,
+    LISTED,
+    SETTINGS,
+    STEPS,
+    Item,
+    Shortlist,
+    in_int8,
+    plain,
+    read_shortlist,
+    read_table,
+    rounded,
+    shortlist_bytes,
+    shortlist_of,
+    to_bytes,
+    values_of,
+)
+from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.export.check import Sentences, check_scores, compare_searches, generate, log_probabilities
+from hf_mlnmt.export.unigram import UNK, Vocabulary, check_cut, vocabulary_of
+from hf_mlnmt.files import read_json
+from hf_mlnmt.generation.alignments import SourceAttention
+from hf_mlnmt.generation.batches import Generated, attention_over_source, batches_by_tokens
+from hf_mlnmt.generation.batches import generate as search
+from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.languages import base_language, direction_of
+
+_FORM = {"settings": str, "multipliers": {...: float}, "alphas": {...: float}}
+_BATCH_TOKENS = 2048
+_INPUTS = 64
+_NEVER = -100.0  # an output bias, of a row that no token has
+_ELEMENTS = 1 << 24  # products held at once
+
+
+def exportable(model: Any, processing: Mapping[str, Any]) -> Any:
+    """Returns the model. Raises: UserError that says what Firefox's engines lack."""
+    config, name = model.config, type(model).__name__
+    if getattr(config, "decoder_autoregression", "self-attention") != "ssru":
+        raise UserError(
+            f"{name} cannot be exported to Firefox's format: fxtranslate, one of its engines, knows no decoder but the "
+            "SSRU, and refuses self-attention (missing weight decoder_l1_rnn_W). Train a student of system ssru."
+        )
+    wanted = {
+        "norm_position": "post",
+        "normalize_embedding": False,
+        "layer_norm_eps": 1e-6,
+        "position_embedding": "tensor2tensor",
+        "position_offset": 0,
+        "activation_function": "relu",
+        "scale_embedding": True,
+        "tie_word_embeddings": True,
+        "decoder_attention_heads": config.encoder_attention_heads,
+        "decoder_ffn_dim": config.encoder_ffn_dim,
+    }
+    for field, value in wanted.items():
+        if (found := getattr(config, field)) != value:
+            raise UserError(f"{field}={found!r}: cannot be exported to Firefox's format, which has {value!r} alone.")
+    for field in ("d_model", "encoder_ffn_dim"):
+        if (found := getattr(config, field)) % _INPUTS:
+            raise UserError(f"{field}={found}: Firefox's engines multiply {_INPUTS} numbers at once; use a multiple.")
+    if model.get_decoder().embed_tokens.weight[config.decoder_start_token_id].any():
+        raise UserError(
+            f"{name}: decoder_start_token_id: the vector that its decoder begins with is not zero, as in Firefox's "
+            "engines. Train it with zeros there, as ssru begins."
+        )
+    if not all(side.identity for side in processing.values()):
+        raise UserError(f"{name}: its text is processed (Moses), which no engine does. Train a student on plain text.")
+    return model
+
+
+class Asked(NamedTuple):
+    """The files that an export is told: sentences to calibrate by, a shortlist, text to make one from."""
+
+    calibration: Path | None = None
+    shortlist: Path | None = None
+    shortlist_text: Path | None = None
+
+
+def write(parts: Parts, source: Path, folder: Path, asked: Asked) -> dict[str, Any]:
+    """Saves all files of the engine into `folder`, and compares what was written with generate().
+
+    source: the folder that the model was loaded from. Returns: the differences, for the record.
+    Raises: UserError as `exportable` and `vocabulary_of`, and for files that are not what was asked for.
+    """
+    model, tokenizers = exportable(parts.model, parts.tokenizers.processing), parts.tokenizers
+    kept = read_json(source / KEPT, _FORM)
+    pair = "".join(map(base_language, direction_of(source) or ()))
+    ending = f".{pair}" if pair else ""
+    sides = [vocabulary_of(f"{source}: the tokenizer", tokenizers.source)]
+    sides.append(vocabulary_of(f"{source}: the target's tokenizer", tokenizers.target, target=True))
+    shared = sides[0] == sides[1]
+    tensors = dict(_tensors(model, sides))
+    multipliers = _unchanged(tensors, kept.get("multipliers", {}))
+    unchanged = bool(kept) and multipliers == kept["multipliers"]
+    texts = _texts(asked.calibration) if asked.calibration else []
+    shortlist = _shortlist(parts, source, sides, asked)
+    if texts:
+        check_cut(f"{source}: the tokenizer", sides[0], texts, tokenizers.encode_source(texts))
+        alphas = _named(calibrate(parts, texts), shared and "Wemb" in tensors)
+    elif unchanged and kept["alphas"]:
+        alphas = kept["alphas"]
+    else:
+        raise UserError(
+            f"{source}: int8 needs to know how large the inputs of its products become: give some hundred sentences of "
+            "the source, one a line, as --calibrate FILE."
+        )
+    items = [
+        rounded(name, values, multipliers.get(name)) if in_int8(name, values.shape) else plain(name, values)
+        for name, values in tensors.items()
+    ]
+    items += [_alpha(name, value) for name, value in alphas.items()]
+    settings = (kept["settings"] if unchanged else _settings(model.config, sides, "Wemb" in tensors)).encode()
+    items.append(Item(SETTINGS, "int8", (len(settings),), settings))
+    (folder / f"model{ending}.intgemm.alphas.bin").write_bytes(to_bytes(items))
+    names = ["vocab", "vocab"] if shared else ["srcvocab", "trgvocab"]
+    for name, side in zip(names, sides, strict=True):
+        (folder / f"{name}{ending}.spm").write_bytes(side.model)
+    if shortlist is not None:
+        (folder / f"lex.{LISTED}.{LISTED}{ending}.s2t.bin").write_bytes(shortlist)
+    return check(folder / f"model{ending}.intgemm.alphas.bin", model, tokenizers, sides)
+
+
+def _texts(file: Path) -> list[str]:
+    texts = [line for line in read_lines(file) if line.strip()]
+    if not texts:
+        raise UserError(f"{file}: every line is empty. Give a file with one sentence of the source a line.")
+    return texts
+
+
+# Weights
+
+
+def _tensors(model: Any, sides: Sequence[Vocabulary]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields our parameters under Marian's names, in its shapes and with the rows of the vocabularies."""
+    config, state = model.config, {name: tensor.float().cpu() for name, tensor in model.state_dict().items()}
+    for ours, theirs, transposed in moves(config):
+        if ours in state:
+            chunks = state[ours].chunk(len(theirs))
+        else:  # a bias of attention without biases
+            chunks = [torch.zeros(config.d_model)] * len(theirs)
+        for name, part in zip(theirs, chunks, strict=True):
+            matrix = part[None] if part.dim() == 1 else part.t() if transposed else part
+            yield name, matrix.contiguous().numpy()
+    names = {"encoder_Wemb": "model.encoder.embed_tokens.weight", "decoder_Wemb": "model.decoder.embed_tokens.weight"}
+    if config.share_encoder_decoder_embeddings and sides[0] == sides[1]:
+        names = {"Wemb": names["encoder_Wemb"]}
+    for (name, ours), side in zip(names.items(), sides):
+        yield name, _rows(state[ours], side, 0.0).numpy()
+    bias = state.get("lm_head.bias", torch.zeros(config.decoder_vocab_size))
+    yield "decoder_ff_logit_out_b", _rows(bias, sides[1], _NEVER)[None].numpy()
+
+
+def _rows(tensor: Tensor, side: Vocabulary, value: float) -> Tensor:
+    """Returns the rows of a vocabulary's pieces, of `value` where it has none."""
+    rows = tensor[[index or 0 for index in side.ids]]
+    rows[[index is None for index in side.ids]] = value
+    return rows
+
+
+def _unchanged(tensors: Mapping[str, np.ndarray], multipliers: Mapping[str, float]) -> dict[str, float]:
+    """Returns the multipliers of the weights that are as an import made them of int8: whole numbers of steps."""
+
+    def again(name: str) -> np.ndarray:
+        return values_of(rounded(name, tensors[name], multipliers[name]))[0]
+
+    same = (name for name in multipliers if name in tensors and np.array_equal(tensors[name], again(name)))
+    return {name: multipliers[name] for name in same}
+
+
+def _alpha(name: str, value: float) -> Item:
+    """Returns the item of an alpha; of one in int8, by its name, `value` is the multiplier."""
+    if "Wemb" in name:
+        return Item(name, "intgemm8", (1, 1), struct.pack("<bf", STEPS, value))
+    return plain(name, np.array([[value]], np.float32))
+
+
+def _named(alphas: Mapping[str, float], tied: bool) -> dict[str, float]:
+    """Returns the items' names and what each holds (`_alpha`); `alphas`: by the weights' names, the output's ""."""
+    output = alphas[""]
+    named = {f"{name}{ALPHA}": alpha for name, alpha in alphas.items() if name}
+    named |= {f"{'' if tied else 'decoder_'}Wemb{ALPHA}": float(np.float32(STEPS) / np.float32(output))}
+    return named | ({f"none{ALPHA}": output} if tied else {})
+
+
+def _settings(config: Any, sides: Sequence[Vocabulary], tied_all: bool) -> str:
+    """Returns the settings that tell the engines, and Marian, the architecture; a zero ends them."""
+    settings = {
+        "type": "transformer",
+        "dim-vocabs": [len(side.ids) for side in sides],
+        "dim-emb": config.d_model,
+        "enc-depth": config.encoder_layers,
+        "dec-depth": config.decoder_layers,
+        "transformer-heads": config.encoder_attention_heads,
+        "transformer-dim-ffn": config.encoder_ffn_dim,
+        "transformer-ffn-depth": 2,
+        "transformer-ffn-activation": "relu",
+        "transformer-preprocess": "",
+        "transformer-postprocess": "dan",
+        "transformer-postprocess-emb": "d",
+        "transformer-decoder-autoreg": "rnn",
+        "dec-cell": "ssru",
+        "tied-embeddings-all": tied_all,
+        "tied-embeddings": not tied_all,
+        "layer-normalization": False,
+    }
+    return yaml.safe_dump(settings, sort_keys=False) + "\0"
+
+
+# Calibration
+
+
+def _products(config: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yields each linear layer of ours and the matrices of Marian's that it is made of, but the output projection."""
+    for ours, theirs, transposed in moves(config):
+        if transposed and ours.endswith(".weight"):
+            yield ours.removesuffix(".weight"), theirs
+
+
+@torch.inference_mode()
+def calibrate(parts: Parts, texts: Sequence[str]) -> dict[str, float]:
+    """Returns alpha of the inputs of each of Marian's matrices, by name; "" is the output projection's."""
+    model, largest = parts.model, defaultdict[str, list[float]](list)
+
+    def see(name: str, by_step: bool, _: nn.Module, inputs: tuple[Tensor]) -> None:
+        sizes = inputs[0].abs().amax(-1).flatten()
+        largest[name] += (sizes if by_step else sizes.amax(0, keepdim=True)).tolist()
+
+    products = {**dict(_products(model.config)), "lm_head": ("",)}
+    sources = _encoded(parts, texts)
+    translations = _translate(parts, sources)
+    hooks = []
+    try:
+        for name in products:
+            by_step = "encoder." not in name and not name.endswith("kv_proj")
+            hooks.append(model.get_submodule(name).register_forward_pre_hook(partial(see, name, by_step)))
+        for source, translation in zip(sources, translations, strict=True):
+            target = [model.config.decoder_start_token_id, *translation[:-1]]
+            model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([target]), use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    spread = {name: np.mean(sizes) + 1.1 * np.std(sizes) or 1.0 for name, sizes in largest.items()}
+    return {each: float(np.float32(STEPS / spread[name])) for name, theirs in products.items() for each in theirs}
+
+
+def _encoded(parts: Parts, texts: Sequence[str]) -> list[list[int]]:
+    return [ids.tolist()[: _longest(parts)] for ids in parts.tokenizers.encode_source(texts)]
+
+
+def _longest(parts: Parts) -> int:
+    return parts.model.config.max_position_embeddings - 1
+
+
+def _translate(parts: Parts, sources: Sequence[list[int]]) -> list[list[int]]:
+    """Returns the greedy translations of ids, with their end."""
+    found: list[list[int]] = [[] for _ in sources]
+    for batch in batches_by_tokens(list(map(len, sources)), _BATCH_TOKENS):
+        limit = min(2 * max(len(sources[index]) for index in batch) + 4, 256, _longest(parts))
+        options = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False, "max_new_tokens": limit}
+        rows = search(parts, [sources[index] for index in batch], options, 0, False)
+        for index, (best,) in zip(batch, rows, strict=True):
+            found[index] = best.ids
+    return found
+
+
+# Shortlists
+
+
+def _shortlist(parts: Parts, source: Path, sides: Sequence[Vocabulary], asked: Asked) -> bytes | None:
+    sizes = [len(side.ids) for side in sides]
+    if asked.shortlist_text:
+        return shortlist_bytes(lexical_shortlist(parts, _texts(asked.shortlist_text), sides))
+    file = asked.shortlist or source / SHORTLIST
+    if not asked.shortlist and not file.is_file():
+        return None
+    try:
+        binary = b"\0" in file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror}). Check the path.") from error
+    if not binary:
+        return shortlist_bytes(read_table(file, *(_numbers(side) for side in sides)))
+    read_shortlist(file, sizes)
+    return file.read_bytes()
+
+
+def _numbers(side: Vocabulary) -> dict[str, int]:
+    import sentencepiece
+
+    engine = sentencepiece.SentencePieceProcessor(model_proto=side.model)
+    return {engine.id_to_piece(index): index for index in range(len(engine))}
+
+
+def lexical_shortlist(parts: Parts, texts: Sequence[str], sides: Sequence[Vocabulary]) -> Shortlist:
+    """Makes a shortlist of the model's greedy translations of texts: what each subword was attended to for."""
+    attention = SourceAttention(parts.model)
+    rows = [{index: row for row, index in enumerate(side.ids) if index is not None} for side in sides]
+    sources = _encoded(parts, texts)
+    translations = _translate(parts, sources)
+    read: defaultdict[int, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for batch in batches_by_tokens(list(map(len, sources)), _BATCH_TOKENS):
+        inputs, outputs = ([ids[index] for index in batch] for ids in (sources, translations))
+        weights = attention_over_source(attention, parts, inputs, [[Generated(ids, 0.0)] for ids in outputs], {})
+        for source, target, (matrix,) in zip(inputs, outputs, weights, strict=True):
+            for token, row in zip(target, matrix.tolist(), strict=True):
+                for index, weight in zip(source, row, strict=True):
+                    if index in rows[0] and token in rows[1]:
+                        read[rows[0][index]][rows[1][token]] += weight
+    return shortlist_of(read, len(sides[0].ids))
+
+
+# The check
+
+
+class EngineLinear(nn.Module):
+    """x W^T + b as the engines compute it in int8, in the place of nn.Linear.
+
+    Inputs are rounded to -127..127, and shifted by 127 for instructions that multiply a number without a sign by one
+    with. `saturated`: two neighbouring products are added up in 16 bits, which is too few, as fxtranslate does on x86
+    where the inputs are a multiple of 32; else the sums are exact.
+    """
+
+    def __init__(self, linear: nn.Linear, parts: Sequence[tuple[Tensor, float, float]], saturated: bool):
+        """parts: of the outputs one below the other, steps (outputs, inputs) int8, multiplier and alpha."""
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.saturated = saturated and linear.in_features % 32 == 0
+        bias = torch.zeros(linear.out_features) if linear.bias is None else linear.bias.detach().float()
+        self.parts: list[tuple[float, Tensor, Tensor, Tensor, Tensor]] = []
+        for (steps, multiplier, alpha), shift in zip(parts, bias.split([len(x) for x, *_ in parts]), strict=True):
+            scale = 1 / (torch.tensor(alpha) * torch.tensor(multiplier))
+            shifted = STEPS * steps.sum(1, dtype=torch.int32)
+            numbers = steps.int() if self.saturated else steps.t()
+            self.parts.append((alpha, numbers, shifted, scale, shift - scale * shifted.float()))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Multiplies states (..., inputs), float32 -> (..., outputs)."""
+        rows, products = states.reshape(-1, self.in_features), []
+        for alpha, numbers, shifted, scale, bias in self.parts:
+            inputs = (rows * alpha).round().clamp(-STEPS, STEPS)
+            if self.saturated:
+                sums = _saturated(inputs.int() + STEPS, numbers)
+            else:
+                sums = torch._int_mm(inputs.to(torch.int8), numbers) + shifted
+            products.append(scale * sums.float() + bias)
+        return torch.cat(products, -1).view(*states.shape[:-1], -1)
+
+
+def _saturated(rows: Tensor, steps: Tensor) -> Tensor:
+    """Returns the products of (rows, inputs) and (outputs, inputs), each two neighbours added up in 16 bits."""
+    found = [
+        torch.addcmul(part[:, None, ::2] * steps[:, ::2], part[:, None, 1::2], steps[:, 1::2])
+        .clamp_(-(2**15), 2**15 - 1)
+        .sum(2, dtype=torch.int32)
+        for part in rows.split(max(1, _ELEMENTS // steps.numel()))
+    ]
+    return torch.cat(found)
+
+
+def as_engine(model: Any, kept: Mapping[str, Any], saturated: bool = False) -> Any:
+    """Copies an imported model, its products as the engines compute them (`EngineLinear`); kept: marian.json's."""
+    multipliers, state = kept["multipliers"], model.state_dict()
+    output = "Wemb" if "Wemb" in multipliers else "decoder_Wemb"
+    alphas = {name.removesuffix(ALPHA): alpha for name, alpha in kept["alphas"].items()}
+    alphas[output] = alphas["none"] if "none" in alphas else STEPS / alphas[output]
+    memo: dict[int, nn.Module] = {}
+    for layer, theirs in [*_products(model.config), ("lm_head", (output,))]:
+        matrices = dict(zip(theirs, state[f"{layer}.weight"].chunk(len(theirs)), strict=True))
+        parts = [
+            ((matrix * multipliers[name]).round().to(torch.int8), multipliers[name], alphas[name])
+            for name, matrix in matrices.items()
+        ]
+        linear: Any = model.get_submodule(layer)
+        memo[id(linear)] = EngineLinear(linear, parts, saturated)
+    return copy.deepcopy(model, memo)
+
+
+def check(file: Path, model: Any, tokenizers: Any, sides: Sequence[Vocabulary]) -> dict[str, Any]:
+    """Imports the file again and compares it, computed in int8, with `model`; returns the differences.
+
+    Raises: UserError if it cannot be imported.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        theirs = import_model(file, Path(scratch) / "again").model
+        kept = json.loads((Path(scratch) / "again" / KEPT).read_text())
+    to_engine = [{index: row for row, index in enumerate(side.ids) if index is not None} for side in sides]
+    unknown, start = tokenizers.source.convert_tokens_to_ids(UNK), theirs.config.decoder_start_token_id
+    sentences = Sentences.of(model, tokenizers)
+    # What the engine has no row for (codes of languages) is in no text.
+    sources = [[index if index in to_engine[0] else unknown for index in ids] for ids in sentences.sources]
+    targets = [[ids[0], *[x if x in to_engine[1] else unknown for x in ids[1:]]] for ids in sentences.targets]
+    sentences = Sentences(sources, targets, sentences.texts)
+    given = [[to_engine[0][index] for index in ids] for ids in sources]
+    expected = [[start, *[to_engine[1][index] for index in ids[1:]]] for ids in targets]
+    report: dict[str, Any] = {}
+    for name, saturated in (("", False), ("saturated, ", True)):
+        engine = as_engine(theirs, kept, saturated)
+        found: list[list[Any]] = [[sides[1].ids[row] for row in rows] for rows in generate(engine, given, 1)]
+        scores = log_probabilities(engine, given, expected)
+        report[f"{name}largest_difference_of_log_probabilities"] = check_scores(scores, model, sentences, strict=False)
+        agreement = compare_searches(model, sentences, {1: found}, strict=False)
+        report |= {f"{name}{each}": value for each, value in agreement.items()}
+    return report
