@@ -105,7 +105,7 @@ def build_folder(
     )
     with atomic_folder(target) as new:
         _write_model(network, new, weights)
-        tokenizers.save(new)
+        tokenizers.save(new, code=facts.carries_code)
         if facts.results:
             write_json(new / RESULTS, facts.results[0])
         if facts.curves:
