@@ -28,6 +28,9 @@ def publish(
     confirm_licence: bool = _of_card(
         False, "Publish under --licence though it gives more than that of the data or base model.", "--confirm-licence"
     ),
+    base_model: list[str] | None = _of_card(
+        None, "A model of the Hub that it was made of; repeat it. Default: what its results name.", metavar="OWNER/NAME"
+    ),
     source_language: options.From = None,
     target_language: options.To = None,
     results: Path | None = _of_card(None, "Results file with the card's scores. Default: the model's results.json."),
@@ -81,6 +84,7 @@ def publish(
             space=space,
             dtype=dtype,
             confirm_licence=confirm_licence,
+            base_models=base_model or (),
             tell=console.print,
         )
         if space:
