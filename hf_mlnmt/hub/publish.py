@@ -84,7 +84,7 @@ def build_folder(
     _check_licence(licence)
     if licence and not confirm_licence:
         _check_rights(source, Path(results) if results else source / RESULTS, licence)
-    _check_target(source, target)
+    check_target(source, target)
     tell(f"loading {source}")
     network, tokenizers = _load(source)
     weights = _round(network, dtype) if dtype else None
@@ -221,7 +221,8 @@ def _licences_of(folder: Path, results: Path, seen: set[Path]) -> Iterator[tuple
         yield from _licences_of(Path(str(name)), Path(str(name)) / RESULTS, seen)
 
 
-def _check_target(source: Path, target: Path) -> None:
+def check_target(source: Path, target: Path) -> None:
+    """Raises UserError for a folder that a publication may not replace."""
     here, there = source.resolve(), target.resolve()
     if here == there or there in here.parents or here in there.parents:
         raise UserError(f"{target}: lies in or around the model folder {source}. Choose another folder for --output.")
