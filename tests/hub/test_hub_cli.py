@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -112,3 +114,21 @@ def test_publish_refuses_before_it_works(trained_folder, tmp_path, monkeypatch):
 def test_describe_prints_tables_and_json(published):
     assert "parameters" in run("describe", published)
     assert json.loads(run("describe", published, "--json"))["model_type"] == "mlnmt-transformer"
+
+
+def test_a_job_trains_and_publishes_and_stops_at_an_error(monkeypatch):
+    script = (ROOT / "hub" / "train_job.py").read_text("utf-8")
+    header = re.search(r"^# /// script\n((?:# .*\n)+)# ///$", script, re.MULTILINE)[1]
+    said = tomllib.loads(re.sub("^# ", "", header, flags=re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert said == {"requires-python": project["requires-python"], "dependencies": []}
+    called, codes = [], iter([0, 0, 3])
+    monkeypatch.setattr("subprocess.call", lambda words: (called.append(words[3:]), next(codes))[1])
+    main = runpy.run_path(str(ROOT / "hub" / "train_job.py"))["main"]
+    told = ["multi30k-ende", "--data", "/data", "--output", "/runs/first", "--seed", "2"]
+    assert main([*told, "--push", "me/toy", "--licence", "mit"]) == 0
+    train = ["train", "multi30k-ende", "--data", "/data", "--seed", "2", "--output", "/runs/first"]
+    publish = ["publish", "/runs/first/average", "--push", "me/toy", "--licence", "mit"]
+    assert called == [train, publish]
+    assert main([*told, "--push", "me/toy"]) == 3
+    assert called[2:] == [train]
