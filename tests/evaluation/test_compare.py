@@ -168,7 +168,9 @@ def test_the_command_with_seeds(files, tmp_path, references):
     one = ["compare", *again, "-r", files / "test.de", *quick, "--smallest"]
     with pytest.raises(UserError, match="no system has runs of two seeds"):
         CliRunner().invoke(app, list(map(str, one)), catch_exceptions=False)
-    both = ["compare", *again, *again[:1], f"b={tmp_path / 'a2'}", "-r", files / "test.de", *quick, "--smallest"]
+    (tmp_path / "b3").write_text("".join(f"{line}\n" for line in disturb(references, 0.4, 9)))
+    two = [f"{name[0]}={tmp_path / name[1:]}" for name in ("aa2", "ab2", "bb2", "bb3")]
+    both = ["compare", *two, "-r", files / "test.de", *quick, "--smallest"]
     assert "seen from" in CliRunner().invoke(app, list(map(str, both)), catch_exceptions=False).output
 
 

@@ -130,7 +130,8 @@ def test_the_smallest_difference_that_would_have_been_seen() -> None:
     own = [draw.integers([0, 10], [9, 11], (400, 2)) for _ in range(3)]
     threshold = smallest_seen("TER", base, own, 0.0)
     for edits, significant in ((0.93, False), (1.07, True)):  # a system worse by a little less and more than that
-        worse = [run + [[edits * threshold / 10 - (_mean_ter(own) - _mean_ter(base)) / 10, 0]] for run in own]
+        more = edits * threshold / 10 - (_mean_ter(own) - _mean_ter(base)) / 10
+        worse = [run + np.array([more, 0]) for run in own]
         assert (randomisation_test("TER", base, worse, 10_000, 1)[0] < 0.05) == significant
     spread = 2 * threshold
     one = smallest_seen("TER", base[:1], own[:1], 0.0)
