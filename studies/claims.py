@@ -143,9 +143,8 @@ def claims_table(comparison: Comparison, folder: Path | None = None) -> Table | 
         if folder and said in (BETTER[1], NO_BETTER[0]):
             names = tuple(f"{name}{suffix}" for name in (claim.against, claim.system))
             common = tuple(seed for seed in comparison.runs[names[0]] if seed in comparison.runs[names[1]])
-            seen = (
-                f"{_smallest(folder, names, common, (test, *place), comparison.deviation(test, *place), len(raw)):.2f}"
-            )
+            spread = comparison.deviation(test, *place) or 0.0
+            seen = f"{_smallest(folder, names, common, (test, *place), spread, len(raw)):.2f}"
         rows.append([claim.text, _range(claim.published), *cells, better, shown, *([seen] if folder else []), said])
     return Table(columns, rows)
 

@@ -140,7 +140,8 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
         self._of_target = True
 
     def _encode_plus(self, text: Any, text_pair: Any = None, add_special_tokens: bool = True, **options: Any) -> Any:
-        if self._of_target or not add_special_tokens or not languages_of(self):
+        known = isinstance(text, str | list | tuple)  # of anything else the library says what it is
+        if self._of_target or not add_special_tokens or not known or not languages_of(self):
             return super()._encode_plus(text, text_pair, add_special_tokens, **options)
         self._check(text, options)
         with self._code_in_front():
