@@ -139,12 +139,15 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
     def _switch_to_target_mode(self) -> None:
         self._of_target = True
 
-    def _encode_plus(self, text: Any, text_pair: Any = None, add_special_tokens: bool = True, **options: Any) -> Any:
-        if self._of_target or not add_special_tokens or not languages_of(self):
-            return super()._encode_plus(text, text_pair, add_special_tokens, **options)
+    def _encode_plus(
+        self, text: Any, text_pair: Any = None, add_special_tokens: bool = True, *arguments: Any, **options: Any
+    ) -> Any:
+        known = isinstance(text, str | list | tuple)  # of anything else the library says what it is
+        if self._of_target or not add_special_tokens or not known or not languages_of(self):
+            return super()._encode_plus(text, text_pair, add_special_tokens, *arguments, **options)
         self._check(text, options)
         with self._code_in_front():
-            return super()._encode_plus(text, text_pair, add_special_tokens, **options)
+            return super()._encode_plus(text, text_pair, add_special_tokens, *arguments, **options)
 
     def _check(self, text: Any, options: dict[str, Any]) -> None:
         """Raises ValueError for a text that has a code beside `tgt_lang`; warns once of one that has none, and of a
