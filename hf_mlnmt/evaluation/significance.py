@@ -182,7 +182,7 @@ def shuffled_differences(metric: MetricName, baseline: Counted, system: Counted,
     return np.abs(shuffled[0] - shuffled[1]) / len(system)
 
 
-SEEN_IN, _TRAININGS, _SHUFFLES = 0.8, 20_000, 1000
+SEEN_IN, _TRAININGS = 0.8, 20_000
 
 
 def smallest_seen(
@@ -200,10 +200,9 @@ def smallest_seen(
     Seen is what has p < 0.05 of approximate randomisation on these very sentences, with as many runs, corrected for
     `tests` (Bonferroni's bound, which Holm's correction does not exceed), and, if `every_seed`, the same sign in every
     seed. What changes from training to training is the score of a run, by `deviation`, its standard deviation over
-    seeds. Differences of shuffled systems are taken as normal, and so are scores over seeds.
+    seeds, whose scores are taken as normal.
     """
-    shuffled = shuffled_differences(metric, baseline, system, _SHUFFLES, seed)
-    needed = statistics.NormalDist().inv_cdf(1 - 0.025 / tests) * float(np.sqrt((shuffled**2).mean()))
+    needed = np.quantile(shuffled_differences(metric, baseline, system, DEFAULT_TRIALS, seed), 1 - 0.05 / tests)
     drawn = np.random.default_rng(seed).standard_normal((_TRAININGS, len(system))) * deviation * 2**0.5
     missing = needed - drawn.mean(1)
     return float(np.quantile(np.maximum(missing, -drawn.min(1)) if every_seed else missing, SEEN_IN))
