@@ -109,12 +109,13 @@ def direction_of(folder: str | Path) -> Direction | None:
     return (str(source), str(target)) if known else None  # Marian's "mul" is none
 
 
-def keep_direction(folders: Sequence[str | Path], new: Path, name: str) -> None:
-    """Writes into `new`, a model made of those in the folders, results that say their direction and the data of the
-    first whose direction is known; nothing where none is."""
+def keep_direction(folders: Sequence[str | Path], new: Path, name: str, made_of: Sequence[str] = ()) -> None:
+    """Writes into `new`, a model made of those in the folders, results that say their direction, the data of the first
+    whose direction is known, and the models' names (`made_of`; default: the folders); nothing where none is."""
     known = ((Path(folder), pair) for folder in folders if (pair := direction_of(folder)))
     for folder, (source, target) in islice(known, 1):
         content = {"schema": RESULTS_SCHEMA, "system": name, "data": read_json(folder / RESULTS).get("data")}
+        content["made_of"] = list(made_of) or [str(each) for each in folders]
         write_json(new / RESULTS, {**content, "languages": {"source": source, "target": target}})
 
 

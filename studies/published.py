@@ -17,7 +17,7 @@ COLUMNS = {**SCORES, "parameters (million)": "parameters", "training steps a sec
 def setup_tables(ours: Mapping[str, str]) -> dict[str, Table]:
     """{setup: published BLEU, parameters and speed of its systems, and ours beside them}, of setups that papers score.
 
-    ours: {record: our score as text}; a column of its own, so that nobody takes the one for the other. What a paper
+    ours: {record: our score as text}; a column of its own, where a system was trained. What a paper
     prints of no system of a setup has no column; how many layers are read has a table of its own.
     """
     tables = {}
@@ -32,9 +32,12 @@ def _setup_table(setup: str, names: Sequence[str], ours: Mapping[str, str]) -> T
     columns = {title: [getattr(row, field) for row in printed] for title, field in COLUMNS.items()}
     columns = {title: values for title, values in columns.items() if any(value is not None for value in values)}
     cells = [[f"`{name}`" for name in names], *map(numbers, columns.values())]
-    cells.append([ours.get(f"{name}.{setup}", "not trained") for name in names])
     heads = [Number(f"published {title}" if title in SCORES else title) for title in columns]
-    return Table(["system", *heads, "ours, cased BLEU"], list(map(list, zip(*cells, strict=True))))
+    if trained := any(f"{name}.{setup}" in ours for name in names):
+        cells.append([ours.get(f"{name}.{setup}", "not trained") for name in names])
+    return Table(
+        ["system", *heads, *(["ours, cased BLEU"] if trained else [])], list(map(list, zip(*cells, strict=True)))
+    )
 
 
 def papers_table(record: str) -> Table | None:

@@ -101,6 +101,8 @@ def card(setup: str, system: str, root: Path) -> str:
             results=results,
             languages=languages_of_results(results[0]),
             codes=tuple(recipe.tokenizer.languages),
+            domain=recipe.data.domain,
+            datasets=tuple(recipe.data.datasets),
             own_budget=recipe.to_dict()["budget"],
             comparisons={folder.name: read_comparison(folder, only=recipe.stem) for folder in compared},
             train=training_command(setup, system),

@@ -220,7 +220,7 @@ def _compared(kind: str, rest: str, compared: Mapping[str, Path], root: Path, li
     comparison = read_comparison(compared[name])
     place = f"{link}{compared[name].relative_to(root).as_posix()}/README.md"
     if kind == "claims":
-        table = claims_table(comparison)
+        table = claims_table(comparison, compared[name])
         return "Nothing to say yet." if table is None else f"{table.markdown()}\n\nBy the rule of [its page]({place})."
     try:
         table = brief(comparison, systems.split(",") if systems else ())

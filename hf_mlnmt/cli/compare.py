@@ -42,6 +42,9 @@ def compare(
     methods: bool = option(
         False, "The runs are ways to train, not models: recipe, data and budget may differ.", "--methods"
     ),
+    smallest: bool = option(
+        False, "Say which difference each test would have seen in four of five such trainings.", "--smallest"
+    ),
     groups: str = _of_look("iwslt", "Lengths of sources: wmt, iwslt, or where groups begin, 10,20.", "--groups", "-g"),
     tokenizer: str | None = _of_look(None, "Count lengths in this model's source subwords, not in words."),
     language_text: list[NamedPath] | None = _of_look(
@@ -68,11 +71,12 @@ def compare(
     """
     from hf_mlnmt.analysis.outputs import domain_study, read_starts
     from hf_mlnmt.evaluation import comparison_tables, read_comparison
+    from hf_mlnmt.evaluation.comparison import add_smallest
     from hf_mlnmt.evaluation.outputs import read_texts
     from hf_mlnmt.evaluation.runs import read_systems, text_files
     from hf_mlnmt.evaluation.scores import scoring_options
     from hf_mlnmt.files import check_file, write_text
-    from hf_mlnmt.reports.comparison import PAGE, add_runs, analyses_of
+    from hf_mlnmt.reports.comparison import PAGE, add_runs, analyses_of, kept_counts
     from hf_mlnmt.reports.comparison_page import curves_of, html_page
 
     files = text_files(
@@ -96,9 +100,14 @@ def compare(
         runs = read_systems(given, files, output, scoring, decoding, device)
     texts: dict[Path, Any] = {}
     if isinstance(runs, Path):
-        comparison, runs = read_comparison(runs), []
+        folder, runs = runs, []
+        comparison = read_comparison(folder)
+        if smallest:
+            add_smallest(comparison, lambda system, number: kept_counts(folder, system, number).read_bytes())
     else:
-        comparison = add_runs(runs, output, data, tell, methods, known_texts=texts, trials=trials, **resampling)
+        comparison = add_runs(
+            runs, output, data, tell, methods, known_texts=texts, smallest=smallest, trials=trials, **resampling
+        )
     show(*comparison_tables(comparison))
     perplexities = _perplexities(options.by_name(lm or []), texts, device)
     domains = None

@@ -24,9 +24,16 @@ def publish(
     ),
     create_pr: bool = _of_upload(False, "Upload into a pull request.", "--create-pr"),
     revision: str | None = _of_upload(None, "Upload to this branch; made if it is not there."),
+    collection: str | None = _of_upload(
+        None, "Put the model into this collection: a slug, or a title, made if it is not there.", metavar="NAME"
+    ),
+    dry_run: bool = option(False, "Build and check everything, list what would be written and asked.", "--dry-run"),
     licence: str | None = _of_card(None, "As the Hub spells it: apache-2.0, other:NAME.", "--licence", "--license"),
     confirm_licence: bool = _of_card(
         False, "Publish under --licence though it gives more than that of the data or base model.", "--confirm-licence"
+    ),
+    base_model: list[str] | None = _of_card(
+        None, "A model of the Hub that it was made of; repeat it. Default: what its results name.", metavar="OWNER/NAME"
     ),
     source_language: options.From = None,
     target_language: options.To = None,
@@ -41,32 +48,34 @@ def publish(
 
     Examples:
 
-        hf-mlnmt publish runs/demo/average -o published --licence apache-2.0
+        hf-mlnmt publish runs/demo/average -o published --licence apache-2.0 --dry-run
         hf-mlnmt publish runs/demo/average --push my-name/my-model --space my-name/try-my-model --licence apache-2.0
     """
     if output is None and push is None:
         raise UserError("nothing to do: give --output FOLDER, --push OWNER/NAME, or both.")
-    if push is None and (create_pr or revision or private is not None):
-        raise UserError("--create-pr, --revision and --private say how to upload: add --push OWNER/NAME.")
+    if push is None and (create_pr or revision or collection or private is not None):
+        raise UserError("--create-pr, --revision, --collection and --private say how to upload: add --push OWNER/NAME.")
     if (source_language is None) != (target_language is None):
         raise UserError("give both --from and --to, or neither.")
     if create_pr and revision:
         raise UserError("--create-pr and --revision: choose one; a pull request goes to the main branch.")
 
     from hf_mlnmt.cli.terminal import plain_console, silence
-    from hf_mlnmt.hub.publish import build_folder
+    from hf_mlnmt.hub.publish import build_folder, check_target
     from hf_mlnmt.hub.space import build_space, check_space_folder
-    from hf_mlnmt.hub.upload import check_ready, check_repository
+    from hf_mlnmt.hub.upload import check_ready, check_repository, collect, planned
     from hf_mlnmt.hub.upload import push as upload
 
     silence()
     console = plain_console()
     if push:
-        check_ready(push)
+        (check_repository if dry_run else check_ready)(push)
+    if dry_run and output:
+        check_target(model, output)
     if space:
         check_repository(space, "--space")
     with tempfile.TemporaryDirectory() as scratch:
-        target = output or Path(scratch) / "model"
+        target = Path(scratch) / "model" if dry_run or output is None else output
         beside = target.resolve().with_name(f"{target.resolve().name}-space")
         if space:
             check_space_folder(beside)
@@ -74,25 +83,34 @@ def publish(
         built = build_folder(
             model,
             target,
-            name=push,
+            name=push or (output.resolve().name if output else None),
             licence=licence,
             languages=languages,
             results=results,
             space=space,
             dtype=dtype,
             confirm_licence=confirm_licence,
+            base_models=base_model or (),
             tell=console.print,
         )
         if space:
             build_space(built.facts, beside, space)
         for warning in built.warnings:
             console.print(f"warning: {warning}", style="yellow")
+        if dry_run:
+            how = {"private": private, "create_pr": create_pr, "revision": revision}
+            how |= {"space": space, "collection": collection}
+            print(planned(target, output=output, push=push, **how))
+            console.print("nothing was written or uploaded; without --dry-run it is")
+            return
         if output:
             console.print(f"published in {output}" + (f", its Space in {beside}" if space else ""))
         if push:
             console.print(f"uploading to {push}")
             address = upload(target, push, private=private, create_pr=create_pr, revision=revision, tell=console.print)
             print(address)
+            if collection:
+                print(collect(collection, push, private=private))
         if push and space:
             console.print(f"uploading to the Space {space}")
             print(upload(beside, space, private=private, space=True, tell=console.print))

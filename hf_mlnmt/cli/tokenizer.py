@@ -23,7 +23,6 @@ def tokenizer(
     byte_fallback: bool = option(True, "Spell unknown characters in bytes; without it they become <unk>."),
     alphabet_limit: int | None = option(None, "Keep so many characters, the most frequent ones.", min=1),
     keep: list[str] | None = option(None, "What is never cut, as {name}, or digits, each on its own; again for more."),
-    max_length: int = option(512, "Longest text in subwords that the tokenizer promises (model_max_length).", min=2),
     moses: bool = option(False, "First cut the text into Moses tokens, which is undone after decoding."),
     normalize: bool = option(False, "First make punctuation uniform, as Moses does."),
     lowercase: bool = option(False, "First lower-case the text."),
@@ -59,7 +58,7 @@ def tokenizer(
     codes = [code.strip() for code in languages.split(",") if code.strip()]
     how: dict[str, Any] = {"kind": kind, "vocab_size": vocab_size, "languages": codes, "tags": tag or []}
     how |= {"byte_fallback": byte_fallback, "alphabet_limit": alphabet_limit, "keep": keep or []}
-    trained = train_on_files(sides, read, processing, separate, max_length=max_length, progress=True, **how)
+    trained = train_on_files(sides, read, processing, separate, progress=True, **how)
     trained.save(output)
     console = Console(soft_wrap=True)
     console.print(report_table(trained, sides, check or [], read, f"tokenizer in {output}"))

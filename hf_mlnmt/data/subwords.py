@@ -23,7 +23,7 @@ from hf_mlnmt.errors import UserError
 
 PAD, EOS, UNK, BOS, MASK = SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>", "<s>", "<mask>")
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-MAX_LENGTH = 512
+MAX_LENGTH = 1024  # max_position_embeddings of a model, whose own number takes its place when they are saved together
 DIGITS = "digits"  # of `keep`
 _MOST = 10**6
 _ORDINARY = 256  # characters: no alphabet, but that of syllables or of many languages, has more
@@ -40,7 +40,6 @@ def train_tokenizer(
     vocab_size: int = 8000,
     languages: Sequence[str] = (),
     byte_fallback: bool = True,
-    max_length: int = MAX_LENGTH,
     alphabet_limit: int | None = None,
     progress: bool = False,
     tags: Sequence[str] = (),
@@ -76,7 +75,7 @@ def train_tokenizer(
         bos_token=BOS,
         mask_token=MASK,
         extra_special_tokens=codes,
-        model_max_length=max_length,
+        model_max_length=MAX_LENGTH,
         clean_up_tokenization_spaces=False,
     )
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from hf_mlnmt.model_folder import (
     note_tokenizers,
     read_part,
 )
-from hf_mlnmt.modeling.tokenization import TranslationTokenizer
+from hf_mlnmt.modeling.tokenization import PARTS, POINTER, TranslationTokenizer, languages_of
 
 log = logging.getLogger(__name__)
 _BATCH = 1000
@@ -101,10 +100,14 @@ class Tokenizers:
         """Returns the entries of each language's vocabulary; empty where there is one for all, or one for each side."""
         return {language: len(tokenizer) for language, tokenizer in self.each.items()}
 
-    def save(self, folder: str | Path) -> None:
-        """Write everything into a model folder."""
+    def save(self, folder: str | Path, code: bool = False) -> None:
+        """Write everything into a model folder, and the code of a tokenizer that Transformers lacks, if `code`. The
+        longest text that they promise becomes the model's."""
+        longest = read_part(Path(folder), CONFIG).get("max_position_embeddings")
+        for tokenizer in self.distinct():
+            tokenizer.model_max_length = longest or tokenizer.model_max_length
         if not self.each:
-            save_tokenizers(folder, self.source, None if self.joint else self.target, self.processing)
+            save_tokenizers(folder, self.source, None if self.joint else self.target, self.processing, code)
         for language, tokenizer in self.each.items():
             _save(Path(folder) / LANGUAGE_TOKENIZERS / language, tokenizer)
         named = self.by_name()
@@ -185,7 +188,7 @@ def own_copy(tokenizer: Any, kind: type | None = None) -> Any:
     The vocabulary, which is large, is shared. `kind`: its class; default: the other's.
     """
     copy: Any = object.__new__(kind or type(tokenizer))  # copy.copy would read some tokenizers' files anew
-    vars(copy).update(vars(tokenizer))
+    vars(copy).update(vars(tokenizer), init_kwargs=dict(tokenizer.init_kwargs))
     if isinstance(tokenizer, PreTrainedTokenizerFast):
         copy._tokenizer = _backend_of_its_own(tokenizer.backend_tokenizer)
     return copy
@@ -224,28 +227,28 @@ def check_tag(tokenizer: PreTrainedTokenizerBase, tag: str | None) -> None:
         )
 
 
-def languages_of(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """Returns the languages that a tokenizer of ours has codes for, in the order of their ids."""
-    added = sorted(tokenizer.get_added_vocab().items(), key=lambda item: item[1])
-    return [match[1] for token, _ in added if (match := re.fullmatch(r"<2([\w-]+)>", token))]
-
-
 def save_tokenizers(
     folder: str | Path,
     source: PreTrainedTokenizerBase,
     target: PreTrainedTokenizerBase | None = None,
     processing: dict[str, TextProcessing] | None = None,
+    code: bool = False,
 ) -> None:
     """Write tokenizers and text processing into a model folder, beside what is there.
 
     `source` (or the joint one) lies in the folder itself, `target` in target_tokenizer/. Files of an earlier call that
-    no longer apply are removed.
+    no longer apply are removed. `code`: also what Transformers loads a TranslationTokenizer by without this package.
     """
     folder = Path(folder)
     other = None if target is source else target
     processed = not all(side.identity for side in (processing or {}).values())
-    if type(source) is PreTrainedTokenizerFast and (processed or other is not None):
+    if type(source) is PreTrainedTokenizerFast and (processed or other is not None or languages_of(source)):
         source = own_copy(source, TranslationTokenizer)
+        source.target_tokenizer, source.text_processing = other, None
+        if processed:
+            source.text_processing = {side: asdict(settings) for side, settings in (processing or {}).items()}
+        if code:
+            source.init_kwargs["auto_map"] = POINTER
     _save(folder, source)
     if other is None:
         shutil.rmtree(folder / TARGET_TOKENIZER, ignore_errors=True)
@@ -284,13 +287,9 @@ def _load_all(folder: Path, trust_remote_code: bool) -> Tokenizers:
     if folders := sorted(path for path in (folder / LANGUAGE_TOKENIZERS).glob("*") if path.is_dir()):
         return Tokenizers.of_languages({path.name: _load(path, trust_remote_code) for path in folders})
     source, other = _load(folder, trust_remote_code), folder / TARGET_TOKENIZER
-    more = read_part(folder, "tokenizer_config.json").get("tokenizer_class") == TranslationTokenizer.__name__
-    if more and not other.is_dir() and not (folder / TEXT_PROCESSING).is_file():
-        raise UserError(
-            f"{folder}: its tokenizer has a target vocabulary of its own or text processing, and neither "
-            f"{TARGET_TOKENIZER}/ nor {TEXT_PROCESSING} is there. Copy what there is of them from where the model was "
-            "trained."
-        )
+    for part in read_part(folder, "tokenizer_config.json").get(PARTS) or ():
+        if not (folder / part).exists():
+            raise UserError(f"{folder}: its tokenizer has {part}, which is not there: copy it from the original.")
     return Tokenizers(source, _load(other, trust_remote_code) if other.is_dir() else source, load_processing(folder))
 
 
@@ -302,11 +301,11 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        for name in ("is_local", "local_files_only"):  # how it was loaded, which Transformers would save
+        ours = hasattr(tokenizer, "text_processing")  # this class, or its published code
+        tokenizer = own_copy(tokenizer, PreTrainedTokenizerFast if ours else None)
+        # How and from what it was loaded, which Transformers would save.
+        for name in ("is_local", "local_files_only", *([PARTS, "auto_map"] if ours else [])):
             tokenizer.init_kwargs.pop(name, None)
-        tokenizer = own_copy(
-            tokenizer, PreTrainedTokenizerFast if isinstance(tokenizer, TranslationTokenizer) else None
-        )
         longest = tokenizer.model_max_length
         if not isinstance(longest, int | float) or not longest >= 1:
             raise UserError(

@@ -16,6 +16,7 @@ The runs' own folders need not be kept. A run that is given again replaces what 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,7 @@ from hf_mlnmt.evaluation.significance import (
     holm,
     marks,
     pack_counts,
+    smallest_seen,
     unpack_counts,
     welch_test,
 )
@@ -82,6 +84,7 @@ class Comparison:
         asked for such tests.
     methods: whether the systems differ in how they were trained, and not in the model.
     note: what a reader must know of these tests; it goes when they are made again.
+    smallest: {system: {test set: {protocol: {metric: difference}}}}, as `add_smallest` fills it; it is not kept.
     """
 
     baseline: str
@@ -91,6 +94,7 @@ class Comparison:
     pairs: dict[str, dict[str, Any]] | None = None
     methods: bool = False
     note: str = ""
+    smallest: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def first(self) -> dict[str, Any]:
@@ -137,6 +141,15 @@ class Comparison:
         (run,) = self.runs[system].values()
         low, high = run["scores"][test_set][protocol][metric].get("ci") or (None, None)
         return scores[0], low, high
+
+    def deviation(self, test_set: str, protocol: str, metric: str) -> float | None:
+        """Returns the standard deviation of a score over seeds, pooled over all systems; None where none has two."""
+        several = [self.scores(system, test_set, protocol, metric) for system in self.runs]
+        several = [scores for scores in several if len(scores) > 1]
+        if not several:
+            return None
+        squares = sum((len(scores) - 1) * statistics.variance(scores) for scores in several)
+        return math.sqrt(squares / sum(len(scores) - 1 for scores in several))
 
     def counted(self, system: str, test_set: str, protocol: str) -> Mapping[str, Any]:
         """Returns the first run's sentences, references, empty ones of both, length_ratio; {} if unknown."""
@@ -268,6 +281,28 @@ def add_tests(
             system, _, against = name.partition(" > ")
             tested = _pair(comparison, system, against, (known.pairs or {}).get(name), load, tell)
             comparison.pairs |= {name: tested} if tested else {}
+
+
+def add_smallest(comparison: Comparison, load: Load) -> None:
+    """Fills `comparison.smallest` with what its tests would have seen in four of five such trainings.
+
+    Raises: UserError where no system has two runs, so that how much a seed matters is not known.
+    """
+    if not comparison.several:
+        raise UserError("no system has runs of two seeds, which say how much a seed matters. Give several of each.")
+    for system, tests in comparison.tests.items():
+        packed = [load(name, seed) for name in (comparison.baseline, system) for seed in tests["seeds"]]
+        if None in packed:
+            continue
+        counts = [unpack_counts(cast(bytes, of_run), "the counts of a run") for of_run in packed]
+        own = counts[len(counts) // 2 :]
+        for test, protocol in comparison.places:
+            for metric in comparison.metrics(test, protocol):
+                base, others = ([run[test][protocol][metric] for run in runs] for runs in (counts[: len(own)], own))
+                deviation = comparison.deviation(test, protocol, metric) or 0.0
+                found = smallest_seen(cast(Any, metric), base, others, deviation, tests=len(comparison.tests))
+                place = comparison.smallest.setdefault(system, {}).setdefault(test, {}).setdefault(protocol, {})
+                place[metric] = found
 
 
 def _pair(
@@ -442,6 +477,8 @@ def _test(comparison: Comparison, system: str, test_set: str, protocol: str, met
     lines = [difference, f"p {_p(tested['approximate_randomisation'])}"]
     if len(comparison.tests) > 1:
         lines.append(f"Holm {_p(comparison.corrected(test_set, protocol, metric)[system])}")
+    if smallest := comparison.smallest.get(system):
+        lines.append(f"seen from {smallest[test_set][protocol][metric]:.2f}")
     beside = ("paired_bootstrap", "welch" if comparison.several else "sacrebleu_randomisation")
     return [*lines, f"({'/'.join(_p(tested[name]) for name in beside if tested.get(name) is not None)})"]
 
@@ -488,6 +525,8 @@ def _legend(comparison: Comparison) -> str:
     ]
     if len(comparison.tests) > 1:
         lines.append(f"Holm: the first p-value corrected for {len(comparison.tests)} systems.")
+    if comparison.smallest:
+        lines.append("Seen from: so large a difference has p < 0.05, corrected, in four of five such trainings.")
     if comparison.several:
         lines.append("The first two ask what other sentences would have given; Welch's asks what other seeds would.")
     return "\n".join(lines)

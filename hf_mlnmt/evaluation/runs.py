@@ -35,7 +35,7 @@ from hf_mlnmt.model_folder import CONFIG, RESULTS
 COMPARISON, COUNTS = "comparison.json", ".counts.gz"
 MODEL = "average"  # the model that a run's results.json is of
 # What does not change what a run has learnt, and what is meant to differ.
-FREE_RECIPE = ("recipe.model", "recipe.logging")
+FREE_RECIPE = ("recipe.model", "recipe.logging", "recipe.data.domain", "recipe.data.datasets")
 BUDGET = ("budget.steps", "budget.processes", "budget.target_tokens")
 FREE_CONFIG = ("architectures", "model_type", "transformers_version", "dtype", "auto_map")
 _SIZES = ("layers", "attention_heads", "ffn_dim")

@@ -182,6 +182,32 @@ def shuffled_differences(metric: MetricName, baseline: Counted, system: Counted,
     return np.abs(shuffled[0] - shuffled[1]) / len(system)
 
 
+SEEN_IN, _TRAININGS = 0.8, 20_000
+
+
+def smallest_seen(
+    metric: MetricName,
+    baseline: Counted,
+    system: Counted,
+    deviation: float,
+    *,
+    tests: int = 1,
+    every_seed: bool = False,
+    seed: int = DEFAULT_SEED,
+) -> float:
+    """Returns the smallest true difference that would have been seen in four of five such trainings (`SEEN_IN`).
+
+    Seen is what has p < 0.05 of approximate randomisation on these very sentences, with as many runs, corrected for
+    `tests` (Bonferroni's bound, which Holm's correction does not exceed), and, if `every_seed`, the same sign in every
+    seed. What changes from training to training is the score of a run, by `deviation`, its standard deviation over
+    seeds, whose scores are taken as normal.
+    """
+    needed = np.quantile(shuffled_differences(metric, baseline, system, DEFAULT_TRIALS, seed), 1 - 0.05 / tests)
+    drawn = np.random.default_rng(seed).standard_normal((_TRAININGS, len(system))) * deviation * 2**0.5
+    missing = needed - drawn.mean(1)
+    return float(np.quantile(np.maximum(missing, -drawn.min(1)) if every_seed else missing, SEEN_IN))
+
+
 def bootstrap_test(metric: MetricName, baseline: Counted, system: Counted, samples: int, seed: int) -> float:
     """Returns the p-value of the paired bootstrap, as sacreBLEU counts it.
 

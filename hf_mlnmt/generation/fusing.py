@@ -127,7 +127,8 @@ def fuse_folders(
         except ValueError as error:  # Transformers refuses to write some settings that it reads
             raise UserError(f"{names[True][0]}: {GENERATION_CONFIG} cannot be taken over: {error}") from error
         copy_text_files(fetch_small_files(names[True][0]), new)
-        keep_direction([fetch_small_files(name) for name in names[True]], new, Path(output).name)
+        folders, made_of = [fetch_small_files(name) for name in names[True]], [*names[True], *names[False]]
+        keep_direction(folders, new, Path(output).name, made_of)
     return Path(output)
 
 

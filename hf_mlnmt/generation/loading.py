@@ -120,7 +120,7 @@ def parts_in_memory(model: Any, tokenizer: Any) -> Parts:
     if tokenizer is None or isinstance(model, str | Path):
         raise UserError("TranslationPipeline: give a tokenizer beside the model, or load both by from_pretrained.")
     target, said = (getattr(tokenizer, name, None) for name in ("target_tokenizer", "text_processing"))
-    source = own_copy(tokenizer, PreTrainedTokenizerFast) if target or said else tokenizer
+    source = own_copy(tokenizer, PreTrainedTokenizerFast) if hasattr(tokenizer, "text_processing") else tokenizer
     check_vocabulary("the model", model.config, source, target or source)
     check_tokens("the model", model.config, model.generation_config)
     sides = {

@@ -1,8 +1,9 @@
 """Publication: a complete Hub-style folder from a trained model folder, checked before it takes its place."""
 
+import csv
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,13 +28,14 @@ from hf_mlnmt.model_folder import (
     read_part,
 )
 from hf_mlnmt.recipe.schema import LICENCES
-from hf_mlnmt.reports.card import build_card
-from hf_mlnmt.reports.facts import Facts, front_matter, languages_of_results, load_results
+from hf_mlnmt.reports.card import EVAL_RESULTS, build_card, eval_results, is_hub_name
+from hf_mlnmt.reports.facts import Facts, front_matter, inside, languages_of_results, load_results
 from hf_mlnmt.reports.parameters import parameters_by_part
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.zoo.systems import architecture_of
 
 _OURS = {CONFIG, GENERATION_CONFIG, CARD, CURVES, RESULTS, TEXT_PROCESSING, TARGET_TOKENIZER, LANGUAGE_TOKENIZERS}
+_OURS |= {EVAL_RESULTS}
 _OUR_SUFFIXES = {".safetensors", ".py", ".json", ".spm", ".model", ".txt"}
 
 
@@ -56,6 +58,7 @@ def build_folder(
     space: str | None = None,
     dtype: str | None = None,
     confirm_licence: bool = False,
+    base_models: Sequence[str] = (),
     tell: Callable[[str], None] = lambda text: None,
 ) -> Published:
     """Writes everything that a Hub repository of the model needs into `target`, checked, or leaves nothing behind.
@@ -71,6 +74,7 @@ def build_folder(
         space: the Space that shows it, as owner/name; the card links to it.
         dtype: "bfloat16" or "float16", which weights are rounded to and stored in. Default: as they are.
         confirm_licence: take a licence that gives more than that of the data or of the model that was begun with.
+        base_models: Hub names of the models that it was made of; default: those that results and import.json name.
 
     Raises: UserError when the model is not complete, its licence gives what the data's does not, it does not load
         again, or something in it must not go out.
@@ -80,13 +84,15 @@ def build_folder(
     _check_licence(licence)
     if licence and not confirm_licence:
         _check_rights(source, Path(results) if results else source / RESULTS, licence)
-    _check_target(source, target)
+    check_target(source, target)
     tell(f"loading {source}")
     network, tokenizers = _load(source)
     weights = _round(network, dtype) if dtype else None
     path = Path(results) if results else source / RESULTS
     recorded = load_results(path) if results or path.is_file() else {}
     folders = [source, *([source.resolve().parent] if source.resolve().name in MODELS_OF_A_RUN else [])]
+    said = inside(recorded, "recipe", "data")
+    made_of, relation = _origins(source, recorded, base_models)
     facts = Facts(
         name=name or target.resolve().name,
         config=network.config,
@@ -96,6 +102,13 @@ def build_folder(
         languages=languages or languages_of_results(recorded),
         codes=tuple(languages_of(tokenizers.source)),
         licence=licence,
+        domain=said.get("domain"),
+        datasets=tuple(said.get("datasets") or ()),
+        base_models=made_of,
+        relation=relation,
+        emissions=next(
+            filter(None, map(_emissions, [*folders, *(folder / "checkpoints" for folder in folders)])), None
+        ),
         separate_tokenizers=not tokenizers.joint,
         language_tokenizers=bool(tokenizers.each),
         processing=hide_paths(read_part(source, TEXT_PROCESSING)),
@@ -105,17 +118,49 @@ def build_folder(
     )
     with atomic_folder(target) as new:
         _write_model(network, new, weights)
-        tokenizers.save(new)
+        tokenizers.save(new, code=facts.carries_code)
         if facts.results:
             write_json(new / RESULTS, facts.results[0])
         if facts.curves:
             shutil.copyfile(facts.curves, new / CURVES)
         write_text(new / CARD, build_card(facts))
+        for file, content in eval_results(facts).items():
+            write_text(new / EVAL_RESULTS / file, content)
         check_folder(new, source, target)
         ways = ("package", "remote-code") if facts.carries_code else ("package",)
         tell(f"loading the new folder again in a fresh process ({' and '.join(ways)})")
         check_loading(new, network, tokenizers, ways)
     return Published(target, list(_warnings(facts, path, parameters_by_part(network)["total"])), facts)
+
+
+def _origins(source: Path, recorded: Mapping[str, Any], given: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
+    """Returns the Hub names of the models that one was made of, and how, in the Hub's words."""
+    began, corpora = inside(recorded, "recipe").get("init_from"), inside(recorded, "data").get("train")
+    taught = [inside(entry, "synthetic").get("model") for entry in (corpora if isinstance(corpora, list) else [])]
+    ways: dict[str, list[Any]] = {
+        "finetune": [began] if isinstance(began, str) else list(began.values()) if isinstance(began, dict) else [],
+        "merge": list(recorded.get("made_of") or ()),
+        "taught": taught,
+        "imported": [read_json(source / "import.json").get("source")],
+    }
+    way = next((way for way, names in ways.items() if any(names)), "imported")
+    names = given or [name for name in ways[way] if isinstance(name, str) and is_hub_name(name)]
+    return tuple(dict.fromkeys(names)), way if way in ("finetune", "merge") else None
+
+
+def _emissions(folder: Path) -> dict[str, Any] | None:
+    """Returns what CodeCarbon wrote of a training (logging.trackers: [codecarbon]), for the card; None without."""
+    if not (folder / "emissions.csv").is_file():
+        return None
+    with (folder / "emissions.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    try:
+        grams = round(1000 * sum(float(row["emissions"]) for row in rows), 3)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder / 'emissions.csv'}: no column emissions of numbers. Take the file away.") from error
+    places = {"geographical_location": ("country_name",), "hardware_used": ("gpu_model", "cpu_model")}
+    found = {key: next(filter(None, map(rows[-1].get, names)), None) for key, names in places.items()} if rows else {}
+    return {"emissions": grams, "source": "codecarbon", **{key: text for key, text in found.items() if text}}
 
 
 def _check_licence(licence: str | None) -> None:
@@ -176,7 +221,8 @@ def _licences_of(folder: Path, results: Path, seen: set[Path]) -> Iterator[tuple
         yield from _licences_of(Path(str(name)), Path(str(name)) / RESULTS, seen)
 
 
-def _check_target(source: Path, target: Path) -> None:
+def check_target(source: Path, target: Path) -> None:
+    """Raises UserError for a folder that a publication may not replace."""
     here, there = source.resolve(), target.resolve()
     if here == there or there in here.parents or here in there.parents:
         raise UserError(f"{target}: lies in or around the model folder {source}. Choose another folder for --output.")

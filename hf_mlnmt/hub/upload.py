@@ -52,10 +52,7 @@ def push(
     """
     if create_pr and revision:
         raise UserError("--create-pr and --revision: choose one; a pull request goes to the main branch.")
-    if api is None:
-        from huggingface_hub import HfApi
-
-        api = HfApi(token=token, library_name="hf_mlnmt")
+    api = api or _api(token)
     message = message or f"Publish {repo_id.split('/')[-1]} with hf_mlnmt"
     kind = {"repo_type": "space"} if space else {}
 
@@ -81,6 +78,55 @@ def push(
     if create_pr:
         return f"{address}/discussions/{str(revision).rsplit('/', 1)[-1]}"
     return address + (f"/tree/{revision}" if revision else "")
+
+
+def collect(collection: str, repo_id: str, *, private: bool | None = None, api: Any = None) -> str:
+    """Puts a model into a collection of the Hub; returns the collection's address.
+
+    collection: its slug (owner/title-64f9a5...), or a title: of one of the model's owner, made if it is not there.
+    """
+    api, owner = api or _api(), repo_id.split("/")[0]
+    try:
+        if "/" not in collection:
+            made = api.create_collection(collection, namespace=owner, private=bool(private), exists_ok=True)
+            collection = made.slug
+        api.add_collection_item(collection, repo_id, "model", exists_ok=True)
+    except (HTTPError, OSError) as error:
+        raise _explain(error, collection) from error
+    return f"{getattr(api, 'endpoint', 'https://huggingface.co')}/collections/{collection}"
+
+
+def planned(folder: str | Path, *, output: str | Path | None, push: str | None, **upload: Any) -> str:
+    """Returns lines of text: the files of a folder, and what would be written and asked of the Hub.
+
+    upload: `private`, `create_pr`, `revision`, `space` and `collection`, as the verb has them.
+    """
+    files = {path: path.stat().st_size for path in sorted(Path(folder).rglob("*")) if path.is_file()}
+    lines = {"files": f"{len(files)}, {sum(files.values()) / 1e6:,.1f} MB"}
+    lines |= {f"  {path.relative_to(folder).as_posix()}": f"{size:,} bytes" for path, size in files.items()}
+    if output:
+        lines["written to"] = f"{output}{', replacing what is there' if Path(output).is_dir() else ''}"
+    if push:
+        seen = {None: "seen as its owner has set for all", True: "private", False: "public"}[upload.get("private")]
+        branch = f"branch {upload['revision']}, made if it is not there" if upload.get("revision") else "main branch"
+        where = "a pull request" if upload.get("create_pr") else f"{branch}; the repository, if new, is {seen}"
+        lines["uploaded to"] = f"{push}, {where}"
+        try:
+            check_ready(push)
+            lines["token"] = "found; whether it may write there, the Hub says then"
+        except UserError as error:
+            lines["not yet"] = str(error)
+    for name in ("space", "collection"):
+        if upload.get(name):
+            lines[name] = f"{upload[name]}, made if it is not there"
+    width = max(map(len, lines))
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines.items())
+
+
+def _api(token: str | None = None) -> Any:
+    from huggingface_hub import HfApi
+
+    return HfApi(token=token, library_name="hf_mlnmt")
 
 
 def check_repository(repo_id: str, option: str = "--push") -> None:

@@ -179,6 +179,8 @@ class Data:
     bpe_dropout_epochs: int | None = key(None, "bpe_dropout ends after so many epochs.")
     name: str | None = key(None, "The name of the data in the model card.")
     licence: str | None = key(None, "The licence of the data in the model card, an identifier of the Hub.")
+    domain: str | None = key(None, "What the text is, such as image captions: the model card begins with it.")
+    datasets: list[str] = key([], "Data sets of the Hub, owner/name, that hold the same text as the files.")
 
 
 @dataclass

@@ -1,14 +1,16 @@
 """The model card, README.md: templates filled with Facts. Its numbers stand in results.json or in a config.
 
-Of each test set the first metric stands in the YAML on top too, a line each, which the Hub searches.
+Of each test set the first metric stands in the YAML on top too, a line each, and, where a data set of the Hub has the
+text, in `.eval_results/`: the Hub searches both.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 from huggingface_hub.utils import yaml_dump
 
 from hf_mlnmt.evaluation.comparison import Comparison
@@ -16,11 +18,13 @@ from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.evaluation.significance import LEGEND
 from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER, auto_class_of_config
 from hf_mlnmt.reports.comparison_page import detail, is_trained
-from hf_mlnmt.reports.facts import Facts
+from hf_mlnmt.reports.facts import Facts, inside
 from hf_mlnmt.reports.language_names import example, language_name
 from hf_mlnmt.reports.tables import MISSING, Score, facts_table, score_tables, scores_of, show, template
 from hf_mlnmt.table import Number, Table, markdown_text
 
+LIBRARY = "hf-mlnmt"  # a key of huggingface.js (hub/): for `transformers` the Hub says to install one below 5
+EVAL_RESULTS = ".eval_results"
 PIPELINE_TAGS = {"AutoModelForCausalLM": "text-generation", "AutoModelForMaskedLM": "fill-mask"}
 _NUMBERS = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")
 
@@ -54,36 +58,85 @@ def _rows(comparison: Comparison, stem: str) -> Table:
 
 # A local folder may be called "data" as a data set may: on the Hub new ones have an owner.
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+
+
+def is_hub_name(name: str) -> bool:
+    """Returns whether a model's name is one of the Hub, owner/name, and no folder here."""
+    return bool(_HUB_NAME.fullmatch(name)) and not Path(name).exists()
+
+
 # The Hub compares values of one metric id: scores on prepared text must not stand among plain sacreBLEU's.
 _METRIC_IDS = {("cased", "BLEU"): "sacrebleu", ("cased", "chrF"): "chrf", ("cased", "TER"): "ter"}
 
 
 def metadata(facts: Facts) -> ModelCardData:
-    """Returns languages, licence, library, task, tags, data sets, metrics, and a model-index.
+    """Returns languages, licence, library, task, tags, data sets, base models, metrics, and a model-index.
 
     The index has the first score of each test set and seed; the others stand in the card's tables and results.json.
     """
     scores = list(scores_of(facts.results))
-    firsts = {(score.test_set, str(score.seed)): score for score in reversed(scores)}
-    results = [_eval_result(facts, score) for score in reversed(firsts.values())]
-    datasets = hub_datasets(facts.data)
+    results = [_eval_result(facts, score) for score in _firsts(facts)]
+    datasets = _datasets(facts)
     task = PIPELINE_TAGS.get(auto_class_of_facts(facts), "translation")
     licence, _, own_licence = (facts.licence or "").lower().partition(":")  # other:NAME
-    own = ["hf_mlnmt", facts.config.model_type] if facts.carries_code else []
+    own = [facts.config.model_type] if facts.carries_code else []
+    shown = task == "translation" and facts.train is None and (facts.languages[0] or facts.codes)
+    sentence = f"<2{_another(facts)}> " * bool(facts.codes) + example(facts.languages[0])
     languages = dict.fromkeys([*filter(None, facts.languages), *facts.codes, *getattr(facts.config, "languages", ())])
     return ModelCardData(
         language=list(languages) or None,
         license=licence or None,
         license_name=own_licence or None,
-        library_name="transformers",
+        library_name=LIBRARY if facts.carries_code or task == "translation" else "transformers",
         pipeline_tag=task,
-        tags=[task, "neural-machine-translation", *own],
+        tags=[task, "neural-machine-translation", "transformers", *own],
         datasets=datasets or None,
+        base_model=list(facts.base_models) or None,
+        base_model_relation=facts.relation if facts.base_models else None,
+        co2_eq_emissions=dict(facts.emissions) if facts.emissions else None,
+        widget=[{"text": sentence}] if shown else None,
         metrics=list(dict.fromkeys(map(_metric_id, scores))) or None,
         eval_results=results or None,
         # Demanded with results; without them it would stand in the YAML as a key that the Hub does not know.
         model_name=facts.name.split("/")[-1] if results else None,
     )
+
+
+def _firsts(facts: Facts) -> list[Score]:
+    """Returns the first score of each test set and seed."""
+    firsts = {(score.test_set, str(score.seed)): score for score in reversed(list(scores_of(facts.results)))}
+    return list(reversed(firsts.values()))
+
+
+def _another(facts: Facts) -> str | None:
+    """Returns a language with a code that the sentence to try the model with is not in, if there is one."""
+    return next((code for code in facts.codes if code != (facts.languages[0] or "en")), next(iter(facts.codes), None))
+
+
+def _datasets(facts: Facts) -> list[str]:
+    return list(dict.fromkeys([*hub_datasets(facts.data), *facts.datasets]))
+
+
+def eval_results(facts: Facts) -> dict[str, str]:
+    """Returns the files of `.eval_results/` by their names: each test set that a data set of the Hub holds, its first
+    score. The Hub shows them beside that data set once its owner has made it a benchmark."""
+    tests = inside(facts.recorded("recipe"), "data", "test")
+    source = f"https://huggingface.co/{facts.name}/blob/main/results.json" if _HUB_NAME.fullmatch(facts.name) else None
+    found = {}
+    for score in _firsts(facts):
+        named = inside(tests, score.test_set).get("dataset")
+        dataset = named if isinstance(named, str) and _HUB_NAME.fullmatch(named) else next(iter(facts.datasets), None)
+        if dataset is not None:
+            task = re.sub(r"[^\w.-]+", "-", score.test_set)
+            entry = EvalResultEntry(
+                dataset_id=dataset,
+                task_id=task,
+                value=round(score.score, 2),
+                source_url=source,
+                notes=f"{score.metric}, protocol {score.protocol}, {score.signature}",
+            )
+            found[f"{task}.yaml"] = yaml_dump(eval_result_entries_to_yaml([entry]), sort_keys=False)
+    return found
 
 
 def front_matter(facts: Facts) -> str:
@@ -117,7 +170,7 @@ def _corpora_of(data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Ma
 
 def _eval_result(facts: Facts, score: Score) -> EvalResult:
     source, target = facts.languages_of_test(score.test_set)
-    dataset = next(iter(hub_datasets(facts.data)), None)
+    dataset = next(iter(_datasets(facts)), None)
     arguments: dict[str, Any] = {"signature": score.signature, "protocol": score.protocol}
     if score.interval:
         arguments["confidence_interval_95"] = [round(bound, 2) for bound in score.interval]
@@ -128,7 +181,7 @@ def _eval_result(facts: Facts, score: Score) -> EvalResult:
         task_name=f"Translation {language_name(source)} to {language_name(target)}" if source and target else None,
         dataset_type=dataset or re.sub(r"[^\w.-]+", "-", score.test_set),
         dataset_name=score.test_set,
-        dataset_args={"test_set": score.test_set} if dataset else None,
+        dataset_split=score.test_set if dataset else None,
         metric_type=_metric_id(score),
         metric_name=score.metric,
         metric_value=round(score.score, 2),
@@ -144,7 +197,8 @@ _RUN["versions"] = "versions"
 def build_card(facts: Facts) -> str:
     """Returns the whole card: YAML metadata, then Markdown."""
     auto_class, head = auto_class_of_facts(facts), front_matter(facts)
-    facts = replace(facts, results=_one_line(facts.results), generation=_one_line(facts.generation))
+    said = {"results": facts.results, "generation": facts.generation, "domain": facts.domain}
+    facts = replace(facts, **{key: _one_line(value) for key, value in said.items()})
     content: dict[str, Any] = {
         "facts": facts,
         "missing": MISSING,
@@ -154,6 +208,7 @@ def build_card(facts: Facts) -> str:
         "modules": _of_modules(facts.config),
         "language_name": language_name,
         "sentence": example(facts.languages[0]),
+        "another": _another(facts),
         "tokenizers": LANGUAGE_TOKENIZERS,
         "target_tokenizer": TARGET_TOKENIZER,
         "data_table": _data(facts),
@@ -165,7 +220,7 @@ def build_card(facts: Facts) -> str:
         content,
         perplexity_table=perplexity_table(facts.results[0]) if facts.results else None,
         markdown=markdown_text,
-        domain=markdown_text(str(facts.data.get("name") or "")),
+        data_name=markdown_text(str(facts.data.get("name") or "")),
         score_tables=score_tables(facts.results),
         rows=_rows,
         is_trained=is_trained,
@@ -222,7 +277,7 @@ def _data(facts: Facts) -> Table | None:
         {
             "name": data.get("name"),
             "licence of the data": data.get("licence") or data.get("license"),
-            **({"on the Hub": hub_datasets(data)} if hub_datasets(data) else {}),
+            **({"on the Hub": _datasets(facts)} if _datasets(facts) else {}),
             **{f"corpus {number}": _corpus(*corpus) for number, corpus in enumerate(_corpora_of(data), 1)},
         }
     )

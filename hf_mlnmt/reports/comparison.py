@@ -7,7 +7,7 @@ from typing import Any
 
 from hf_mlnmt.analysis.outputs import OutputAnalysis, analyse_outputs
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation.comparison import Comparison, add_tests, check_scored, in_order, read_comparison
+from hf_mlnmt.evaluation.comparison import Comparison, add_smallest, add_tests, check_scored, in_order, read_comparison
 from hf_mlnmt.evaluation.results import languages_of_test
 from hf_mlnmt.evaluation.runs import (
     COMPARISON,
@@ -41,6 +41,7 @@ def add_runs(
     methods: bool = False,
     pairs: Sequence[tuple[str, str]] | None = None,
     known_texts: dict[Path, Mapping[str, Texts]] | None = None,
+    smallest: bool = False,
     **settings: int,
 ) -> Comparison:
     """Adds runs to a comparison and tests every system against the baseline; what is there already is kept.
@@ -52,6 +53,7 @@ def add_runs(
         methods: the runs may differ in recipe, data and budget too; of a comparison that is there, it is known.
         pairs: systems to test against other systems than the baseline, beside the pairs that were tested before.
         known_texts: is filled with the test sets of every run that has translations, by its origin.
+        smallest: say for every test which difference it would have seen.
         settings: bootstrap, trials and seed of the tests.
 
     Raises: UserError for runs that are not comparable, and for pairs without runs; then nothing is written.
@@ -68,7 +70,7 @@ def add_runs(
         for seed, results in by_seed.items()
     } | given
     _check(every, comparison, tell)
-    kept_counts = {key: _kept_counts(folder, *key) for key in every.keys() - given.keys() if folder}
+    kept_files = {key: kept_counts(folder, *key) for key in every.keys() - given.keys() if folder}
     texts = {key: texts_of(run, data) if run.outputs else {} for key, run in given.items()}
     check_references([(run, texts.get(key, {})) for key, run in every.items()])
     if known_texts is not None:
@@ -83,9 +85,11 @@ def add_runs(
 
     def load(system: str, seed: int) -> bytes | None:
         key = (system, seed)
-        return kept_counts[key].read_bytes() if key in kept_counts else packed[key]
+        return kept_files[key].read_bytes() if key in kept_files else packed[key]
 
     add_tests(comparison, load, kept, pairs, tell)
+    if smallest:
+        add_smallest(comparison, load)
     _check_stems(comparison.runs)
     if folder:
         _write(comparison, packed, folder)
@@ -154,7 +158,8 @@ def analyses_of(
     return analyses
 
 
-def _kept_counts(folder: Path, system: str, seed: int) -> Path:
+def kept_counts(folder: Path, system: str, seed: int) -> Path:
+    """Returns the file of a run's counts in a comparison's folder. Raises: UserError where it is not there."""
     path = folder / f"{file_name(system)}.seed{seed}{COUNTS}"
     if not path.is_file():
         raise UserError(f"{path}: no such file: what the tests of this run are made of. Give the run's folder again.")

@@ -49,6 +49,16 @@ class Facts:
     separate_tokenizers: bool = False
     language_tokenizers: bool = False
     """Whether every language has one of its own, in tokenizers/."""
+    domain: str | None = None
+    """What it translates, as "image captions"."""
+    datasets: tuple[str, ...] = ()
+    """Data sets of the Hub that hold the text that it was trained and tested on."""
+    base_models: tuple[str, ...] = ()
+    """Models of the Hub that it was made of."""
+    relation: str | None = None
+    """How it was made of them, in the Hub's words: finetune or merge."""
+    emissions: Mapping[str, Any] | None = None
+    """What CodeCarbon measured, under the Hub's names."""
     processing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """text_processing.json."""
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
@@ -109,6 +119,13 @@ def _absurd(value: Any, place: str = "") -> Iterator[str]:
         yield from _absurd(each, f"{place}.{key}" if place else str(key))
     if isinstance(value, int | float) and not abs(value) <= _LARGEST:
         yield f"{place} is {value}"
+
+
+def inside(content: Any, *keys: str) -> Mapping[str, Any]:
+    """Returns the mapping at the keys, one below the other; {} where there is none."""
+    for key in keys:
+        content = content.get(key) if isinstance(content, Mapping) else None
+    return content if isinstance(content, Mapping) else {}
 
 
 def front_matter(card: Path) -> dict[str, Any]:

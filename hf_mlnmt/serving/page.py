@@ -23,7 +23,7 @@ from hf_mlnmt.files import read_json
 from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.generation.segments import check_characters
 from hf_mlnmt.model_folder import CARD, RESULTS, fetch_small_files
-from hf_mlnmt.reports.facts import front_matter
+from hf_mlnmt.reports.facts import front_matter, inside
 from hf_mlnmt.reports.language_names import example, language_name
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
 from hf_mlnmt.serving.detection import SURE
@@ -278,18 +278,21 @@ def _head(models: Sequence[ServedModel]) -> str:
 
 
 def purpose_of(model: ServedModel) -> str:
-    """Returns the name of a model, what it translates, and, as far as is known, which texts it was trained for."""
+    """Returns the name of a model, what it translates, and, as far as is known, which texts it is for."""
     languages = [list(dict.fromkeys(language_name(pair[side]) for pair in model.pairs)) for side in (0, 1)]
     sources, targets = (", ".join(names) if len(names) < 6 else f"{len(names)} languages" for names in languages)
     try:
         results = fetch_small_files(model.pipeline.name) / RESULTS
-        data = read_json(results).get("data") if results.is_file() else None
+        said = read_json(results) if results.is_file() else {}
     except (OSError, UserError):  # what a model was trained on need not be known
-        data = None
-    name, licence = (data.get("name"), data.get("licence")) if isinstance(data, dict) else (None, None)
-    about = f" Made for text like that which it was trained on: {name}" if name else ""
-    about += f" (data under {licence})" if name and licence else ""
-    return f"{model.name}: {sources} into {targets}.{about}{'.' if about else ''}"
+        said = {}
+    name, licence = map(inside(said, "data").get, ("name", "licence"))
+    domain = inside(said, "recipe", "data").get("domain")
+    about = f" For {domain}, and nothing else: other text may come out as nonsense." if domain else ""
+    if name:
+        about += " Trained on" if domain else " Made for text like that which it was trained on:"
+        about += f" {name}{f' (data under {licence})' if licence else ''}."
+    return f"{model.name}: {sources} into {targets}.{about}"
 
 
 def _panels(articles: Sequence[str], note: str = "") -> str:

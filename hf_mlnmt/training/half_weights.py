@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.distributed.tensor import DTensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from hf_mlnmt.modeling.fused import one_draw
@@ -75,7 +74,7 @@ class HalfWeights:
         dtype = torch.float32 if first is None else product_dtype(first)
         known = dtype != torch.float32 and torch.is_grad_enabled()
         again = any(layer.gradient_checkpointing for layer in self.layers)
-        divided = any(isinstance(weight, DTensor) for weight in weights.values())  # FSDP2 casts and places them itself
+        divided = hasattr(first, "device_mesh")  # FSDP2 casts weights and puts them into their places by itself
         if first is None or not known or again or divided or not runs_ahead(first):
             yield
             return

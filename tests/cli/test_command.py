@@ -134,7 +134,7 @@ def test_every_option_that_a_text_of_the_package_names_is_one():
             texts = [part.value for part in parts if isinstance(part, ast.Constant)]
             named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", "".join(t for t in texts if isinstance(t, str))))
             assert named <= known, f"{path}, line {getattr(node, 'lineno', 0)}"
-            if "export" in path.parts or "hub" in path.parts:  # there --to was the output's and the format's name
+            if path.parent.name in ("export", "hub"):  # there --to was the output's and the format's name
                 assert "--to" not in named or "--from" in named, f"{path}, line {node.lineno}"
 
 

@@ -145,7 +145,7 @@ def test_plain_auto_tokenizer_in_a_process_without_the_package(trained, tmp_path
     assert ids == trained["bpe", True](text).input_ids
     assert labels[-1] == 1
     assert decoded == "The man sees 猫 the dog's cup."
-    assert (longest, clean_up, codes) == (512, False, ["<2de>", "<2pt-BR>"])
+    assert (longest, clean_up, codes) == (1024, False, ["<2de>", "<2pt-BR>"])
 
 
 def test_saving_and_loading_separate_and_joint(trained, tmp_path):

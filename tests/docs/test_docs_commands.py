@@ -196,7 +196,10 @@ def test_it_is_a_command_and_runs(one: Command, stand_ins: StandIns, here: Path,
 
 
 def test_commands_of_others_are_there():
-    """Of pip the extras, of make the targets, of Python the scripts and, by their text, the options."""
+    """Of pip the extras, of make the targets, of Python the scripts and, by their text, the options, of uv the scripts.
+
+    A job of Hugging Face, and uv, are not tried here: they need an account and a network.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     for one in WRITTEN:
@@ -210,6 +213,10 @@ def test_commands_of_others_are_there():
         elif first == "python":
             script = (ROOT / rest[0]).read_text("utf-8")
             assert all(f'"{word}"' in script for word in rest[1:] if word.startswith("--")), where
+        elif first in ("uv", "hf"):
+            assert all((ROOT / word).is_file() for word in rest if word.endswith(".py")), where
+            verb = rest[rest.index("hf-mlnmt") + 1] if "hf-mlnmt" in rest else "translate"
+            assert verb in get_command(app).commands, where
         else:
             assert first in OTHERS | SHELL, where
 

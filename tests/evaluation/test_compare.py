@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 
 import pytest
@@ -159,9 +160,18 @@ def test_the_command_with_seeds(files, tmp_path, references):
     third = read_comparison(tmp_path / "third")
     assert third.tested("b", "test.de", "cased", "BLEU") == found.tested("b", "test.de", "cased", "BLEU")
     assert third.tested("c", "test.de", "cased", "BLEU")["approximate_randomisation"] is not None
-    shown = CliRunner().invoke(app, ["compare", str(tmp_path / "third")], catch_exceptions=False)
+    shown = CliRunner().invoke(app, ["compare", str(tmp_path / "third"), "--smallest"], catch_exceptions=False)
     assert shown.exit_code == 0
     assert "│ c " in shown.output
+    assert len(re.findall(r"seen from \d+\.\d\d", shown.output)) == 2
+    assert "in four of five such trainings" in " ".join(shown.output.split())
+    one = ["compare", *again, "-r", files / "test.de", *quick, "--smallest"]
+    with pytest.raises(UserError, match="no system has runs of two seeds"):
+        CliRunner().invoke(app, list(map(str, one)), catch_exceptions=False)
+    (tmp_path / "b3").write_text("".join(f"{line}\n" for line in disturb(references, 0.4, 9)))
+    two = [f"{name[0]}={tmp_path / name[1:]}" for name in ("aa2", "ab2", "bb2", "bb3")]
+    both = ["compare", *two, "-r", files / "test.de", *quick, "--smallest"]
+    assert "seen from" in CliRunner().invoke(app, list(map(str, both)), catch_exceptions=False).output
 
 
 def numbers_of_test(comparison, test, system):

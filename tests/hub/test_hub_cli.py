@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -67,7 +70,30 @@ def test_publish_pushes_what_it_built(trained_folder, quick, monkeypatch):
         "publish", trained_folder, "--push", "anna/toy", "--private", "--revision", "v2"
     )
     assert (seen["repo_id"], seen["private"], seen["revision"], seen["create_pr"]) == ("anna/toy", True, "v2", False)
+    monkeypatch.setattr("hf_mlnmt.hub.upload.collect", lambda *how, **more: f"collected {how} {more}")
+    output = run("publish", trained_folder, "--push", "anna/toy", "--private", "--collection", "MT")
+    assert "collected ('MT', 'anna/toy') {'private': True}" in output
     assert 'name = "anna/toy"' in seen["card"]
+
+
+def test_a_dry_run_lists_what_would_be_written_and_asked(trained_folder, tmp_path, quick, monkeypatch):
+    monkeypatch.setattr("hf_mlnmt.hub.upload.push", lambda *how, **more: pytest.fail("uploaded"))
+    monkeypatch.setattr("hf_mlnmt.hub.upload.collect", lambda *how, **more: pytest.fail("collected"))
+    monkeypatch.chdir(tmp_path)
+    asked = ("--private", "--revision", "v2", "--space", "anna/try", "--collection", "MT", "--from", "en", "--to", "de")
+    output = run("publish", trained_folder, "-o", "out", "--push", "anna/toy", *asked, "--dry-run")
+    lines = dict(re.split(r" {2,}", line.strip(), maxsplit=1) for line in output.splitlines() if "  " in line.strip())
+    assert lines["written to"] == "out"
+    assert lines["uploaded to"] == "anna/toy, branch v2, made if it is not there; the repository, if new, is private"
+    assert lines["not yet"].startswith("offline mode is on")
+    assert (lines["space"], lines["collection"]) == ("anna/try, made if it is not there", "MT, made if it is not there")
+    names = {"README.md", "config.json", "model.safetensors", "tokenizer.json", "transformer.py"}
+    assert names <= {name for name, text in lines.items() if text.endswith("bytes")}
+    assert "nothing was written or uploaded; without --dry-run it is" in output
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    assert "is not empty and holds no model" in refused("publish", trained_folder, "-o", "out", "--dry-run")
 
 
 def test_publish_refuses_before_it_works(trained_folder, tmp_path, monkeypatch):
@@ -88,3 +114,21 @@ def test_publish_refuses_before_it_works(trained_folder, tmp_path, monkeypatch):
 def test_describe_prints_tables_and_json(published):
     assert "parameters" in run("describe", published)
     assert json.loads(run("describe", published, "--json"))["model_type"] == "mlnmt-transformer"
+
+
+def test_a_job_trains_and_publishes_and_stops_at_an_error(monkeypatch):
+    script = (ROOT / "hub" / "train_job.py").read_text("utf-8")
+    header = re.search(r"^# /// script\n((?:# .*\n)+)# ///$", script, re.MULTILINE)[1]
+    said = tomllib.loads(re.sub("^# ", "", header, flags=re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert said == {"requires-python": project["requires-python"], "dependencies": []}
+    called, codes = [], iter([0, 0, 3])
+    monkeypatch.setattr("subprocess.call", lambda words: (called.append(words[3:]), next(codes))[1])
+    main = runpy.run_path(str(ROOT / "hub" / "train_job.py"))["main"]
+    told = ["multi30k-ende", "--data", "/data", "--output", "/runs/first", "--seed", "2"]
+    assert main([*told, "--push", "me/toy", "--licence", "mit"]) == 0
+    train = ["train", "multi30k-ende", "--data", "/data", "--seed", "2", "--output", "/runs/first"]
+    publish = ["publish", "/runs/first/average", "--push", "me/toy", "--licence", "mit"]
+    assert called == [train, publish]
+    assert main([*told, "--push", "me/toy"]) == 3
+    assert called[2:] == [train]

@@ -7,15 +7,29 @@ import re
 from pathlib import Path
 
 import pytest
-from huggingface_hub import ModelCard
+import yaml
+from huggingface_hub import ModelCard, parse_eval_result_entries
+from huggingface_hub.utils import validate_repo_id
+from transformers import AutoTokenizer
 
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.hub import check_folder
+from hf_mlnmt.recipe.schema import LICENCES
 from hf_mlnmt.reports.tables import show
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = sorted(path for path in (ROOT / "published").iterdir() if path.is_dir())
 MOST_BYTES = 12_000_000
+# What the Hub's specification of a model card (modelcard.md in huggingface/hub-docs) has, and its types.
+METADATA = {
+    "base_model": list,
+    "base_model_relation": str,
+    "co2_eq_emissions": dict,
+    "datasets": list,
+    "language": list,
+}
+METADATA |= {"library_name": str, "license": str, "metrics": list, "model-index": list, "pipeline_tag": str}
+METADATA |= {"tags": list, "widget": list}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -38,3 +52,49 @@ def test_the_first_example_of_the_readme_prints_what_it_says():
     told = re.search(r'from_pretrained\("([^"]+)".*tokenizer\(\["(.+?)"\].*# \[\'(.+)\'\]', block, re.DOTALL)
     translate = TranslationPipeline.from_pretrained(str(ROOT / told[1]))
     assert translate(told[2], num_beams=5, length_penalty=1.0) == told[3]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_metadata_of_a_card_is_what_the_hub_takes(folder: Path):
+    card = ModelCard.load(folder / "README.md", ignore_metadata_errors=False)
+    data = card.data.to_dict()
+    assert all(type(value) is METADATA[key] for key, value in data.items())
+    assert data["license"] in LICENCES
+    assert all(validate_repo_id(name) is None for name in data.get("datasets", ()))
+    assert all(re.fullmatch("[a-z]{2,3}", code) for code in data["language"])
+    assert (data["pipeline_tag"], "translation" in data["tags"]) == ("translation", True)
+    tests = {test for test, *_ in read_scores(folder)}
+    assert {result.dataset_name for result in card.data.eval_results} == tests
+    assert "# " + folder.name + "\n\n**For image captions, and nothing else**" in str(card)
+    entry = (ROOT / "hub" / "README.md").read_text("utf-8")
+    assert f'"{data["library_name"]}": {{' in entry
+    files = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in (folder / ".eval_results").glob("*")}
+    if data.get("datasets"):
+        assert set(files) == {f"{test}.yaml" for test in tests}
+    for file, content in files.items():
+        (found,) = parse_eval_result_entries(content)
+        assert set(content[0]) <= {"dataset", "value", "date", "source", "notes", "verifyToken"}
+        assert (found.dataset_id, f"{found.task_id}.yaml") == (data["datasets"][0], file)
+        assert found.value == read_scores(folder)[found.task_id, "cased", "BLEU"]
+
+
+def read_scores(folder: Path) -> dict[tuple[str, str, str], float]:
+    tests = json.loads((folder / "results.json").read_text("utf-8"))["scores"].items()
+    each = ((test, name, scores) for test, protocols in tests for name, scores in protocols.items())
+    return {
+        (test, name, metric): round(one["score"], 2) for test, name, scores in each for metric, one in scores.items()
+    }
+
+
+def test_the_snippet_that_the_hub_shows_translates(capsys):
+    block = (ROOT / "hub" / "README.md").read_text("utf-8")
+    snippet = re.search(r"=> \[\n\t`(.*?)`,\n\]", block, re.DOTALL)[1]
+    exec(snippet.replace("${model.id}", str(ROOT / "published" / "en-de")), {})
+    assert capsys.readouterr().out == "Ein Mann fährt Fahrrad.\n"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_tokenizer_config_and_card_say_one_length(folder: Path):
+    length = AutoTokenizer.from_pretrained(folder).model_max_length
+    assert length == json.loads((folder / "config.json").read_text("utf-8"))["max_position_embeddings"]
+    assert f"hold at most {length:,} subwords each" in (folder / "README.md").read_text("utf-8")

@@ -9,16 +9,19 @@ import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from helpers import fresh
 from helpers.model_folders import HOME, SENTENCES, pollute, small_model, some_results, write_model
+from huggingface_hub import ModelCard
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration, UserError
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
+from hf_mlnmt.files import write_json
 from hf_mlnmt.hub import build_folder, check_folder, clean_generation_config
 
 CODE = {"attention.py", "configuration.py", "layers.py", "loss.py", "transformer.py"}
@@ -180,7 +183,8 @@ def test_multilingual_card_names_and_uses_its_codes(tmp_path, monkeypatch, capsy
     built = build_folder(folder, tmp_path / "out" / "many").folder
     card = (built / "README.md").read_text()
     assert "language:\n- de\n- fr\n" in card
-    assert "German (`<2de>`)" in card
+    assert "into German (de), French (fr), named by the tokenizer's `tgt_lang`" in card
+    assert 'tokenizer([text], tgt_lang="de", return_tensors' in card
     monkeypatch.chdir(built.parent)
     plain, _, pipeline = python_blocks(built)
     exec(plain, {})
@@ -384,3 +388,36 @@ def test_the_licences_of_the_models_that_one_began_with_count(trained_folder, tm
     (tmp_path / "base" / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
     with pytest.raises(UserError, match=r"cc-by-nc-4\.0 of base/README\.md does, which asks for non-commercial use"):
         build_folder("last", "out", licence="cc-by-4.0")
+
+
+def test_what_a_model_was_made_of_is_named_where_the_hub_knows_it(trained_folder, tmp_path, quick, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path(shutil.copytree(trained_folder, tmp_path / "run" / "average"))
+    results = json.loads((folder / "results.json").read_text())
+    (tmp_path / "run" / "checkpoints").mkdir()
+    rows = "emissions,country_name,gpu_model,cpu_model\n0.001,Ireland,,AMD\n0.002,Ireland,,AMD\n"
+    (tmp_path / "run" / "checkpoints" / "emissions.csv").write_text(rows)
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+
+    def metadata(*given: str, **content: Any) -> dict[str, Any]:
+        (folder / "results.json").write_text(json.dumps({**results, **content}))
+        built = build_folder(folder, tmp_path / "out", base_models=given).folder
+        return ModelCard.load(built / "README.md").data.to_dict()
+
+    tuned = metadata(recipe={"init_from": {"encoder": "anna/base", "decoder": "runs/mine"}})
+    assert (tuned["base_model"], tuned["base_model_relation"]) == (["anna/base"], "finetune")
+    assert tuned["co2_eq_emissions"] == {
+        **{"emissions": 3.0, "source": "codecarbon"},
+        **{"geographical_location": "Ireland", "hardware_used": "AMD"},
+    }
+    merged = metadata(made_of=["anna/one", "bob/two"])
+    assert (merged["base_model"], merged["base_model_relation"]) == (["anna/one", "bob/two"], "merge")
+    taught = metadata(data={"train": [{"synthetic": {"model": "anna/teacher"}}]})
+    assert (taught["base_model"], "base_model_relation" in taught) == (["anna/teacher"], False)
+    assert metadata("bob/own", recipe={"init_from": "runs/mine"})["base_model"] == ["bob/own"]
+    assert "base_model" not in metadata()
+    write_json(folder / "import.json", {"source": "Helsinki-NLP/opus-mt-en-de"})
+    assert metadata()["base_model"] == ["Helsinki-NLP/opus-mt-en-de"]
+    (tmp_path / "run" / "checkpoints" / "emissions.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UserError, match=r"emissions.csv: no column emissions of numbers"):
+        metadata()

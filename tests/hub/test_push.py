@@ -11,7 +11,7 @@ from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
 from hf_mlnmt import UserError
 from hf_mlnmt.hub import push
-from hf_mlnmt.hub.upload import HTTPError, check_ready
+from hf_mlnmt.hub.upload import HTTPError, check_ready, collect
 
 
 def http_error(status: int) -> HfHubHTTPError:
@@ -55,6 +55,17 @@ class FakeHub:
         self.pull_requests.append(made)
         self.branches[f"refs/pr/{made.num}"] = {}
         return made
+
+    def create_collection(self, title: str, namespace: str, private: bool, exists_ok: bool) -> SimpleNamespace:
+        assert exists_ok
+        self.calls.append(("create_collection", (title, namespace, private)))
+        return SimpleNamespace(slug=f"{namespace}/{title.lower()}-0a1b")
+
+    def add_collection_item(self, collection_slug: str, item_id: str, item_type: str, exists_ok: bool) -> None:
+        assert exists_ok
+        if collection_slug.startswith("bob/"):
+            raise http_error(403)
+        self.calls.append(("add_collection_item", (collection_slug, item_id, item_type)))
 
     def upload_folder(self, repo_id: str, folder_path: Path, revision: str | None, commit_message: str) -> None:
         there = self.branches[revision or "main"]
@@ -139,6 +150,19 @@ def test_a_closed_or_foreign_pull_request_is_left_alone(folder):
     assert push(folder, "other/toy", create_pr=True, api=hub).endswith("/discussions/5")
 
 
+def test_a_model_is_put_into_a_collection():
+    hub = FakeHub()
+    assert collect("anna/mt-0a1b", "anna/toy", api=hub) == "https://hub.test/collections/anna/mt-0a1b"
+    assert collect("Translation", "anna/toy", private=True, api=hub).endswith("/anna/translation-0a1b")
+    assert hub.calls == [
+        ("add_collection_item", ("anna/mt-0a1b", "anna/toy", "model")),
+        ("create_collection", ("Translation", "anna", True)),
+        ("add_collection_item", ("anna/translation-0a1b", "anna/toy", "model")),
+    ]
+    with pytest.raises(UserError, match=r"bob/theirs-1: the token may not write there"):
+        collect("bob/theirs-1", "anna/toy", api=hub)
+
+
 def test_a_branch_is_made(folder):
     hub = FakeHub()
     assert push(folder, "anna/toy", revision="v2", api=hub) == "https://hub.test/anna/toy/tree/v2"
@@ -212,6 +236,6 @@ def test_the_fake_takes_what_the_real_one_takes():
     for name in ("create_repo", "create_branch", "get_repo_discussions", "create_pull_request"):
         real = inspect.signature(getattr(HfApi, name)).parameters
         assert set(inspect.signature(getattr(FakeHub, name)).parameters) <= set(real), name
-    for name in ("upload_folder", "list_repo_files"):
+    for name in ("upload_folder", "list_repo_files", "create_collection", "add_collection_item"):
         real = inspect.signature(getattr(HfApi, name)).parameters
         assert set(inspect.signature(getattr(FakeHub, name)).parameters) <= set(real), name

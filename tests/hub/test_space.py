@@ -129,7 +129,7 @@ def test_the_code_for_several_languages_runs(tmp_path, quick):
     folder = write_model(tmp_path / "run", languages=("de", "fr"))
     facts = build_folder(folder, tmp_path / "model", licence="mit").facts
     code = (build_space(facts, tmp_path / "space", "anna/try") / "app.py").read_text()
-    assert 'tokenizer([f"<2{language}> " + text]' in code
+    assert "tokenizer([text], tgt_lang=language, return_tensors" in code
     assert 'gradio.Dropdown(["de", "fr"], value="de"' in code
     compile(code, "app.py", "exec")
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import yaml
 from helpers.model_folders import small_model, some_results
-from huggingface_hub import ModelCard
+from huggingface_hub import ModelCard, parse_eval_result_entries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_mlnmt.reports import Facts, build_card
+from hf_mlnmt.reports.card import eval_results
 from hf_mlnmt.reports.tables import MISSING, scores_of
 
 
@@ -61,8 +62,9 @@ def test_metadata_is_what_the_hub_reads():
     data = ModelCard(build_card(facts(some_results()))).data.to_dict()
     assert data["language"] == ["en", "de"]
     assert data["license"] == "cc-by-4.0"
-    assert (data["library_name"], data["pipeline_tag"]) == ("transformers", "translation")
-    assert data["tags"] == ["translation", "neural-machine-translation", "hf_mlnmt", "mlnmt-transformer"]
+    assert (data["library_name"], data["pipeline_tag"]) == ("hf-mlnmt", "translation")
+    assert data["tags"] == ["translation", "neural-machine-translation", "transformers", "mlnmt-transformer"]
+    assert data["widget"] == [{"text": "A man rides a bicycle."}]
     assert data["metrics"] == ["sacrebleu", "ter", "bleu-classic", "ter-classic"]
     (model,) = data["model-index"]
     found = {
@@ -128,7 +130,7 @@ def test_facts_of_training_are_all_there():
     for text in ("Toy captions", "CC-BY-4.0", "`train.en.gz`", "kept 1,201", "empty side 33"):
         assert text in data
     assert "beams 2" in section(card, "Decoding")
-    assert "vaswani2017attention" in section(card, "Paper")
+    assert "vaswani2017attention" in section(card, "Architecture")
     assert "31.23" in section(card, "Scores")
     assert "one seed" in section(card, "Limitations")
 
@@ -186,7 +188,7 @@ json_values = st.recursive(
 def test_odd_or_missing_keys_never_break_a_card(changes):
     results = {key: value for key, value in some_results().items() if key not in changes or changes[key] is not None}
     card = build_card(facts({**results, **changes}))
-    assert yaml.safe_load(card.split("\n---\n")[0].removeprefix("---\n"))["library_name"] == "transformers"
+    assert yaml.safe_load(card.split("\n---\n")[0].removeprefix("---\n"))["library_name"] == "hf-mlnmt"
 
 
 def test_scores_that_are_no_numbers_are_passed_over():
@@ -207,3 +209,40 @@ def test_a_synthetic_corpus_is_shown_with_how_it_was_made():
         "used 300",
     ):
         assert text in card
+
+
+def test_a_card_begins_with_what_the_model_is_for_and_how_it_is_used():
+    card = build_card(facts(some_results(), domain="image `captions`"))
+    body = card.split("---\n", 2)[2]
+    assert body.startswith(
+        "\n# anna/toy\n\n**For image 'captions', and nothing else**: other text, everyday sentences too,"
+    )
+    assert re.findall(r"^## (.*)", body, re.MULTILINE)[:2] == ["How to use", "Architecture"]
+    assert "**For text like its training data (Toy captions)**: other domains" in build_card(facts(some_results()))
+
+
+def test_what_it_was_made_of_and_what_that_cost_stand_in_the_metadata():
+    emissions = {"emissions": 12.5, "source": "codecarbon"}
+    made_of = {"base_models": ("anna/base",), "relation": "finetune", "datasets": ("anna/toy-captions",)}
+    data = ModelCard(build_card(facts(some_results(), emissions=emissions, **made_of))).data.to_dict()
+    assert (data["base_model"], data["base_model_relation"]) == (["anna/base"], "finetune")
+    assert data["co2_eq_emissions"] == emissions
+    assert data["datasets"] == ["anna/toy-captions"]
+
+
+def test_each_test_set_of_the_hub_has_a_file_of_its_first_score():
+    results = some_results()
+    results["scores"]["val"] = results["scores"]["test"]
+    results["recipe"] = {"data": {"test": {"val": {"dataset": "bob/val"}, "test": {"path": "x"}}}}
+    files = eval_results(facts(results, datasets=("anna/toy-captions",)))
+    entries = {name: parse_eval_result_entries(yaml.safe_load(text)) for name, text in files.items()}
+    assert {name: (entry.dataset_id, entry.task_id, entry.value) for name, (entry,) in entries.items()} == {
+        "test.yaml": ("anna/toy-captions", "test", 31.23),
+        "val.yaml": ("bob/val", "val", 31.23),
+    }
+    assert entries["val.yaml"][0].source_url == "https://huggingface.co/anna/toy/blob/main/results.json"
+    assert entries["val.yaml"][0].notes == "BLEU, protocol cased, nrefs:1|tok:13a"
+    assert eval_results(facts(some_results())) == {}
+    # Two test sets of one data set stay two in the index, too.
+    index = ModelCard(build_card(facts(results, datasets=("anna/toy-captions",)))).data.to_dict()["model-index"]
+    assert [result["dataset"]["name"] for result in index[0]["results"]] == ["test", "val"]

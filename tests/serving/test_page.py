@@ -455,6 +455,10 @@ def test_what_a_model_is_for(served, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "results.json").write_text(json.dumps({"data": {"name": "Captions", "licence": "CC-0"}}))
     assert purpose_of(model).endswith("Made for text like that which it was trained on: Captions (data under CC-0).")
+    said = {"data": {"name": "Captions"}, "recipe": {"data": {"domain": "image captions"}}}
+    (tmp_path / "results.json").write_text(json.dumps(said))
+    expected = "For image captions, and nothing else: other text may come out as nonsense. Trained on Captions."
+    assert purpose_of(model).endswith(expected)
 
 
 @pytest.mark.parametrize(

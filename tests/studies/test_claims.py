@@ -85,6 +85,25 @@ def test_the_table():
     ]
 
 
+def test_beside_what_is_not_seen_stands_what_would_have_been_seen(tmp_path, monkeypatch):
+    both, asked = comparison({1: 31.0, 2: 30.5}, {1: 32.0, 2: 32.5}, 0.01), []
+
+    def smallest(metric, baseline, system, deviation, **how):
+        asked.append((metric, baseline, system, round(deviation, 3), how))
+        return 1.5
+
+    monkeypatch.setattr("claims.smallest_seen", smallest)
+    monkeypatch.setattr("claims._counts", lambda path: {"test": {"classic": {"BLEU": path.name.split(".counts")[0]}}})
+    table = claims_table(both, tmp_path)
+    assert [str(column) for column in table.columns][-3:] == ["p, corrected", "seen from", "at this scale"]
+    assert [row[-2:] for row in table.rows] == [["", "confirmed"], ["", "confirmed"], ["", "confirmed"]]
+    table = claims_table(comparison({1: 31.0, 2: 29.0}, {1: 32.0, 2: 32.5}, 0.01), tmp_path)
+    assert [row[-2:] for row in table.rows] == [["1.50", "not seen"], ["", "confirmed"], ["", "confirmed"]]
+    # The pooled deviation of three systems: variances 0, 2 and 0.125.
+    names = ["transformer.x.seed1", "transformer.x.seed2"], ["ms-1.x.seed1", "ms-1.x.seed2"]
+    assert asked == [("BLEU", *names, round((2.125 / 3) ** 0.5, 3), {"tests": 3, "every_seed": True})]
+
+
 def test_seeds_that_one_lacks_are_left_out():
     table = claims_table(comparison({1: 31.0, 2: 31.0}, {1: 32.0}, 0.01))
     assert [row[4] for row in table.rows] == ["2 of 2", "1 of 1", "1 of 1"]

@@ -80,12 +80,12 @@ def test_published_numbers_and_ours_stand_apart(project):
     assert f"| `transformer` | 30.58 | 12.8 | 8.58 | {ours} |" in text
     assert "| `ms-13-aif` | 31.63 | 21.7 | 3.77 | not trained |" in text
     tables = setup_tables({})
-    assert all(row[-1] == "not trained" for table in tables.values() for row in table.rows)
+    assert not any("ours" in str(column) for table in tables.values() for column in table.columns)
     page.write_text("<!-- report: published:wmt16-roen -->\n<!-- /report -->\n")
     text = filled(page, project)
     assert "| system | published BLEU | published TER | published dev BLEU | published dev TER | parameters" in text
-    assert "| `fertility` | 34.4 | 47.1 | 36.2 | 45.1 |  | not trained |" in text
-    assert "| `transformer-two-decoder-layers` |  |  | 33.0 | 48.1 |  | not trained |" in text
+    assert "| `fertility` | 34.4 | 47.1 | 36.2 | 45.1 |  |" in text
+    assert "| `transformer-two-decoder-layers` |  |  | 33.0 | 48.1 |  |" in text
     assert {"`transformer-wide`", "`transformer-deep`"} <= {row[0] for row in tables["wmt14-ende"].rows}
     for setup in ("vien", "envi", "esen", "enes", "fren", "enfr", "roen", "enro"):
         names = {row[0] for row in tables[f"iwslt-{setup}"].rows}
