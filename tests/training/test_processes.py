@@ -24,8 +24,7 @@ def test_two_processes_equal_two_accumulated_batches(tmp_path):
     content = yaml.safe_load(recipe.read_text())
     content["model"]["settings"]["dropout"] = 0.0  # each process draws its own
     recipe.write_text(yaml.safe_dump(content))
-    (tmp_path / "train.py").write_text(CODE)
-    launch(str(tmp_path / "train.py"), str(recipe), "--data", str(data), "--output", str(tmp_path / "two"))
+    launch(CODE, str(recipe), "--data", str(data), "--output", str(tmp_path / "two"))
     run_recipe(recipe, data, tmp_path / "one", ["batch.accumulate=2"])
 
     two, one = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("two", "one"))

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers import fresh
 from helpers.processes import two_processes
 from helpers.tiny_run import write_corpus, write_recipe
 
@@ -70,19 +71,15 @@ def endless(tmp_path):
     """The command, training on two processes without an end in sight; its process, and those of both ranks."""
     data, recipe = write_corpus(tmp_path / "data"), tmp_path / "recipe.yaml"
     write_recipe(recipe, budget={"steps": 10**6}, evaluation={"every": 10}, logging={"every": 10})
-    command = [sys.executable, "-m", "hf_mlnmt", "train", str(recipe), "--data", str(data), "--processes", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", fresh.FORKING, "train", recipe, "--data", data, "--processes", 2]
     with (tmp_path / "log").open("w") as log:
-        main = subprocess.Popen([*command, "--output", str(tmp_path / "run")], stderr=log, stdout=log, env=environment)
+        main = fresh.Popen([*command, "--output", tmp_path / "run"], stderr=log, stdout=log, level="package")
     end = time.monotonic() + 200
     while not (tmp_path / "run" / "checkpoints" / "checkpoint-10").exists():
         assert main.poll() is None, (tmp_path / "log").read_text()
         assert time.monotonic() < end
         time.sleep(0.05)
-    ranks = {Path(f"/proc/{pid}/environ").read_bytes(): pid for pid in children_of(main.pid)}
-    by_rank = [
-        next(pid for text, pid in ranks.items() if f"RANK={rank}".encode() in text.split(b"\0")) for rank in (0, 1)
-    ]
+    by_rank = children_of(main.pid)  # in the order in which they were started
     yield main, by_rank, tmp_path / "log"
     for pid in (main.pid, *by_rank):
         with contextlib.suppress(ProcessLookupError):
