@@ -478,7 +478,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="read anew what the output has already")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results") / "gpu.json")
     quick = "--data {toys} --device cpu --shape tiny --vocabulary 400 --tokens 200 --system-tokens 64 --length 3"
-    quick += " --batch 2 --cases 2x2 --imported-cases 2x2 --other-shapes --steps 2 --rounds 1 --systems 2 --no-static"
+    quick += " --batch 2 --cases 2x2 --imported-cases 2x2 --other-shapes --steps 1 --rounds 1 --systems 2 --no-static"
     options = parse(parser, f"{quick} --lines 20 --seconds 1")
     logging.disable(logging.WARNING)
     torch.manual_seed(1)

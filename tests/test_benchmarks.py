@@ -21,7 +21,7 @@ SECONDS = 300  # at most, of one script
 
 def run(script: str, *options: str) -> str:
     """What the script prints. It fails the test by its status, and skips it where a package is not installed."""
-    done = fresh.package(str(FILES[script]), *options, cwd=ROOT, seconds=SECONDS)
+    done = fresh.package("-c", fresh.FORKING, str(FILES[script]), *options, cwd=ROOT, seconds=SECONDS)
     missing = re.search(r"^ModuleNotFoundError: No module named '(\w+)'", done.stderr, re.MULTILINE)
     if missing and missing[1] in OPTIONAL:
         pytest.skip(f"{missing[1]} is not installed")

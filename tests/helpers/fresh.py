@@ -193,10 +193,12 @@ def package(*arguments: str, **options: Any) -> CompletedProcess[str]:
 
 
 class Command(subprocess.Popen):
-    """Works as subprocess.Popen([sys.executable, "-m", ...]) in a fresh process, as a fork of this very process."""
+    """Works as subprocess.Popen in a fresh process; one of Python is a fork of this very process."""
 
-    def __init__(self, command: Sequence[str], env: Any = None, pass_fds: Sequence[int] = (), **options: Any):
-        assert command[:2] == [sys.executable, "-m"]
+    def __init__(self, command: Any, *, env: Any = None, pass_fds: Sequence[int] = (), **options: Any):
+        if isinstance(command, str) or command[0] != sys.executable:
+            super().__init__(command, env=env, pass_fds=pass_fds, **options)
+            return
 
         def instead() -> NoReturn:
             for number in set(range(3, 4096)) - set(pass_fds):
@@ -205,22 +207,23 @@ class Command(subprocess.Popen):
             for number in signal.valid_signals():  # as in a program that begins
                 if callable(signal.getsignal(number)) and number != signal.SIGINT:
                     signal.signal(number, signal.SIG_DFL)
-            become(command[1:], dict(os.environ if env is None else env), os.getcwd())
+            become([str(word) for word in command[1:]], dict(os.environ if env is None else env), os.getcwd())
 
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # what waits there is not to be said twice
         super().__init__(["false"], preexec_fn=instead, pass_fds=pass_fds, **options)
 
 
-# The command in a fresh process of `package`, whose processes are forks of it; for `python -c`.
+# For `python -c`: a program, sys.argv[1], and its arguments, and the Python processes that it starts are forks of it.
 FORKING = f"""
-import sys, types
+import runpy, subprocess, sys
 sys.path.insert(0, {str(Path(__file__).resolve().parents[1])!r})
 from helpers import fresh
-from hf_mlnmt.cli import main, processes
-processes.subprocess = types.SimpleNamespace(Popen=fresh.Command, DEVNULL=fresh.DEVNULL)
-main()
+subprocess.Popen, sys.argv = fresh.Command, sys.argv[1:]
+sys.path[0] = str(fresh.Path(sys.argv[0]).parent)
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
+COMMAND = str(Path(__file__).resolve().parents[2] / "hf_mlnmt" / "__main__.py")  # a program
 
 
 def become(arguments: list[str], environment: Mapping[str, str], cwd: str, seconds: int = 0) -> NoReturn:

@@ -71,7 +71,7 @@ def endless(tmp_path):
     """The command, training on two processes without an end in sight; its process, and those of both ranks."""
     data, recipe = write_corpus(tmp_path / "data"), tmp_path / "recipe.yaml"
     write_recipe(recipe, budget={"steps": 10**6}, evaluation={"every": 10}, logging={"every": 10})
-    command = [sys.executable, "-c", fresh.FORKING, "train", recipe, "--data", data, "--processes", 2]
+    command = [sys.executable, "-c", fresh.FORKING, fresh.COMMAND, "train", recipe, "--data", data, "--processes", 2]
     with (tmp_path / "log").open("w") as log:
         main = fresh.Popen([*command, "--output", tmp_path / "run"], stderr=log, stdout=log, level="package")
     end = time.monotonic() + 200

@@ -379,7 +379,7 @@ def ended(pid: int) -> bool:
 def test_a_sweep_that_is_killed_leaves_nobody_behind_and_goes_on(tmp_path):
     data, out = write_corpus(tmp_path / "data"), tmp_path / "out"
     recipe = write_recipe(tmp_path / "tiny.yaml", budget={"steps": 200}, evaluation={"every": 100, "beams": 1})
-    arguments = ["-c", fresh.FORKING, "sweep", recipe, "--seeds", "1", "--data", data, "-o", out]
+    arguments = ["-c", fresh.FORKING, fresh.COMMAND, "sweep", recipe, "--seeds", "1", "--data", data, "-o", out]
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     sweep = fresh.Popen([sys.executable, *arguments], level="package", **streams)
     end = time.monotonic() + 200
