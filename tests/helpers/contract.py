@@ -80,11 +80,13 @@ KINDS = tuple({find_system(name).architecture: name for name in hf_mlnmt.list_sy
 # Tests of code that all systems of a family share, slots of a cache among it: in `make test` those of one of each.
 ONE_OF_EACH_FAMILY = {
     "test_assisted_decoding",
+    "test_base_model_and_head_share_a_checkpoint",
     "test_loads_from_hub_code_without_the_package",
     "test_prompt_lookup",
     "test_published_code_imports_only_torch_and_transformers",
     "test_published_code_is_the_paper_and_the_baseline",
     "test_published_folder_loads_with_the_package_and_no_remote_code",
+    "test_resized_vocabulary",
 }
 # System -> {end of a parameter's name: why it has no gradient}.
 IDLE: dict[str, dict[str, str]] = {
