@@ -15,6 +15,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 from hypothesis import HealthCheck, settings
 
+gc.set_threshold(50_000, 20, 20)  # the collector need not look as often as it does by itself
 pytest_plugins = ["helpers.fixtures"]
 
 
@@ -33,7 +34,6 @@ def pytest_configure(config: pytest.Config):
 
 def pytest_collection_finish(session: pytest.Session):
     keep_what_is_there()
-    gc.set_threshold(50_000, 20, 20)  # the collector need not look as often as it does by itself
 
 
 @pytest.hookimpl(trylast=True)

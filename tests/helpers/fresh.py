@@ -265,10 +265,11 @@ def serve(level: str, folder: str, lifeline: int) -> NoReturn:
     """Forks for whoever asks, until the other end of the lifeline is closed."""
     if level == "package":
         sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    gc.disable()
     for module in IMPORTED[level]:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
-    gc.collect()
+    gc.enable()
     gc.freeze()
     bell, rope = os.pipe()
     os.set_blocking(rope, False)
