@@ -83,6 +83,7 @@ ONE_OF_EACH_FAMILY = {
     "test_base_model_and_head_share_a_checkpoint",
     "test_loads_from_hub_code_without_the_package",
     "test_prompt_lookup",
+    "test_pruned_histories",
     "test_published_code_imports_only_torch_and_transformers",
     "test_published_code_is_the_paper_and_the_baseline",
     "test_published_folder_loads_with_the_package_and_no_remote_code",
