@@ -20,7 +20,7 @@ pytest_plugins = ["helpers.fixtures"]
 
 
 def pytest_configure(config: pytest.Config):
-    if not hasattr(config, "workerinput"):  # the first process, which all workers of xdist are children of
+    if hasattr(os, "fork") and not hasattr(config, "workerinput"):  # the process whose children are xdist's workers
         from helpers import fresh
 
         started = fresh.begin()

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import sysconfig
-from pathlib import Path
 
 from helpers import fresh
 from helpers.docs import ROOT, blocks
@@ -28,7 +27,7 @@ def test_the_first_examples_run_behind_the_lines(tmp_path):
     clone, site = tmp_path / "clone", "$(echo $PWD/.venv/lib/python*/site-packages)"
     subprocess.run(["git", "clone", "--quiet", "--depth=1", f"file://{ROOT}", clone], check=True)
     examples = [blocks(ROOT / page, "python")[0].text for page in ("README.md", "docs/README.md")]
-    (clone / "first.py").write_text("\n".join([*examples, "print(hf_mlnmt.__file__)"]), encoding="utf-8")
+    (clone / "first.py").write_text("\n".join(examples), encoding="utf-8")
     typed = [line.replace("pip install .", "pip install --quiet --no-deps .") for line in lines("README.md")]
     dependencies = f"echo {sysconfig.get_path('purelib')} > {site}/dependencies.pth"
     tried = ["hf-mlnmt --version", f"PYTHONPATH={site} {sys.executable} {fresh.__file__} torch first.py"]
@@ -38,6 +37,4 @@ def test_the_first_examples_run_behind_the_lines(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     assert hf_mlnmt.__version__ in done.stdout
     said = [re.findall(r"# (.+)", example)[-1] for example in examples]
-    *_, first, front, where = done.stdout.splitlines()
-    assert [first, front] == said
-    assert Path(where).is_relative_to(clone / ".venv")
+    assert done.stdout.splitlines()[-2:] == said
