@@ -79,7 +79,7 @@ def endless(tmp_path):
         assert main.poll() is None, (tmp_path / "log").read_text()
         assert time.monotonic() < end
         time.sleep(0.05)
-    by_rank = children_of(main.pid)  # in the order in which they were started
+    by_rank = sorted(children_of(main.pid), key=lambda pid: fresh.environment_of(pid)["RANK"])
     yield main, by_rank, tmp_path / "log"
     for pid in (main.pid, *by_rank):
         with contextlib.suppress(ProcessLookupError):
