@@ -119,9 +119,9 @@ class Contestant:
             torch.cuda.synchronize()
 
 
-def check_naive(device: str) -> None:
+def check_naive(members: list[str], device: str) -> None:
     """The naive loop computes the same."""
-    for member in MEMBERS:
+    for member in members:
         if member not in EMBEDDING:
             config = hf_mlnmt.config_for(member, "tiny", vocab_size=100, dropout=0.0)
             model, batch = AutoModelForSeq2SeqLM.from_config(config).to(device), make_batch(100, device)
@@ -166,7 +166,7 @@ def main() -> None:
     if not options.no_tests:
         GUARDS[:] = ["tests/modeling/test_extended_cross_attention.py", "tests/modeling/test_attention_scan.py"]
         require_green_tests()
-    check_naive(options.device)
+    check_naive(options.members, options.device)
     for shape in options.shapes:
         contestants: dict[str, Callable[[], Measure]] = {BASELINE: Contestant("transformer", shape, False, options)}
         for member in options.members:

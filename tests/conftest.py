@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -14,10 +15,16 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 from hypothesis import HealthCheck, settings
 
+gc.set_threshold(50_000, 20, 20)  # the collector need not look as often as it does by itself
 pytest_plugins = ["helpers.fixtures"]
 
 
 def pytest_configure(config: pytest.Config):
+    if hasattr(os, "fork") and not hasattr(config, "workerinput"):  # the process whose children are xdist's workers
+        from helpers import fresh
+
+        started = fresh.begin()
+        config.add_cleanup(lambda: fresh.end(started))
     # No test is timed: another processor, or another load, would fail it.
     settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("suite")
@@ -26,10 +33,24 @@ def pytest_configure(config: pytest.Config):
 
 
 def pytest_collection_finish(session: pytest.Session):
-    """What collecting has made stays to the end: the collector, which Accelerate calls often, need not look at it."""
+    keep_what_is_there()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item):
+    if sys.getallocatedblocks() > 100_000 + kept:
+        keep_what_is_there()
+
+
+kept = 0  # pieces of memory
+
+
+def keep_what_is_there():
+    """What was collected, imported and made for many tests stays: the collector, which a Trainer calls, skips it."""
+    global kept
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)  # and it need not look as often as it does by itself
+    kept = sys.getallocatedblocks()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc):

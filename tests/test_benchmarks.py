@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.fresh import Server, package_server
+from helpers import fresh
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {path.stem: path for path in sorted((ROOT / "benchmarks").glob("*.py"))}
@@ -19,14 +19,9 @@ OPTIONAL = {"ctranslate2", "fastapi", "pymarian"}  # what benchmarks need beside
 SECONDS = 300  # at most, of one script
 
 
-@pytest.fixture(scope="module")
-def server() -> Server:
-    return package_server()
-
-
-def run(server: Server, script: str, *options: str) -> str:
+def run(script: str, *options: str) -> str:
     """What the script prints. It fails the test by its status, and skips it where a package is not installed."""
-    done = server.python(str(FILES[script]), *options, cwd=ROOT, seconds=SECONDS)
+    done = fresh.package("-c", fresh.FORKING, str(FILES[script]), *options, cwd=ROOT, seconds=SECONDS)
     missing = re.search(r"^ModuleNotFoundError: No module named '(\w+)'", done.stderr, re.MULTILINE)
     if missing and missing[1] in OPTIONAL:
         pytest.skip(f"{missing[1]} is not installed")
@@ -44,28 +39,28 @@ def times_of_files() -> dict[Path, int]:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_it_runs(script, server, tmp_path):
+def test_it_runs(script, tmp_path):
     before, output, text = times_of_files(), tmp_path / "numbers.json", FILES[script].read_text("utf-8")
     options = ["--output", str(output)] if '"--output"' in text else []
     if '"--marian"' in text and importlib.util.find_spec("pymarian"):
         options += ["--marian", sys.executable]
-    assert run(server, script, "--quick", *options).strip()
+    assert run(script, "--quick", *options).strip()
     assert not options or json.loads(output.read_text("utf-8"))
     assert times_of_files() == before
 
 
-def test_quick_writes_no_file_by_itself(server):
+def test_quick_writes_no_file_by_itself():
     """Of the script that has a file and a page by default."""
     before = times_of_files()
-    run(server, "base_shape", "--quick", "--lengths", "forced", "--engines", "ours")
+    run("base_shape", "--quick", "--lengths", "forced", "--engines", "ours")
     assert times_of_files() == before
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_written_commands_have_options_that_exist(script, server):
+def test_written_commands_have_options_that_exist(script):
     commands = [one for path in WRITTEN for one in re.findall(rf"\b{script}\.py( [^`\n]*)", path.read_text("utf-8"))]
     wanted = {option for command in commands for option in re.findall(r"--[a-z][\w-]*", command)}
-    known = run(server, script, "--help").partition("\noptions:\n")[2]
+    known = run(script, "--help").partition("\noptions:\n")[2]
     assert wanted <= set(re.findall(r"--[a-z][\w-]*", known))
 
 

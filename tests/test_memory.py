@@ -2,16 +2,17 @@
 
 import os
 import platform
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
+from helpers import fresh
 from helpers.searching import decode, sources, toy
 
 from hf_mlnmt import memory
 from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.search import cache
 
+ROOT = str(Path(__file__).resolve().parents[1])
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 
 # Pages that are asked for anew when 2 x 48 MiB are taken, written and freed once more, after fifteen times. (Pieces of
@@ -32,8 +33,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def run(keep: bool, **environment: str) -> tuple[str, int]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    command = [sys.executable, "-c", PROGRAM.format(keep=keep)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**kept, **environment})
+    done = fresh.python("-c", PROGRAM.format(keep=keep), env={**kept, "PYTHONPATH": ROOT, **environment})
+    assert done.returncode == 0, done.stderr
     answer, faults = done.stdout.split()
     return answer, int(faults)
 

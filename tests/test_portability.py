@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers import fresh
 
 import hf_mlnmt
 from hf_mlnmt import UserError
@@ -70,7 +72,7 @@ with only_one(Path(sys.argv[1]), "taken"):
 
 
 def test_every_file_is_imported_and_every_help_shown_without_what_windows_lacks():
-    done = subprocess.run([sys.executable, "-c", ON_WINDOWS], capture_output=True, text=True, timeout=500)
+    done = fresh.python("-c", ON_WINDOWS, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Usage: ") >= 25
 

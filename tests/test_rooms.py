@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,12 @@ FLOORS += ["kept_weights", "products", "search", "zoo", "data", "convert", "gene
 FLOORS += ["analysis", "recipe", "training", "reports", "hub", "export", "serving", "demo", "cli"]
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
-FILES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
+FILES = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")]
+
+
+@functools.cache
+def tree_of(file: str) -> ast.Module:
+    return ast.parse((PACKAGE / file).read_text("utf-8"))
 
 
 def room_of(file: str) -> str:
@@ -22,7 +28,7 @@ def room_of(file: str) -> str:
 
 def imports(file: str) -> Iterator[tuple[str, str, str]]:
     """(module, name, the name it has here) of everything that is imported from the package, in functions too."""
-    for node in ast.walk(FILES[file]):
+    for node in ast.walk(tree_of(file)):
         yield from imported_by(node, file)
 
 
@@ -42,11 +48,11 @@ def files_imported(file: str) -> Iterator[str]:
     """The package's files that a file imports, without what stands under TYPE_CHECKING."""
     only_types = {
         part
-        for node in ast.walk(FILES[file])
+        for node in ast.walk(tree_of(file))
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
         for part in ast.walk(node)
     }
-    for node in ast.walk(FILES[file]):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Import | ast.ImportFrom) and node not in only_types:
             for module, name, _ in imported_by(node, file):
                 path = module.replace(".", "/").removeprefix("hf_mlnmt").removeprefix("/")
@@ -76,8 +82,8 @@ def test_imports_run_down():
 def test_the_package_imports_nothing_of_studies():
     """What only this project's pages and records need is no part of the package, and is not installed with it."""
     programs = {"studies", *(path.stem for path in (PACKAGE.parent / "studies").glob("*.py"))}
-    for file, tree in FILES.items():
-        for node in ast.walk(tree):
+    for file in FILES:
+        for node in ast.walk(tree_of(file)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             assert not {name.split(".")[0] for name in names} & programs, file
@@ -97,11 +103,11 @@ def test_architectures_import_nothing_but_each_other():
 
 
 def test_private_names_stay_private():
-    for file, tree in FILES.items():
+    for file in FILES:
         for module, name, _ in imports(file):
             assert not name.startswith("_") or name.endswith("__"), f"{file} imports {name} of {module}"
         ours = {here for _, _, here in imports(file)}
-        for node in ast.walk(tree):
+        for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ours:
                 private = node.attr.startswith("_") and not node.attr.endswith("__") and node.attr not in PUBLIC
                 assert not private, f"{file}, line {node.lineno}: {node.value.id}.{node.attr}"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import unicodedata
 
 import numpy as np
 import pytest
+from helpers import fresh
 from helpers.texts import TEXTS
 from hypothesis import given, settings
 
@@ -137,9 +136,7 @@ def test_plain_auto_tokenizer_in_a_process_without_the_package(trained, tmp_path
         "e = t(sys.argv[2], text_target='x'); print(json.dumps([e.input_ids, e.labels, t.decode(e.input_ids,"
         "skip_special_tokens=True), t.model_max_length, t.clean_up_tokenization_spaces, t.extra_special_tokens]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path), text], capture_output=True, text=True, cwd=tmp_path
-    )
+    done = fresh.python("-c", code, str(tmp_path), text, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     ids, labels, decoded, longest, clean_up, codes = json.loads(done.stdout)
     assert ids == trained["bpe", True](text).input_ids

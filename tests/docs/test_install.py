@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import sysconfig
 
+from helpers import fresh
 from helpers.docs import ROOT, blocks
 
 import hf_mlnmt
@@ -22,14 +24,13 @@ def test_readme_and_page_say_the_same():
 
 def test_the_first_examples_run_behind_the_lines(tmp_path):
     """What the package depends on is taken from the environment of the tests: nothing large is installed twice."""
-    clone = tmp_path / "clone"
+    clone, site = tmp_path / "clone", "$(echo $PWD/.venv/lib/python*/site-packages)"
     subprocess.run(["git", "clone", "--quiet", "--depth=1", f"file://{ROOT}", clone], check=True)
     examples = [blocks(ROOT / page, "python")[0].text for page in ("README.md", "docs/README.md")]
-    for name, example in zip(("first.py", "front.py"), examples, strict=True):
-        (clone / name).write_text(example, encoding="utf-8")
+    (clone / "first.py").write_text("\n".join(examples), encoding="utf-8")
     typed = [line.replace("pip install .", "pip install --quiet --no-deps .") for line in lines("README.md")]
-    dependencies = f"echo {sysconfig.get_path('purelib')} > $(echo .venv/lib/python*/site-packages)/dependencies.pth"
-    tried = ["hf-mlnmt --version", "python first.py", "python front.py"]
+    dependencies = f"echo {sysconfig.get_path('purelib')} > {site}/dependencies.pth"
+    tried = ["hf-mlnmt --version", f"PYTHONPATH={site} {sys.executable} {fresh.__file__} torch first.py"]
     script = "\n".join([line for line in typed if "install torch" not in line] + [dependencies, *tried])
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(["bash", "-ec", script], cwd=clone, env=clean, capture_output=True, text=True)

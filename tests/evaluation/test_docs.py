@@ -8,17 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+from helpers import fresh
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scores.md"
 
 
-# The command as installed, without asking for an installation.
-PROLOGUE = """hf-mlnmt() { "$PYTHON" -c 'from hf_mlnmt.cli import main; main()' "$@"; }\n"""
+# The command as installed, without asking for an installation; in forks.
+PROLOGUE = """hf-mlnmt() { "$PYTHON" "$FORK" package -c 'from hf_mlnmt.cli import main; main()' "$@"; }\n"""
 
 
 def test_every_block_runs(tmp_path: Path, monkeypatch, capsys, evaluate_cache) -> None:
     monkeypatch.chdir(tmp_path)
-    search = os.pathsep.join([str(PAGE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": search}
+    environment = {**os.environ, "PYTHON": sys.executable, "FORK": fresh.__file__}
     blocks = re.findall(r"^```(bash|python)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert [language for language, _ in blocks].count("python") == 4
     for language, block in blocks:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers import fresh
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import METRIC_PATH, load_metric, score
@@ -18,7 +17,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1"}
 
 LOADED_ELSEWHERE = """
 import json, sys, evaluate
-predictions, references, path = json.load(sys.stdin)
+predictions, references, path = json.load(open(sys.argv[1]))
 metric = evaluate.load(path)
 results = [metric.compute(predictions=predictions, references=references),
            metric.compute(predictions=predictions, references=[[r, r] for r in references], protocol="classic",
@@ -30,13 +29,10 @@ print(json.dumps([*results, metric.compute()]))
 
 
 def test_evaluate_loads_it_offline_in_a_fresh_process(tmp_path: Path, systems, references) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED_ELSEWHERE],
-        input=json.dumps([systems["a"], references, str(METRIC_PATH)]),
-        env={**os.environ, **OFFLINE, "HF_HOME": str(tmp_path), "PYTHONPATH": str(METRIC_PATH.parents[2])},
-        capture_output=True,
-        text=True,
-    )
+    given = tmp_path / "given.json"
+    given.write_text(json.dumps([systems["a"], references, str(METRIC_PATH)]))
+    environment = {**os.environ, **OFFLINE, "HF_HOME": str(tmp_path), "PYTHONPATH": str(METRIC_PATH.parents[2])}
+    done = fresh.python("-c", LOADED_ELSEWHERE, str(given), env=environment)
     assert done.returncode == 0, done.stderr
     cased, classic, batched = json.loads(done.stdout.splitlines()[-1])
     ours = score(systems["a"], references, bootstrap=0)

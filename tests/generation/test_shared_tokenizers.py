@@ -32,8 +32,9 @@ def folder(request, foreign, ours, ours_multilingual):
 @pytest.mark.parametrize("fast", [True, False])
 def test_threads_do_not_mix_up_their_directions(folder, directions, fast):
     pipeline = TranslationPipeline.from_pretrained(folder, device="cpu", fast=fast)
-    texts = SENTENCES[:4]
+    texts, directions = SENTENCES[:4], [{**options, "max_new_tokens": 4} for options in directions]
     alone = [pipeline(texts, **options) for options in directions]
+    assert alone[0] != alone[1] or directions[0] == directions[1]
     streams = [pipeline.stream(texts, window=1, **options) for options in directions]
     assert list(zip(*streams)) == list(zip(*alone))
     with ThreadPoolExecutor(8) as pool:

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import zipfile
@@ -16,7 +15,7 @@ import zipfile
 import pytest
 import torch
 import typer
-from helpers.fresh import package_server
+from helpers import fresh
 from helpers.toy_translators import SENTENCES, bpe, our_model
 from typer.testing import CliRunner
 
@@ -224,9 +223,7 @@ def test_a_pipe_gives_lines_when_they_arrive():
 def test_a_conversation_through_the_command(ours):
     """Each line is answered before the next is sent: nothing waits in a buffer."""
     code = "import typer; from hf_mlnmt.cli.translate import translate; typer.run(translate)"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(ours)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = fresh.Popen([sys.executable, "-c", code, ours], stdin=fresh.PIPE, stdout=fresh.PIPE, level="package")
     pipeline = TranslationPipeline.from_pretrained(ours)
     for text in [TEXTS[0], "", TEXTS[1]]:
         process.stdin.write(text + "\n")
@@ -351,7 +348,7 @@ def test_a_process_that_is_ended_goes_on(ours, many, tmp_path, number):
         f"Journal.append = lambda self, *a: (append(self, *a), os.kill(os.getpid(), {int(number)}))\n"
         "main()"
     )
-    ended = package_server().python("-c", code, *command, str(tmp_path / "out"))
+    ended = fresh.package("-c", code, *command, str(tmp_path / "out"))
     assert ended.returncode in (-number, 128 + number), ended.stderr
     assert ("stopped after 64 lines; kept" in ended.stderr) == (number != signal.SIGKILL)
     assert not (tmp_path / "out").exists()
@@ -440,7 +437,7 @@ def test_closed_standard_streams_have_one_message(ours, many, stream, arguments,
     given = [{"MODEL": str(ours), "FILE": str(many)}.get(argument, argument) for argument in arguments]
     number = 0 if stream == "<&-" else 1
     code = f"import os, sys; os.close({number}); sys.{('stdin', 'stdout')[number]} = None\n"
-    done = package_server().python("-c", code + "from hf_mlnmt.cli import main; main()", *given)
+    done = fresh.package("-c", code + "from hf_mlnmt.cli import main; main()", *given)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert f"error: {message}" in done.stderr.replace("\n", " ")

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 
 
-def step_without_values(model: Any, **batch: torch.Tensor) -> None:
-    """A whole step of training on "meta": loss, gradients, their norm's limit, and the optimizer."""
+def step_without_values(model: Any, with_optimizer: bool = True, **batch: torch.Tensor) -> None:
+    """A step of training on "meta": loss, gradients, and their norm's limit and the optimizer, which see no model."""
     model = model.train().to("meta")
     loss = model(**{name: tensor.to("meta") for name, tensor in batch.items()}, smoothing=0.1, loss_only=True).loss
     loss.backward()
+    if not with_optimizer:
+        return
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     torch.optim.AdamW(model.parameters(), foreach=True).step()
 

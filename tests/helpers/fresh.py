@@ -1,129 +1,260 @@
-"""Fresh processes in a second instead of five: forks of one that has imported torch, and nothing that builds on it.
+"""Fresh processes in a moment instead of five seconds: forks of processes that have imported what takes long.
 
-Importing Transformers takes most of its time in torch, SciPy and what else lies below it, which is of no matter to a
-test of what a process finds that has imported neither Transformers nor this package.
+There are three of them, each a fork of the one before, for all workers of a test run; each is there when it is first
+asked for. They wait at a socket of their name in a folder that pytest's first process makes (`begin`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import importlib
 import json
 import os
 import runpy
+import select
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from subprocess import DEVNULL, PIPE, STDOUT, CompletedProcess
+from typing import IO, Any, NoReturn
 
-# None of them reads an environment variable of the Hub, or imports what does.
-BELOW_TRANSFORMERS = ("torch", "torch._dynamo", "torch.distributed.tensor", "sklearn.metrics", "pandas")
-
-
-class Server:
-    """A process that has imported `modules`, and forks."""
-
-    def __init__(self, *modules: str, **environment: str):
-        pipe = subprocess.PIPE
-        command = [sys.executable, "-P", __file__, *modules]
-        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | environment
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=inherited)
-
-    def python(
-        self, *arguments: str, env: Any = None, cwd: Any = None, seconds: int = 300
-    ) -> subprocess.CompletedProcess[str]:
-        """As subprocess.run([sys.executable, *arguments], env=env, cwd=cwd, capture_output=True, text=True).
-
-        Arguments of the interpreter itself may be -I, -P and -c. After so many `seconds` the process is ended.
-        """
-        (done,) = self.side_by_side(arguments, [os.environ if env is None else env], cwd, seconds)
-        return done
-
-    def side_by_side(
-        self, arguments: Sequence[str], environments: Sequence[Mapping[str, str]], cwd: Any = None, seconds: int = 300
-    ) -> list[subprocess.CompletedProcess[str]]:
-        """A process in each environment, all at once; when one fails the others are ended."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        with tempfile.TemporaryDirectory() as root:
-            folders = [Path(tempfile.mkdtemp(dir=root)) for _ in environments]
-            common = {"arguments": arguments, "cwd": str(cwd or os.getcwd()), "seconds": seconds}
-            jobs = [
-                {**common, "environment": dict(one), "folder": str(folder)}
-                for one, folder in zip(environments, folders)
-            ]
-            print(json.dumps(jobs), file=self.process.stdin, flush=True)
-            statuses = json.loads(self.process.stdout.readline())
-            printed = [[(folder / stream).read_text("utf-8", "replace") for stream in "12"] for folder in folders]
-        return [subprocess.CompletedProcess(arguments, status, *out) for status, out in zip(statuses, printed)]
-
-    def close(self) -> None:
-        self.process.communicate()  # at the end of its input it ends
+# What each has imported: a fresh process of `torch` has imported neither Transformers nor this package, nor read a
+# variable of the Hub; one of `package` is a training that begins, one of `serving` a server.
+IMPORTED: dict[str, tuple[str, ...]] = {
+    "": (),
+    "torch": ("torch", "torch._dynamo", "torch.distributed.tensor", "sklearn.metrics", "pandas"),
+    "package": ("transformers.trainer", "hf_mlnmt.training", "hf_mlnmt.generation"),
+    "serving": ("uvicorn.main", "hf_mlnmt.serving.api", "hf_mlnmt.serving.server"),
+}
+BEFORE = dict(zip(list(IMPORTED)[1:], IMPORTED))
+FOLDER = "HF_MLNMT_TESTS_FRESH"  # in the environment: where the sockets are
 
 
-@functools.cache
-def _server() -> Server:
-    return Server(*BELOW_TRANSFORMERS)
+def begin() -> subprocess.Popen:
+    """Starts the first of them, which has imported nothing; `end` ends it and all others."""
+    os.environ[FOLDER] = tempfile.mkdtemp(prefix="fresh")  # short, as names of sockets must be
+    return subprocess.Popen([sys.executable, "-P", __file__, os.environ[FOLDER]], stdin=PIPE, start_new_session=True)
 
 
-@functools.cache
-def package_server() -> Server:
-    """Has imported what a training imports."""
-    return Server("transformers.trainer", "hf_mlnmt.training", PYTHONPATH=str(Path(__file__).resolve().parents[2]))
+def end(process: subprocess.Popen) -> None:
+    process.communicate()  # at the end of its input it ends
+    shutil.rmtree(os.environ.pop(FOLDER))
 
 
-def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """`Server.python` of a process that has imported neither Transformers nor this package."""
-    return _server().python(*arguments, **options)
+def connect(level: str, seconds: float = 120) -> socket.socket:
+    """Returns a connection to the process that has imported this; it is made if it is not there."""
+    latest, asked, connection = time.monotonic() + seconds, not level, socket.socket(socket.AF_UNIX)
+    while True:
+        try:
+            connection.connect(f"{os.environ[FOLDER]}/{level or 'none'}")
+            return connection
+        except OSError:
+            assert time.monotonic() < latest, f"no process with {level or 'nothing'} imported"
+        if not asked:
+            with connect(BEFORE[level], seconds) as before:
+                before.sendall(json.dumps({"level": level}).encode() + b"\n")
+            asked = True
+        time.sleep(0.02)
 
 
 class Popen:
-    """What `subprocess.Popen([sys.executable, ...])` gives, of a process that has ended."""
+    """Works as subprocess.Popen([sys.executable, ...], text=True) does, of a process that has imported `level`.
 
-    def __init__(self, command: list[str], env: Any = None, cwd: Any = None, **streams: Any):
-        done = python(*command[1:], env=env, cwd=cwd)
-        self.returncode, self.output = done.returncode, (done.stdout, done.stderr)
+    Arguments of the interpreter itself may be -I, -P, -c and -m. After so many `seconds` the process is ended.
+    """
 
-    def communicate(self) -> tuple[str, str]:
-        return self.output
+    def __init__(
+        self,
+        command: Sequence[Any],
+        env: Mapping[str, str] | None = None,
+        cwd: Any = None,
+        stdin: Any = DEVNULL,
+        stdout: Any = None,
+        stderr: Any = None,
+        text: bool = True,
+        level: str = "torch",
+        seconds: int = 0,
+    ):
+        assert text
+        assert command[0] == sys.executable
+        self.returncode: int | None = None
+        self.stdin: IO[str] | None = None
+        self.stdout: IO[str] | None = None
+        self.stderr: IO[str] | None = None
+        with contextlib.ExitStack() as given:
+            files: list[int] = []
+            for number, stream in enumerate((stdin, stdout, stderr)):
+                if stream == PIPE and number < 2:
+                    reading, writing = os.pipe()
+                    given.callback(os.close, its := writing if number else reading)
+                    if number:
+                        self.stdout = os.fdopen(reading, encoding="utf-8")
+                    else:
+                        self.stdin = os.fdopen(writing, "w", encoding="utf-8")
+                elif stream == PIPE:  # a file, so that what is not read never stops it
+                    self.stderr = tempfile.TemporaryFile("a+", encoding="utf-8", errors="replace")  # noqa: SIM115
+                    its = self.stderr.fileno()
+                elif stream == DEVNULL:
+                    given.callback(os.close, its := os.open(os.devnull, os.O_RDWR))
+                elif stream == STDOUT:
+                    its = files[1]
+                else:
+                    its = number if stream is None else stream if isinstance(stream, int) else stream.fileno()
+                files.append(its)
+            asked = {
+                "arguments": [str(argument) for argument in command[1:]],
+                "environment": dict(os.environ if env is None else env),
+                "cwd": str(cwd or os.getcwd()),
+                "seconds": seconds,
+            }
+            self.connection = connect(level)
+            message = json.dumps(asked).encode() + b"\n"
+            socket.send_fds(self.connection, [message[:1]], files)
+            self.connection.sendall(message[1:])
+        self.answers = self.connection.makefile()
+        self.pid = int(self.answers.readline())
 
-    def kill(self) -> None:
-        pass
-
-    def wait(self) -> int:
+    def poll(self) -> int | None:
+        if self.returncode is None and select.select([self.connection], [], [], 0)[0]:
+            self.wait()
         return self.returncode
 
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self.connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("python", timeout or 0)
+            self.returncode = int(self.answers.readline())
+            self.answers.close()
+            self.connection.close()
+        return self.returncode
 
-def become(arguments: list[str], environment: dict[str, str], folder: str, cwd: str, seconds: int) -> NoReturn:
-    """`python arguments`, in this process; what it prints goes to the files 1 and 2 of the folder."""
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str | None, str | None]:
+        if self.stdin:
+            self.stdin.close()
+        printed = self.stdout.read() if self.stdout else None
+        self.wait(timeout)
+        if self.stderr:
+            self.stderr.seek(0)
+        return printed, self.stderr.read() if self.stderr else None
+
+
+def side_by_side(
+    arguments: Sequence[str], environments: Sequence[Mapping[str, str]], level: str, cwd: Any = None, seconds: int = 300
+) -> list[CompletedProcess[str]]:
+    """Runs a process in each environment, all at once; when one fails the others are ended."""
+    with contextlib.ExitStack() as stack:
+        outputs = [[stack.enter_context(tempfile.TemporaryFile("a+")) for _ in range(2)] for _ in environments]
+        command = [sys.executable, *arguments]
+        processes = [
+            Popen(command, environment, cwd, DEVNULL, *streams, level=level, seconds=seconds)
+            for environment, streams in zip(environments, outputs)
+        ]
+        running = {process.connection: process for process in processes}
+        while running:
+            for connection in select.select(list(running), [], [])[0]:
+                if running.pop(connection).wait():
+                    for other in running.values():
+                        other.kill()
+        printed = [[(file.seek(0), file.read())[1] for file in streams] for streams in outputs]
+    return [CompletedProcess(command, process.wait(), *out) for process, out in zip(processes, printed)]
+
+
+def python(
+    *arguments: str, env: Any = None, cwd: Any = None, seconds: int = 300, level: str = "torch"
+) -> CompletedProcess[str]:
+    """Works as subprocess.run([sys.executable, *arguments], env=env, cwd=cwd, capture_output=True, text=True)."""
+    (done,) = side_by_side(arguments, [os.environ if env is None else env], level, cwd, seconds)
+    return done
+
+
+def package(*arguments: str, **options: Any) -> CompletedProcess[str]:
+    """`python`, of a process that has imported what a training imports."""
+    return python(*arguments, level="package", **options)
+
+
+class Command(subprocess.Popen):
+    """Works as subprocess.Popen in a fresh process; one of Python is a fork of this very process."""
+
+    def __init__(self, command: Any, *, env: Any = None, pass_fds: Sequence[int] = (), **options: Any):
+        if isinstance(command, str) or command[0] != sys.executable:
+            super().__init__(command, env=env, pass_fds=pass_fds, **options)
+            return
+
+        def instead() -> NoReturn:
+            for number in set(range(3, 4096)) - set(pass_fds):
+                with contextlib.suppress(OSError):
+                    os.close(number)
+            for number in signal.valid_signals():  # as in a program that begins
+                if callable(signal.getsignal(number)) and number != signal.SIGINT:
+                    signal.signal(number, signal.SIG_DFL)
+            environment = dict(os.environ if env is None else env)
+            Path(os.environ[FOLDER], str(os.getpid())).write_text(json.dumps(environment), "utf-8")
+            become([str(word) for word in command[1:]], environment, os.getcwd())
+
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # what waits there is not to be said twice
+        super().__init__(["false"], preexec_fn=instead, pass_fds=pass_fds, **options)
+
+
+def environment_of(command: int) -> dict[str, str]:
+    """Returns what a `Command`, of this process id, has in its environment: /proc has that of what it is a fork of."""
+    return json.loads(Path(os.environ[FOLDER], str(command)).read_text("utf-8"))
+
+
+# For `python -c`: a program, sys.argv[1], and its arguments, and the Python processes that it starts are forks of it.
+FORKING = f"""
+import runpy, subprocess, sys
+sys.path.insert(0, {str(Path(__file__).resolve().parents[1])!r})
+from helpers import fresh
+subprocess.Popen, sys.argv = fresh.Command, sys.argv[1:]
+sys.path[0] = str(fresh.Path(sys.argv[0]).parent)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+COMMAND = str(Path(__file__).resolve().parents[2] / "hf_mlnmt" / "__main__.py")  # a program
+
+
+def become(arguments: list[str], environment: Mapping[str, str], cwd: str, seconds: int = 0) -> NoReturn:
+    """Runs `python arguments` in this process."""
     status = 0
     try:
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for stream in (1, 2):
-            os.dup2(os.open(f"{folder}/{stream}", os.O_CREAT | os.O_WRONLY), stream)
         signal.alarm(seconds)  # which ends the process
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(cwd)
         flags = {flag for flag in arguments[:2] if flag in ("-I", "-P")}
         arguments = arguments[len(flags) :]
-        code = arguments.pop(1) if arguments[0] == "-c" else None
-        sys.argv = arguments
-        paths = [] if flags else [str(Path(arguments[0]).parent) if code is None else ""]
+        how = arguments.pop(0) if arguments[0] in ("-c", "-m") else None
+        sys.argv = ["-c", *arguments[1:]] if how == "-c" else list(arguments)
+        paths = [] if flags else ["" if how else str(Path(arguments[0]).parent)]
         paths += environment.get("PYTHONPATH", "").split(os.pathsep) if "-I" not in flags else []
-        sys.path[:0] = [path for path in paths if path or code is not None]
-        if code is None:
-            runpy.run_path(arguments[0], run_name="__main__")
-        else:
+        sys.path[:0] = [path for path in paths if path or how]
+        if how == "-m":
+            runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        elif how == "-c":
             main = sys.modules["__main__"] = types.ModuleType("__main__")
-            exec(compile(code, "<string>", "exec"), main.__dict__)
+            exec(compile(arguments[0], "<string>", "exec"), main.__dict__)
+        else:
+            runpy.run_path(arguments[0], run_name="__main__")
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
         if isinstance(error.code, str):
@@ -132,26 +263,90 @@ def become(arguments: list[str], environment: dict[str, str], folder: str, cwd: 
         traceback.print_exc()
         status = 1
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with contextlib.suppress(AttributeError, ValueError):  # one that was closed, or taken away
+            stream.flush()
     os._exit(status)  # without collecting what was imported, which takes a second
 
 
-if __name__ == "__main__":
-    for module in sys.argv[1:]:
+def serve(level: str, folder: str, lifeline: int) -> NoReturn:
+    """Forks for whoever asks, until the other end of the lifeline is closed."""
+    if level == "package":
+        sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    gc.disable()
+    for module in IMPORTED[level]:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
+    gc.enable()
     gc.freeze()
-    for line in sys.stdin:
-        children: dict[int, int | None] = {}  # process: its status
-        for job in json.loads(line):
-            if not (child := os.fork()):
-                become(**job)
-            children[child] = None
-        while running := [child for child, status in children.items() if status is None]:
-            child, status = os.wait()
-            children[child] = os.waitstatus_to_exitcode(status)
-            if children[child]:
-                for other in running:
-                    if other != child:
-                        os.kill(other, signal.SIGKILL)
-        print(json.dumps(list(children.values())), flush=True)
+    bell, rope = os.pipe()
+    os.set_blocking(rope, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(rope)
+    waiting: dict[int, socket.socket] = {}  # process: where its end is to be told
+    further: dict[str, int] = {}  # level: its lifeline
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{folder}/{level or 'none'}")
+        listener.listen()
+        while True:
+            ready = select.select([listener, bell, lifeline], [], [])[0]
+            if bell in ready:
+                os.read(bell, 4096)
+                for child in list(waiting):
+                    ended, status = os.waitpid(child, os.WNOHANG)
+                    if ended:
+                        with contextlib.suppress(OSError), waiting.pop(child) as connection:
+                            connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+            elif lifeline in ready:
+                break
+            else:
+                connection, _ = listener.accept()
+                first, streams, *_ = socket.recv_fds(connection, 1, 3)
+                with connection.makefile() as rest:
+                    asked = json.loads(first.decode() + rest.readline())
+                if "level" in asked:
+                    _further(asked["level"], folder, further)
+                    connection.close()
+                elif child := os.fork():
+                    connection.sendall(f"{child}\n".encode())
+                    waiting[child] = connection
+                else:
+                    _alone(streams)
+                    become(**asked)
+                for stream in streams:
+                    os.close(stream)
+    for end in further.values():
+        os.close(end)
+    for child in waiting:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+    os._exit(0)
+
+
+def _further(level: str, folder: str, further: dict[str, int]) -> None:
+    """Forks the process of the next level, if it is not there."""
+    if level not in further:
+        lifeline, further[level] = os.pipe()
+        if not os.fork():
+            _alone([lifeline])
+            serve(level, folder, 0)
+        os.close(lifeline)
+
+
+def _alone(streams: Sequence[int]) -> None:
+    """Lets go of what a forked process has of the one that it was, and takes these standard streams."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(3, 4096)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        serve("", sys.argv[1], 0)
+    else:  # python fresh.py LEVEL ARGUMENTS: what Popen does, for a shell
+        sys.exit(Popen([sys.executable, *sys.argv[2:]], stdin=0, level=sys.argv[1]).wait())

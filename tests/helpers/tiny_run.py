@@ -12,6 +12,7 @@ from unittest import mock
 import yaml
 from rich.console import Console
 
+from hf_mlnmt.evaluation import score
 from hf_mlnmt.training import run_recipe
 from hf_mlnmt.training.callbacks import DrawCurves
 
@@ -59,9 +60,13 @@ PARTS = {"train": "train", "dev": "val", "test": "test"}
 
 
 def run(recipe: Path, data: Path, output: Path, curves: bool = False, **options) -> str:
-    """Run in this process; what was printed. `curves`: draw them too, a third of the time that a small run takes."""
+    """Run in this process; what was printed, and few resamples for intervals.
+
+    `curves`: draw them too, a third of the time that a small run takes.
+    """
     text = io.StringIO()
-    with nullcontext() if curves else mock.patch.object(DrawCurves, "draw"):
+    drawing = nullcontext() if curves else mock.patch.object(DrawCurves, "draw")
+    with drawing, mock.patch.dict(score.__kwdefaults__, bootstrap=20):
         run_recipe(recipe, data, output, console=Console(file=text, width=200), **options)
     return text.getvalue()
 

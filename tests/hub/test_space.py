@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from urllib.request import Request, urlopen
 import pytest
 import typer
 import yaml
+from helpers import fresh
 from helpers.model_folders import SENTENCES, write_model
 from typer.testing import CliRunner
 
@@ -154,9 +154,8 @@ def started(folders, tmp_path_factory) -> Iterator[dict[str, str]]:
             port = free.getsockname()[1]
         environment |= {"GRADIO_SERVER_PORT": str(port), "GRADIO_SERVER_NAME": "127.0.0.1"}
         log = (folders / f"{name}.log").open("w")
-        run = subprocess.Popen(
-            [sys.executable, *command], cwd=folders / "toy-space", env=environment, stdout=log, stderr=log
-        )
+        how = {"stdout": log, "stderr": log, "level": "serving" if name == "package" else "torch"}
+        run = fresh.Popen([sys.executable, *command], environment, folders / "toy-space", **how)
         processes.append(run)
         addresses[name] = f"http://127.0.0.1:{port}"
     yield addresses

@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch._dynamo
 from helpers.ahead import run_ahead
-from helpers.contract import members_once, of_each_kind
+from helpers.contract import KINDS, members_once, of_each_kind
 from helpers.searching import assert_equal_loops, decode, sources, toy
 from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -158,7 +158,7 @@ def test_every_system_in_changing_sizes(one, monkeypatch, ahead):
     small_sizes(monkeypatch, steps=2)
     monkeypatch.setattr(fixed, "LATE", 0)
     options = {"max_new_tokens": 14, "eos_token_id": [1, *range(4, 20, 3)]}
-    for beams in (1, 3):
+    for beams in (1, 3) if one.system in KINDS else (3,):
         assert_fixed(one.model(), monkeypatch, ahead, sources(LENGTHS, 22), num_beams=beams, **options)
 
 
@@ -385,7 +385,7 @@ def test_a_step_is_one_graph(one, monkeypatch, ahead):
     run, traced = fixed.Stage.run, []
 
     def by_graph(stage):
-        if not stage.runs:  # what is made at the first step is there later
+        if not stage.runs or traced:  # what is made at the first step is there later; each trace takes a second
             return run(stage)
         traced.append(stage)
         stage.runs += 1

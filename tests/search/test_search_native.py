@@ -20,8 +20,9 @@ needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="ther
 
 @pytest.fixture
 def no_library(monkeypatch, tmp_path):
-    """As if nothing had been compiled yet."""
+    """As if nothing had been compiled yet; what is compiled is not made fast, which takes seconds."""
     monkeypatch.setenv("HF_MLNMT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(native, "FLAGS", [*native.FLAGS, "-O0"])
     native._library.cache_clear()
     yield tmp_path
     native._library.cache_clear()

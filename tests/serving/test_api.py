@@ -251,7 +251,7 @@ def test_terms_of_a_request_are_no_file_and_a_prefix_is_one(client, tmp_path):
     (tmp_path / "glossary.tsv").write_text("a\tb\n")
     body = {"texts": ["a", "b"], "source": "en", "target": "de", "num_beams": 2}
     many = {f"{number}": "x" for number in range(101)}
-    for name, value in {"terms": str(tmp_path / "glossary.tsv"), **dict.fromkeys(OF_TEXTS, ["a", "b"])}.items():
+    for name, value in {"terms": str(tmp_path / "glossary.tsv"), **{key: ["a", "b"] for key in OF_TEXTS}}.items():
         answer = client.post("/v1/translate", json={**body, name: value})
         assert (answer.status_code, answer.json()["error"].split(":")[0]) == (400, name)
     answer = client.post("/v1/translate", json={**body, "terms": many})

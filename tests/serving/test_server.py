@@ -310,12 +310,12 @@ def test_a_folder_that_is_gone_and_read_again(servers, pair_folders, tmp_path):
     server = servers.start(f"en-de={folder}", "--no-page").started()
     before = server.translate(SENTENCES[0]).json()
     folder.rename(tmp_path / "gone")
-    server.signal(signal.SIGHUP)
+    server.send_signal(signal.SIGHUP)
     assert "not loaded again" in server.wait_for_log(level="error")["message"]
     server.wait_for_log(problems=1)
     assert server.translate(SENTENCES[0]).json() == before
     shutil.copytree(pair_folders["fr-en"], folder)  # other weights
-    server.signal(signal.SIGHUP)
+    server.send_signal(signal.SIGHUP)
     server.wait_for_log(problems=0)
     assert server.translate(SENTENCES[0]).json() != before
 
@@ -338,10 +338,10 @@ def test_sigterm_under_load(servers, pair_folders):
     for client in clients:
         client.start()
     server.wait_for_log(path="/translate")
-    server.signal(signal.SIGTERM)
+    server.send_signal(signal.SIGTERM)
     for client in clients:
         client.join()
-    assert server.end() == 0
+    assert server.wait() == 0
     assert set(statuses) <= {200, 503, "refused"}
     assert statuses.count("refused") == 4
     assert {line["status"] for line in server.log()} <= {200, 503}
@@ -352,16 +352,16 @@ def test_a_second_signal_ends_at_once(servers, pair_folders):
     with connect(server) as connection:
         connection.sendall(request(b'{"q": "', 100))  # keeps it waiting
         time.sleep(0.1)
-        server.signal(signal.SIGINT)
+        server.send_signal(signal.SIGINT)
         time.sleep(0.3)
-        server.signal(signal.SIGTERM)
-        assert server.end() == 128 + signal.SIGTERM
+        server.send_signal(signal.SIGTERM)
+        assert server.wait() == 128 + signal.SIGTERM
 
 
 def test_what_does_not_start_says_so_in_one_message(servers, server, pair_folders, tmp_path):
     taken = servers.start(pair_folders["en-de"], "--no-page", port=server.port)
     missing = servers.start(tmp_path / "nothing", "--no-page")
-    assert (taken.end(), missing.end()) == (1, 1)
+    assert (taken.wait(), missing.wait()) == (1, 1)
     assert f"error: cannot serve at 127.0.0.1, port {server.port}: Address already in use." in taken.printed("2")
     assert "nothing" in missing.printed("2")
     for one in (taken, missing):

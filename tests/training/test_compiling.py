@@ -78,7 +78,7 @@ def test_few_graphs_for_many_shapes_with_the_same_gradients(system, expected, gr
     member = next(member for member in members() if member.system == system)
     model = member.model(dtype=torch.float32, encoder_layers=4, decoder_layers=4, dropout=0.0).train()
     shapes = itertools.product((2, 3, 7), (5, 11, 13), (4, 9, 12))
-    batches = [batch_of(*shape) for shape in itertools.islice(shapes, 27 if system == "transformer" else 4)]
+    batches = [batch_of(*shape) for shape in itertools.islice(shapes, 0, 27 if system == "transformer" else 8, 2)]
 
     def gradients():
         losses = [model(**batch, loss_only=True).loss for batch in batches]

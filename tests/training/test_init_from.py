@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -43,8 +44,13 @@ def folders(tmp_path, tokenizers) -> Path:
 
 def origin(tensor: torch.Tensor, name: str, **fields: Any) -> int:
     """The seed of the model that a tensor is of."""
-    (found,) = [seed for seed in range(4) if torch.equal(tiny_model(seed, **fields).state_dict()[name], tensor)]
+    (found,) = [seed for seed in range(4) if torch.equal(state_of(seed, tuple(fields.items()))[name], tensor)]
     return found
+
+
+@functools.cache
+def state_of(seed: int, fields: tuple[tuple[str, Any], ...]) -> dict[str, torch.Tensor]:
+    return tiny_model(seed, **dict(fields)).state_dict()
 
 
 def matrices(model) -> dict[str, torch.Tensor]:

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers import fresh
 from helpers.tiny_run import write_corpus, write_recipe
 from typer.testing import CliRunner
 
@@ -400,9 +401,9 @@ def ended(pid: int) -> bool:
 def test_a_sweep_that_is_killed_leaves_nobody_behind_and_goes_on(tmp_path):
     data, out = write_corpus(tmp_path / "data"), tmp_path / "out"
     recipe = write_recipe(tmp_path / "tiny.yaml", budget={"steps": 200}, evaluation={"every": 100, "beams": 1})
-    arguments = [sys.executable, "-m", "hf_mlnmt", "sweep", recipe, "--seeds", "1", "--data", data, "-o", out]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    sweep = subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    arguments = ["-c", fresh.FORKING, fresh.COMMAND, "sweep", recipe, "--seeds", "1", "--data", data, "-o", out]
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    sweep = fresh.Popen([sys.executable, *arguments], level="package", **streams)
     end = time.monotonic() + 200
     metrics = out / "tiny.seed1" / "metrics.jsonl"
     while not (metrics.is_file() and metrics.read_text().count("\n") > 2):
@@ -416,7 +417,7 @@ def test_a_sweep_that_is_killed_leaves_nobody_behind_and_goes_on(tmp_path):
         assert time.monotonic() < end
         time.sleep(0.05)
     assert "stopped at step" in (out / "logs" / "tiny.seed1.log").read_text()
-    done = command(*arguments[4:])
-    assert done.exit_code == 0, done.output
-    assert "1/1 tiny.seed1: started again, from step" in done.output
+    done = fresh.package(*map(str, arguments))
+    assert done.returncode == 0, done.stderr
+    assert "1/1 tiny.seed1: started again, from step" in done.stdout + done.stderr
     assert json.loads((out / "sweep.json").read_text())["rows"][0]["state"] == "finished"
