@@ -40,9 +40,10 @@ from hf_mlnmt.convert.marian_binary import (
     values_of,
 )
 from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.export.check import Sentences, check_scores, compare_searches, generate, log_probabilities
-from hf_mlnmt.export.unigram import UNK, Vocabulary, check_cut, vocabulary_of
+from hf_mlnmt.export.unigram import Vocabulary, check_cut, vocabulary_of
 from hf_mlnmt.files import read_json
 from hf_mlnmt.generation.alignments import SourceAttention
 from hf_mlnmt.generation.batches import Generated, attention_over_source, batches_by_tokens
@@ -57,7 +58,7 @@ _NEVER = -100.0  # an output bias, of a row that no token has
 _ELEMENTS = 1 << 24  # products held at once
 
 
-def exportable(model: Any, processing: Mapping[str, Any]) -> Any:
+def exportable(model: Any, tokenizers: Tokenizers) -> Any:
     """Returns the model. Raises: UserError that says what Firefox's engines lack."""
     config, name = model.config, type(model).__name__
     if getattr(config, "decoder_autoregression", "self-attention") != "ssru":
@@ -88,8 +89,10 @@ def exportable(model: Any, processing: Mapping[str, Any]) -> Any:
             f"{name}: decoder_start_token_id: the vector that its decoder begins with is not zero, as in Firefox's "
             "engines. Train it with zeros there, as ssru begins."
         )
-    if not all(side.identity for side in processing.values()):
+    if not all(side.identity for side in tokenizers.processing.values()):
         raise UserError(f"{name}: its text is processed (Moses), which no engine does. Train a student on plain text.")
+    if codes := tokenizers.language_ids():
+        raise UserError(f"{name}: is told its languages ({', '.join(codes)}). Train a student of one direction.")
     return model
 
 
@@ -107,7 +110,7 @@ def write(parts: Parts, source: Path, folder: Path, asked: Asked) -> dict[str, A
     source: the folder that the model was loaded from. Returns: the differences, for the record.
     Raises: UserError as `exportable` and `vocabulary_of`, and for files that are not what was asked for.
     """
-    model, tokenizers = exportable(parts.model, parts.tokenizers.processing), parts.tokenizers
+    model, tokenizers = exportable(parts.model, parts.tokenizers), parts.tokenizers
     kept = read_json(source / KEPT, _FORM)
     pair = "".join(map(base_language, direction_of(source) or ()))
     ending = f".{pair}" if pair else ""
@@ -399,7 +402,7 @@ def as_engine(model: Any, kept: Mapping[str, Any], saturated: bool = False) -> A
     return copy.deepcopy(model, memo)
 
 
-def check(file: Path, model: Any, tokenizers: Any, sides: Sequence[Vocabulary]) -> dict[str, Any]:
+def check(file: Path, model: Any, tokenizers: Tokenizers, sides: Sequence[Vocabulary]) -> dict[str, Any]:
     """Imports the file again and compares it, computed in int8, with `model`; returns the differences.
 
     Raises: UserError if it cannot be imported.
@@ -408,11 +411,11 @@ def check(file: Path, model: Any, tokenizers: Any, sides: Sequence[Vocabulary]) 
         theirs = import_model(file, Path(scratch) / "again").model
         kept = json.loads((Path(scratch) / "again" / KEPT).read_text())
     to_engine = [{index: row for row, index in enumerate(side.ids) if index is not None} for side in sides]
-    unknown, start = tokenizers.source.convert_tokens_to_ids(UNK), theirs.config.decoder_start_token_id
-    sentences = Sentences.of(model, tokenizers)
-    # What the engine has no row for (codes of languages) is in no text.
-    sources = [[index if index in to_engine[0] else unknown for index in ids] for ids in sentences.sources]
-    targets = [[ids[0], *[x if x in to_engine[1] else unknown for x in ids[1:]]] for ids in sentences.targets]
+    start, sentences = theirs.config.decoder_start_token_id, Sentences.of(model, tokenizers)
+    # What the engine has no row for (<mask>) is in no text: the last piece stands for it.
+    last = [max(rows, key=rows.__getitem__) for rows in to_engine]
+    sources = [[x if x in to_engine[0] else last[0] for x in ids] for ids in sentences.sources]
+    targets = [[ids[0], *[x if x in to_engine[1] else last[1] for x in ids[1:]]] for ids in sentences.targets]
     sentences = Sentences(sources, targets, sentences.texts)
     given = [[to_engine[0][index] for index in ids] for ids in sources]
     expected = [[start, *[to_engine[1][index] for index in ids[1:]]] for ids in targets]

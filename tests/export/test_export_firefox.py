@@ -20,6 +20,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from hf_mlnmt import UserError, config_for, import_model
 from hf_mlnmt.convert.marian_binary import SETTINGS, read_items, read_shortlist, values_of
+from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.export import export
 from hf_mlnmt.export.check import until_end
@@ -306,14 +307,25 @@ def test_what_an_export_cannot_use(ours, dev, tmp_path):
 )
 def test_models_that_the_engines_lack(tokenizers, fields, message):
     with pytest.raises(UserError, match=message):
-        exportable(student(tokenizers, **fields), tokenizers.processing)
+        exportable(student(tokenizers, **fields), tokenizers)
 
 
 def test_a_start_that_is_not_zero_and_other_systems_are_refused(tokenizers):
     with pytest.raises(UserError, match="is not zero"):
-        exportable(toy_model(tokenizers, "ssru", d_model=64, encoder_ffn_dim=64), tokenizers.processing)
+        exportable(toy_model(tokenizers, "ssru", d_model=64, encoder_ffn_dim=64), tokenizers)
     with pytest.raises(UserError, match="Train a student of system ssru"):
-        exportable(toy_model(tokenizers), tokenizers.processing)
+        exportable(toy_model(tokenizers), tokenizers)
+
+
+def test_text_that_no_engine_makes_is_refused(tokenizers):
+    several = train_tokenizer(SENTENCES, "unigram", 350, languages=["de", "fr"])
+    moses = Tokenizers(tokenizers.source, tokenizers.source, {"target": TextProcessing("de", moses=True)})
+    for others, message in ((moses, "its text is processed"), (Tokenizers(several, several), r"languages \(de, fr\)")):
+        with pytest.raises(UserError, match=message):
+            exportable(student(others), others)
+    names = Tokenizers(*[train_tokenizer(SENTENCES, "unigram", 350, keep=["{name}"])] * 2)
+    with pytest.raises(UserError, match="has placeholders that are kept whole"):
+        vocabulary_of("it", names.source)
 
 
 def test_bpe_is_refused_by_name(dev, tmp_path):
