@@ -94,8 +94,8 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
         except ChildFailedError as error:
             # The processes that failed, the first to do so first; then those that torchrun ended for it.
             codes = {failure.local_rank: failure.exitcode for failure in error.failures.values()}
-            ended = (-signal.SIGTERM, 128 + signal.SIGTERM)
-            code = min(codes.values(), key=lambda code: (code in ended, code == LOST))
+            told_to_end = (-signal.SIGTERM, 128 + signal.SIGTERM)
+            code = min(codes.values(), key=lambda code: (code in told_to_end, code == LOST))
             failed = min(rank for rank, its_own in codes.items() if its_own == code)
             _explain(failed, count, code, next(Path(folder).glob(f"*/*/{failed}/stderr.log"), None))
             return _code(code)

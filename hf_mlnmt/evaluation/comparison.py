@@ -294,7 +294,7 @@ def add_smallest(comparison: Comparison, load: Load) -> None:
         packed = [load(name, seed) for name in (comparison.baseline, system) for seed in tests["seeds"]]
         if None in packed:
             continue
-        counts = [unpack_counts(cast(bytes, of_run), "the counts of a run") for of_run in packed]
+        counts: list[Any] = [unpack_counts(cast(bytes, of_run), "the counts of a run") for of_run in packed]
         own = counts[len(counts) // 2 :]
         for test, protocol in comparison.places:
             for metric in comparison.metrics(test, protocol):

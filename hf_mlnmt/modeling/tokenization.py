@@ -182,10 +182,11 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
     @contextmanager
     def _code_in_front(self) -> Iterator[None]:
         """Has the code of `tgt_lang` put before every text while it lasts; what is saved knows nothing of it."""
-        template = self._tokenizer.post_processor
+        backend: Any = self._tokenizer
+        template = backend.post_processor
         if self.tgt_lang:
             code, end = f"<2{self.tgt_lang}>", self.eos_token
-            self._tokenizer.post_processor = TemplateProcessing(
+            backend.post_processor = TemplateProcessing(
                 single=f"{code} $A {end}",
                 pair=f"{code} $A {end} $B {end}",
                 special_tokens=[(token, self.convert_tokens_to_ids(token)) for token in (code, end)],
@@ -193,7 +194,7 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
         try:
             yield
         finally:
-            self._tokenizer.post_processor = template
+            backend.post_processor = template
 
     def decode(self, token_ids: Any, *arguments: Any, use_source_tokenizer: bool = False, **options: Any) -> Any:
         """Turns ids of the target, or of the source, into text."""
