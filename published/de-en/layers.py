@@ -23,6 +23,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention import CrossAttention, SelfAttention
 from .configuration import StackConfig, TransformerConfig
+from .fused import normed, relu_of, residual
 from .linear import project
 
 
@@ -91,8 +92,11 @@ class Sublayer(nn.Module):
         self.pre = config.norm_position == "pre"
 
     def forward(self, hidden_states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        computed = compute(self.layer_norm(hidden_states) if self.pre else hidden_states)
+        computed = compute(normed(self.layer_norm, hidden_states) if self.pre else hidden_states)
         if self.training:  # a module called for nothing costs as much as a small product, at every step of a search
+            whole = residual(hidden_states, computed, self.dropout.p, None if self.pre else self.layer_norm)
+            if whole is not None:
+                return whole
             computed = self.dropout(computed)
         hidden_states = hidden_states + computed
         return hidden_states if self.pre else self.layer_norm(hidden_states)
@@ -109,7 +113,10 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        return project(self.fc2, self.dropout(self.activation(project(self.fc1, hidden_states))))
+        inner = relu_of(self.fc1, hidden_states) if self.training and isinstance(self.activation, nn.ReLU) else None
+        if inner is None:
+            inner = self.activation(project(self.fc1, hidden_states))
+        return project(self.fc2, self.dropout(inner))
 
 
 class EncoderLayer(GradientCheckpointingLayer):

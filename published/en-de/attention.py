@@ -22,6 +22,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .fused import short_attention
 from .linear import project, runs_ahead
 
 
@@ -54,6 +55,9 @@ def causal_mask(config, states: Tensor, attention_mask: Tensor | None, cache: Ca
 
     Shapes: states (batch, time, d_model); attention_mask (batch, past + time), 0 at padding.
     """
+    own = attention_mask is None and cache is None and config._attn_implementation == "sdpa"
+    if own and states.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None  # as call by call: for a graph Transformers would make a mask, and attention would be slower
     known = attention_mask is None or not runs_ahead(states)
     return create_causal_mask(config, states, attention_mask, cache, allow_is_causal_skip=known)
 
@@ -119,6 +123,12 @@ class Attention(nn.Module):
             self.config._attn_implementation, eager_attention
         )
         dropout = self.config.attention_dropout if self.training else 0.0
+        if self.training and attention_function is None and self.config._attn_implementation == "sdpa":
+            causal = kwargs.get("is_causal")
+            causal = mask is None and query.shape[2] > 1 and (self.is_causal if causal is None else causal)
+            output = short_attention(query, key, value, mask, self.scaling, dropout, causal)
+            if output is not None:
+                return output, None
         query, key, value = widened(query), widened(key), widened(value)
         # Autocast would make them narrow again.
         own = torch.autocast("cpu", enabled=False) if trains_mixed_on_cpu(query) else nullcontext()

@@ -69,10 +69,10 @@ def runs_ahead(tensor: Tensor) -> bool:
     return tensor.device.type != "cpu"
 
 
-def is_plain(module: nn.Module) -> bool:
-    """Returns whether a call is the product with the weight: no adapter, no int8, no hook, no other forward."""
+def is_plain(module: nn.Module, of: type[nn.Module] = nn.Linear) -> bool:
+    """Returns whether a call is that of the class, with the weight: no adapter, no int8, no hook, no other forward."""
     return (
-        type(module).forward is nn.Linear.forward
+        type(module).forward is of.forward
         and "weight" in module._parameters  # or it is computed
         and not (module._forward_hooks or module._forward_pre_hooks)
         and "forward" not in module.__dict__

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from .fused import kernels_for
 from .linear import matrix_of, multiply, product_dtype, runs_ahead
 
 ROWS = 256  # target positions projected at once on a CPU: their logits stay in its cache, whatever the batch
@@ -40,13 +41,16 @@ def projected_cross_entropy(
     states, labels = states.flatten(0, -2), labels.flatten()
     if torch.compiler.is_compiling():  # a graph has fixed shapes: keep every position and weigh it
         return cross_entropy(nn.functional.linear(states, weight, bias), labels, label_smoothing)
+    dtype, kernels = product_dtype(states), kernels_for(states) if torch.is_grad_enabled() else None
     if runs_ahead(states):  # to leave positions out it would wait: they count 0 instead
-        rows = max(1, LOGITS // (weight.shape[0] * torch.promote_types(states.dtype, torch.float32).itemsize))
+        each = dtype.itemsize / 2 if kernels else torch.promote_types(states.dtype, torch.float32).itemsize
+        rows = max(1, int(LOGITS / (weight.shape[0] * each)))
     else:
         real, rows = labels != -100, ROWS
         states, labels = states[real], labels[real]
-    dtype = product_dtype(states)
     states, weight, bias = states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    if kernels:
+        return _InKernels.apply(kernels, states.contiguous(), weight, bias, labels, label_smoothing, rows)
     return _ProjectedCrossEntropy.apply(states, weight, bias, labels, label_smoothing, rows)
 
 
@@ -157,3 +161,46 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         by_states, by_weight, by_bias = ctx.saved_tensors
         by_bias = None if by_bias is None else by_bias * gradient
         return by_states * gradient.to(by_states.dtype), by_weight * gradient, by_bias, None, None, None
+
+
+class _InKernels(torch.autograd.Function):
+    """The same by the kernel of training_triton.py, which reads the logits of `rows` positions in their own type and
+    leaves their gradient in their place. The weight gets rows of zeros up to a multiple of 64: products of other sizes
+    cuBLAS computes by kernels that take three times as long."""
+
+    @staticmethod
+    def forward(
+        ctx,
+        kernels: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        smoothing: float,
+        rows: int,
+    ) -> Tensor:
+        vocabulary, needed = weight.shape[0], any(ctx.needs_input_grad[1:4])
+        weight = nn.functional.pad(weight, (0, 0, 0, -vocabulary % 64))
+        losses = torch.empty(len(states), dtype=torch.float32, device=states.device)
+        buffer = states.new_empty(min(rows, len(states)), len(weight))
+        by_states, by_weight, by_bias = torch.empty_like(states), None, None
+        for start in range(0, len(states), rows):
+            inside = slice(start, start + rows)
+            logits = torch.mm(states[inside], weight.t(), out=buffer[: len(states) - start])
+            kernels["loss_in_place"](logits[:, :vocabulary], bias, labels[inside], losses[inside], smoothing, needed)
+            if needed:  # products in half precision, their sum over the chunks not
+                torch.mm(logits, weight, out=by_states[inside])
+                product = logits.t() @ states[inside]
+                by_weight = product if by_weight is None else by_weight.float().add_(product)
+                if bias is not None:
+                    added = logits[:, :vocabulary].sum(0, dtype=torch.float32)
+                    by_bias = added if by_bias is None else by_bias.add_(added)
+        if needed:
+            assert by_weight is not None
+            ctx.save_for_backward(by_states, by_weight[:vocabulary], by_bias)
+        return losses.sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor):
+        return None, *[None if x is None else x * gradient.to(x.dtype) for x in ctx.saved_tensors], None, None, None

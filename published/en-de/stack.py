@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from .configuration import StackConfig, TransformerConfig
+from .fused import normed
 from .layers import Dropout
 from .positions import positions_of
 from .releases import CACHE_NAMES
@@ -125,4 +126,4 @@ class Stack(TransformerPreTrainedModel):
         else:
             positions = self.positions.at(position_ids).to(embeds.dtype)
         embeds = torch.add(positions.to(embeds.device), embeds, alpha=self.embed_scale)
-        return self.dropout(self.embedding_norm(embeds))
+        return self.dropout(normed(self.embedding_norm, embeds))

@@ -42,6 +42,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .attention import CrossAttention, SelfAttention, causal_mask, source_mask
 from .configuration import StackConfig, TransformerConfig
+from .fused import normed
 from .generation import TranslationGenerationMixin
 from .layers import DecoderLayer, EncoderLayer
 from .linear import project
@@ -89,7 +90,7 @@ class Encoder(Stack):
         states = [hidden_states]
         for layer in self.layers:
             states.append(layer(states[-1], mask, **kwargs))
-        states[-1] = self.layer_norm(states[-1])
+        states[-1] = normed(self.layer_norm, states[-1])
         return EncoderOutput(last_hidden_state=states[-1], memory=self.memory(states), features=self.features(states))
 
     @property
@@ -167,7 +168,7 @@ class Decoder(Stack):
             # The extras by position: reentrant gradient checkpointing passes no gradient to a keyword, nor into a dict.
             hidden_states = layer(hidden_states, encoder_hidden_states, mask, over_source, *extras.values(), **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.layer_norm(hidden_states),
+            last_hidden_state=normed(self.layer_norm, hidden_states),
             **{CACHE: cache},  # type: ignore[arg-type]
         )
 
