@@ -127,7 +127,6 @@ def _prepared(
         "languages": list(languages),
         "dev": list(asked.dev) if asked.dev else None,
         "text": asked.text,
-        "processes": processes,
         "checksums": {name: size_and_crc(data / name) for name in files if (data / name).is_file()},
     }
     if kept.is_file():

@@ -8,6 +8,7 @@ import json
 import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -234,6 +235,15 @@ def test_the_recipe_that_is_written_trains_the_same(whole, files, tmp_path):
     assert yaml.safe_load(written.read_text())["budget"] == {"steps": 8}
     run_recipe(written, files, tmp_path / "again", console=Console(file=io.StringIO()))
     assert same_weights(tmp_path / "again", whole[0])
+
+
+def test_what_was_chosen_stays_with_other_processes(whole, files, tmp_path, monkeypatch):
+    output = shutil.copytree(whole[0], tmp_path / "run")
+    two = SimpleNamespace(num_processes=2, is_main_process=True)
+    monkeypatch.setattr("hf_mlnmt.training.pair.join_group", lambda: two)
+    before = (output / "recipe.yaml").read_bytes()
+    run(files, output, test=[("test.en", "test.de")])
+    assert (output / "recipe.yaml").read_bytes() == before
 
 
 def test_other_files_in_the_folder_of_a_run_are_refused(whole, files, tmp_path):

@@ -117,23 +117,28 @@ def test_a_signal_reaches_all_and_is_the_exit_code(start_two, tmp_path, capfd, s
     assert int(TO_SAVE) > 3600
 
 
-LOSES = f"sleep 0.3; exit {LOST}"
+LOSES = f"sleep 0.5; exit {LOST}"
 FAILS = "echo 'error: no such file' >&2; exit 1"
+FAILS_LATE = "echo error: disk full >&2; exit 1"
 
 
 @pytest.mark.parametrize(
     ("ranks", "code", "said"),
     [
-        (("sleep 60", "kill -KILL $$"), 137, "error: process 1 of 2 was ended by SIGKILL, and the others with it. The"),
-        (("sleep 60", FAILS), 1, "error: no such file"),
-        ((LOSES, FAILS), 1, "error: no such file"),
+        (
+            ("exec sleep 60", "kill -KILL $$"),
+            137,
+            "error: process 1 of 2 was ended by SIGKILL, and the others with it. The",
+        ),
+        (("exec sleep 60", FAILS), 1, "error: no such file"),
+        ((LOSES, f"trap '{{ {FAILS_LATE}; }}' TERM; sleep 60 & wait"), 1, "error: disk full"),
         ((LOSES, LOSES), LOST, "lost the connection to the others, and none of them said why."),
         (("exit 143", "exit 143"), 143, ""),
     ],
 )
 def test_of_processes_that_fail_the_first_is_one_message(start_two, capfd, ranks, code, said):
     first, second = ranks
-    assert start_two(f"if [ $RANK = 0 ]; then {first.replace('sleep', 'exec sleep', 1)}; else {second}; fi") == code
+    assert start_two(f"if [ $RANK = 0 ]; then {first}; else {second}; fi") == code
     printed = capfd.readouterr().err
     assert said in printed
     assert printed.count("error:") == bool(said)
