@@ -44,16 +44,18 @@ def test_two_processes_train_one_model_and_go_on(tmp_path):
     arguments = ["train", str(recipe), "--data", str(data), "--output", str(tmp_path / "run")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
+    def start(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "hf_mlnmt", *arguments, "--processes", "2", *more]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+
     def check(steps: int) -> None:
         results = json.loads((tmp_path / "run" / "results.json").read_text())
         assert (results["budget"]["processes"], results["budget"]["steps"]) == (2, steps)
 
-    how = fresh.FORKING, fresh.COMMAND, *arguments, "--processes", "2"
-    missing = fresh.package("-c", *how, "--set", "bugdet.steps=4")
+    missing = start("--set", "bugdet.steps=4")
     assert missing.returncode != 0
     assert "did you mean 'budget'" in missing.stderr
-    command = [sys.executable, "-m", "hf_mlnmt", *arguments, "--processes", "2", "--set", "budget.steps=4"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)  # no fork
+    done = start("--set", "budget.steps=4")
     assert done.returncode == 0, done.stderr[-3000:]
     check(4)
     # as its two processes do, but forks, which need not import anything
