@@ -102,7 +102,7 @@ def rows_by_text(arguments: dict[str, Any]) -> list[str]:
 class Generated(NamedTuple):
     """A translation: all generated ids, a forced first one and the end of sentence included, and its ln P.
 
-    `log_probability` is 0 unless it was asked for, and `of_ids` empty, ln P of each id, 0 for one that is forced.
+    `of_ids`: ln P of each id, 0 for a forced one. Unless scores were asked for `log_probability` is 0, `of_ids` empty.
     """
 
     ids: list[int]

@@ -218,6 +218,7 @@ _IDLE = {
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "use_cache"),
     *("transformers_version", "generation_kwargs", "length_normalization", "disable_compile", "compile_config"),
     "max_source_tokens",
+    "confidence",
 }
 # Values that ask for nothing though they are not None.
 _NEUTRAL = {

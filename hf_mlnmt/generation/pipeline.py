@@ -1,7 +1,11 @@
 """TranslationPipeline: texts in, translations out, for our models and Marian, M2M100/NLLB, mBART and T5.
 
-Texts are cut and encoded for a direction (languages.py), put into batches and translated by model.generate()
-(batches.py), or by CTranslate2 where it is asked for by name (ctranslate2.py).
+1. A text is cut at line ends, with split="sentences" (the verb's default) into sentences, and what is too long to fit
+   (segments.py).
+2. The pieces get what a direction puts before them and are encoded (languages.py).
+3. Batches, the longest pieces first, go through model.generate() (batches.py), or CTranslate2 where it is asked for by
+   name (ctranslate2.py). With `mbr` the best of the samples is chosen (minimum_risk.py).
+4. Ids become text, with confidences if they are asked for (confidence.py); pieces are joined (`together`).
 
 Draws with `draws="text"` follow from (seed, text, piece, position) alone, whatever batch a text is in.
 """
@@ -462,7 +466,7 @@ class TranslationCall:
                 yield late()
 
     def _cut_in_parts(self, first_line: int, texts: Sequence[str]) -> list[CutText]:
-        """Returns `cut` of the texts; beside a search it leaves Python to that again and again."""
+        """Returns `cut` of the texts; while a search runs in another thread it pauses after every PART texts."""
         if not self.ahead:
             return self.cut(texts, first_line)
         cut: list[CutText] = []
@@ -832,7 +836,7 @@ def _numbered(groups: Iterable[Sequence[str]], first_line: int, done: int) -> It
 
 
 def _one_ahead(items: Iterable[Any]) -> Iterator[Any]:
-    """Yields the items, each when the next one is there; an error in making that comes behind it."""
+    """Yields each item only once the next has been made; if making the next fails, yields the item first, then raises."""
     before: list[Any] = []
     try:
         for item in items:

@@ -1,5 +1,6 @@
-"""The choice of a step (fixed.py) as Triton kernels: logits are read once, in their own dtype; the loop there is the
-reference.
+"""The choice of a step (fixed.py) as Triton kernels: logits are read once, in their own dtype.
+
+`Stage.choose_beams` and `Stage.choose_tokens` of fixed.py compute the same, as choices.py does, and are the reference.
 
 | kernel | one program for | leaves |
 | --- | --- | --- |

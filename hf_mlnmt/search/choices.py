@@ -15,7 +15,8 @@ The face that the loop sees is `Choice`. A step of `BeamSearch`, which others ch
    `width` can end (`candidates`).
 2. Of the first `width` those that end their hypothesis are finished, scored by sum / length^penalty (`finish`).
 3. The best `width` that do not end are the next beams (`go_on`); what a beam carries follows them (`follow`, `keep`).
-4. A sentence is closed when no sum that is still possible (`highest`) can better its finished hypotheses (`close`).
+4. A sentence is closed when its best running sum (`highest`), divided by the present length^penalty, is not above the
+   worst finished score (`close`); with early_stopping False that is a guess, since longer ones might still win.
 """
 
 from __future__ import annotations

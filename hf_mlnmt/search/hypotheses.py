@@ -35,13 +35,14 @@ def is_possible(sums: Tensor) -> Tensor:
 
 
 def divisors(config: Any, length: int, longest: int) -> tuple[float, float]:
-    """Returns that by which a sum of so many tokens is divided, and that by which the best open one could still be."""
+    """Returns two divisors: of a hypothesis that ends at this length, and of the best open one, for the bound that stops
+    the search."""
     hopeful = config.early_stopping == "never" and config.length_penalty > 0.0
     return length**config.length_penalty, (longest if hopeful else length) ** config.length_penalty
 
 
 def onward(sums: Tensor, last: Tensor, count: int, out: Any = None) -> Any:
-    """Returns the best `count` candidates that are not the last of theirs: values and indices, as topk does."""
+    """Returns the best `count` candidates whose token does not end their hypothesis: values and indices, as topk does."""
     return torch.topk(torch.add(sums, last, alpha=IMPOSSIBLE), count, out=out)
 
 
@@ -75,7 +76,7 @@ class Hypotheses:
         other.open[real:] = False
 
     def go_on(self, sums: Tensor, last: Tensor) -> Tensor:
-        """Lets the best candidates go on that are not the last of theirs; returns their places (sentences, beams).
+        """Lets the best candidates go on whose token does not end them; returns their places (sentences, beams).
 
         sums, last: (sentences, candidates), the best first.
         """

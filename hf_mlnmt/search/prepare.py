@@ -8,7 +8,7 @@ value (a processor, a streamer, a tensor) every call goes through Transformers' 
 
 Every call asks whether what was kept still holds: the options, the generation configs and the model's config by value;
 and for one sentence the model, by identity: its modules and their attributes, hooks, place and version of the weights,
-and of weights that copies are kept of the numbers on a diagonal (kept_weights.py).
+and, of weights of which copies are kept, whether the numbers on their diagonals are unchanged (kept_weights.py).
 """
 
 from __future__ import annotations

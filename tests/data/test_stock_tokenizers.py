@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 
 import pytest
 from helpers.export_toys import joint_tokenizer, toy_model, two_tokenizers, write_folder
@@ -102,7 +103,7 @@ def test_the_source_is_read_without_this_package(folder, tmp_path):
         "from transformers import AutoTokenizer\n"
         f"print(AutoTokenizer.from_pretrained({str(folder)!r})({TEXTS!r})['input_ids'])\n"
     )
-    process = Popen(["python", "-c", code], text=True, stdout=-1)
+    process = Popen([sys.executable, "-c", code], text=True, stdout=-1)
     assert json.loads(process.communicate()[0]) == load_tokenizers(folder).source(TEXTS)["input_ids"]
 
 

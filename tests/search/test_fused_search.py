@@ -125,7 +125,7 @@ def test_one_pass_over_the_translations_gives_the_scores_of_the_search(normaliza
     scales = {"alpha": 0.8, "beta": 0.6}
     found = decode(model, **inputs, **BEAMS, **scales, length_penalty=0.0)
     lengths = generated_lengths(found.sequences, 1)
-    scored = log_probabilities(model, **inputs, sequences=found.sequences, lengths=lengths, **scales)
+    scored = log_probabilities(model, **inputs, sequences=found.sequences, lengths=lengths, **scales).sum(1)
     assert_same(scored, found.sequences_scores, 1e-5)
 
 

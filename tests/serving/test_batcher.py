@@ -49,12 +49,12 @@ class Gate:
         self.texts, self.lengths = [], []
         self.begun = threading.Event()
 
-        def held(run, inputs, abandoned=None):
+        def held(run, inputs, abandoned=None, beside=None):
             self.texts.append([one.text for one in inputs])
             self.lengths.append([len(one.ids) for one in inputs])
             self.begun.set()
             assert self.open.wait(30)
-            return search(run, inputs, abandoned)
+            return search(run, inputs, abandoned, beside)
 
         monkeypatch.setattr(TranslationCall, "search", held)
 
@@ -150,7 +150,7 @@ class Machine:
         monkeypatch.setattr("hf_mlnmt.serving.batcher.time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(TranslationCall, "search", self.search)
 
-    def search(self, inputs, abandoned=None):
+    def search(self, inputs, abandoned=None, beside=None):
         self.now += self.seconds(len(self.batches), inputs)
         self.batches.append([one.text for one in inputs])
         self.comes.pop(len(self.batches), lambda: None)()

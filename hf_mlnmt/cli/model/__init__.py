@@ -1,3 +1,3 @@
-"""Make a model of models: average checkpoints, fuse models, take auxiliaries out."""
+"""Work on models: average checkpoints, fuse models, take auxiliaries out, calibrate confidences."""
 
 PANEL = "Train"
