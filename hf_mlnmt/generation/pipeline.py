@@ -836,7 +836,7 @@ def _numbered(groups: Iterable[Sequence[str]], first_line: int, done: int) -> It
 
 
 def _one_ahead(items: Iterable[Any]) -> Iterator[Any]:
-    """Yields each item only once the next has been made; if making the next fails, yields the item first, then raises."""
+    """Yields each item only once the next has been made; where that fails it yields the item first, then raises."""
     before: list[Any] = []
     try:
         for item in items:
