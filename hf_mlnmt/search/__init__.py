@@ -11,9 +11,9 @@ with what it hands to its own loops. `run` takes the first loop that knows what 
 | loop.py | all choices of candidates: the step that is repeated, the reference; a beam's step is in choices.py |
 | Transformers' | what `why_not` names; a debug line of this file's logger says what |
 
-Each step of loop.py calls `TransformerDecoder` (transformer.py): on a CPU the step that is written out in steps.py, for a
-family that it knows, without dropout, adapters or autocast; else, and on a GPU, the model's own modules. By the rules of
-rules.py a beam search looks at 2 x width candidates, and a token is the last if it is an end token or the length limit.
+Each step of loop.py calls `TransformerDecoder` (transformer.py): on a CPU the step that is written out in steps.py, for
+a family that it knows, without dropout, adapters or autocast; else, and on a GPU, the model's own modules. By rules.py
+a beam search looks at 2 x width candidates, and a token is the last if it is an end token or the length limit.
 
 The parts, each in one file for all loops:
 

@@ -35,14 +35,14 @@ def is_possible(sums: Tensor) -> Tensor:
 
 
 def divisors(config: Any, length: int, longest: int) -> tuple[float, float]:
-    """Returns two divisors: of a hypothesis that ends at this length, and of the best open one, for the bound that stops
-    the search."""
+    """Returns two divisors: of a hypothesis that ends at this length, and of the best open one, for the bound that ends
+    a search."""
     hopeful = config.early_stopping == "never" and config.length_penalty > 0.0
     return length**config.length_penalty, (longest if hopeful else length) ** config.length_penalty
 
 
 def onward(sums: Tensor, last: Tensor, count: int, out: Any = None) -> Any:
-    """Returns the best `count` candidates whose token does not end their hypothesis: values and indices, as topk does."""
+    """Returns the best `count` candidates whose token does not end their hypothesis: values and indices, as topk."""
     return torch.topk(torch.add(sums, last, alpha=IMPOSSIBLE), count, out=out)
 
 

@@ -1,7 +1,7 @@
 """Objectives: the batch that is built, and the sum of losses over it. They know no Trainer and no device.
 
-Which task has the next batch: tasks.py. A batch is of one task; its loss is divided by that task's own items of the whole
-step, and the gradients of the step's batches add up (trainer.py).
+Which task has the next batch: tasks.py. A batch is of one task; its loss is divided by that task's own items of the
+whole step, and the gradients of the step's batches add up (trainer.py).
 
 Reference: thesis on monolingual data, section 4.2, of the objectives on text of one language.
 

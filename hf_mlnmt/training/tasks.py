@@ -1,5 +1,6 @@
-"""Tasks, of which a training is a list: each a training set, an objective and a share of the batches. A recipe's `tasks`
-become these in preparation.py.
+"""Tasks, of which a training is a list: each a training set, an objective and a share of the batches.
+
+A recipe's `tasks` become these in preparation.py.
 
 Which task comes when follows from the shares, which hold exactly, and from the seed (`Rotation`). `task_sampler` says
 which examples are in the batches of a process, and in which order; `task_loader` loads and collates them.
