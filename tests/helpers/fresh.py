@@ -238,6 +238,9 @@ def become(arguments: list[str], environment: Mapping[str, str], cwd: str, secon
     status = 0
     try:
         signal.alarm(seconds)  # which ends the process
+        # Its own: those of before know another file, and whether that could be wound back.
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(cwd)
