@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from operator import eq
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -149,13 +150,23 @@ def generate(
     return [translations[i : i + count] for i in range(0, len(translations), count)]
 
 
+def first_tokens(model: Any, arguments: dict[str, Any], sentences: int) -> list[int]:
+    """Returns the token that the decoder started each sentence with, by the arguments of generate()."""
+    start = arguments.get("decoder_start_token_id")
+    start = model.generation_config.decoder_start_token_id if start is None else start
+    starts = [start] * sentences if isinstance(start, int) else [int(token) for token in start]
+    prompts = arguments.get("decoder_input_ids")
+    given = starts if prompts is None else prompts[:, 0].tolist()
+    # generate() puts the start before prompts none of which begins with it.
+    return given if any(map(eq, given, starts)) else starts
+
+
 def log_probabilities_of(
     parts: Parts, sequences: Sequence[Sequence[int]], rows: Sequence[Generated], arguments: dict[str, Any], skipped: int
 ) -> list[float]:
     """Returns ln P of one translation of each sequence of ids, with the arguments of generate()."""
-    start = arguments.get("decoder_start_token_id", parts.model.generation_config.decoder_start_token_id)
-    firsts = [start] * len(rows) if isinstance(start, int) else [int(token) for token in start]
     pad_id, device = parts.source.pad_token_id or 0, parts.model.device
+    firsts = first_tokens(parts.model, arguments, len(rows))
     targets, _ = pad([[first, *row.ids] for first, row in zip(firsts, rows, strict=True)], pad_id, device)
     lengths = torch.tensor([len(row.ids) for row in rows], device=device)
     logs = log_probabilities(
@@ -176,12 +187,8 @@ def attention_over_source(
 
     arguments: of the model's generate(), which say what the decoder started with.
     """
-    model, start = parts.model, arguments.get("decoder_start_token_id")
-    if start is None:
-        start = model.generation_config.decoder_start_token_id
-    firsts = [start] * len(rows) if isinstance(start, int) else [int(token) for token in start]
-    if (prompts := arguments.get("decoder_input_ids")) is not None:
-        firsts = prompts[:, 0].tolist()
+    model = parts.model
+    firsts = first_tokens(model, arguments, len(rows))
     targets = [[first, *each.ids[:-1]] for first, row in zip(firsts, rows, strict=True) for each in row]
     of_target = [sequence for sequence, row in zip(sequences, rows, strict=True) for _ in row]
     pad_id = parts.source.pad_token_id or 0

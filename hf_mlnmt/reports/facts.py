@@ -50,15 +50,15 @@ class Facts:
     language_tokenizers: bool = False
     """Whether every language has one of its own, in tokenizers/."""
     domain: str | None = None
-    """What it translates, as "image captions"."""
+    """The kind of text that it translates, as "image captions"."""
     datasets: tuple[str, ...] = ()
     """Data sets of the Hub that hold the text that it was trained and tested on."""
     base_models: tuple[str, ...] = ()
     """Models of the Hub that it was made of."""
     relation: str | None = None
-    """How it was made of them, in the Hub's words: finetune or merge."""
+    """The way that it was made of them, in the Hub's words: finetune or merge."""
     emissions: Mapping[str, Any] | None = None
-    """What CodeCarbon measured, under the Hub's names."""
+    """The numbers that CodeCarbon measured, under the Hub's names."""
     processing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """text_processing.json."""
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)

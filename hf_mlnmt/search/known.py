@@ -1,4 +1,4 @@
-"""What a search asks of a model at every call, remembered for as long as the model has the same parts.
+"""A memory of what a search asks of a model at every call, for as long as the model has the same parts.
 
 Modules, parameters and buffers are compared by identity, one by one but without a call of Python's for each: in a tenth
 of a millisecond. What they hold is told apart by a number, `state`: where each weight lies, PyTorch's count of its

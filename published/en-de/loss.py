@@ -164,7 +164,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
 
 class _InKernels(torch.autograd.Function):
-    """The same by the kernel of training_triton.py, which reads the logits of `rows` positions in their own type and
+    """Equation 1 by the kernel of training_triton.py, which reads the logits of `rows` positions in their own type and
     leaves their gradient in their place. The weight gets rows of zeros up to a multiple of 64: products of other sizes
     cuBLAS computes by kernels that take three times as long."""
 

@@ -1,4 +1,4 @@
-"""What a training step computes beside its products, as Triton kernels: each reads and writes its tensors once.
+"""Triton kernels of what a training step computes beside its products: each reads and writes its tensors once.
 
 | kernel | computes | its twin |
 | --- | --- | --- |

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
@@ -133,3 +134,15 @@ def test_translate_marks_or_leaves_what_it_is_not_sure_of(calibrated):
 def test_without_a_calibration_there_is_no_confidence(pipeline):
     with pytest.raises(UserError, match="is not calibrated"):
         pipeline("a", confidence=True)
+
+
+def test_the_scores_that_are_looked_at_are_the_models_own(pipeline):
+    """Those of a search that was not scored, whatever the decoder started with."""
+    from hf_mlnmt.generation.batches import generate, log_probabilities_of
+
+    sequences, start = [pipeline.parts.source(text)["input_ids"] for text in ("the dog", "a man plays")], 5
+    asked = {"num_beams": 2, "num_return_sequences": 1, "max_new_tokens": 6}
+    for more in ({}, {"decoder_start_token_id": start}, {"decoder_input_ids": torch.tensor([[start], [start + 1]])}):
+        scored = [row[0] for row in generate(pipeline.parts, sequences, {**asked, **more}, 0, True)]
+        found = log_probabilities_of(pipeline.parts, sequences, scored, {**asked, **more}, 0)
+        assert found == pytest.approx([each.log_probability for each in scored], abs=1e-4)
