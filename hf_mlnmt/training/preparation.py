@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
 from hf_mlnmt.convert.vocabularies import read_sentencepiece
 from hf_mlnmt.data.corpus import CorpusSpec
-from hf_mlnmt.data.encoded import encode_corpus, filtered
+from hf_mlnmt.data.encoding import encode_corpus, filtered
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
