@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from hf_mlnmt.data.filters import FilterReport, Pair
-from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, checked_lines, format_of, open_text, problem_in, reason_of
+from hf_mlnmt.data.lines import (
+    MAX_CHARACTERS,
+    REMEDY,
+    checked_lines,
+    count_text,
+    format_of,
+    open_text,
+    problem_in,
+    reason_of,
+)
 from hf_mlnmt.data.synthetic import FILES as SYNTHETIC_FILES
 from hf_mlnmt.data.synthetic import find_synthetic
 from hf_mlnmt.errors import UserError, suggest
@@ -475,16 +484,21 @@ def _rows_of(records: Any) -> Iterator[Any]:
         yield from table.to_pylist()
 
 
-def size_of(spec: Any, root: str | Path) -> int | None:
-    """Returns how many records a parquet file or a data set has; None where that is not known without reading it."""
-    if spec.dataset:
-        records = _dataset(spec, Path(root))
-        return getattr(records, "num_rows", None)
-    if format_of(Path(spec.path or "")) != ".parquet":
-        return None
-    from pyarrow import parquet
+def size_of(spec: Any, root: str | Path, read: bool = False) -> int | None:
+    """Returns how many items a corpus of pairs or of text has, bad ones included; None where that is not known.
 
-    return int(parquet.read_metadata(Path(root) / spec.path).num_rows)
+    read: count the lines of text for it; a .json file and a data set that is streamed are not counted.
+    """
+    suffix, number = format_of(Path(spec.path or "")), None
+    if spec.dataset:
+        number = getattr(_dataset(spec, Path(root)), "num_rows", None)
+    elif suffix == ".parquet":
+        from pyarrow import parquet
+
+        number = parquet.read_metadata(Path(root) / spec.path).num_rows
+    elif read and suffix != ".json":
+        number = count_text(spec.local_files(root)[0]).lines
+    return number if spec.limit is None or number is None else min(spec.limit, number)
 
 
 def _records(

@@ -81,7 +81,7 @@ class Encoded:
     _offsets: dict[str, np.ndarray]
 
     def __init__(self, folder: str | Path, check: bool = False) -> None:
-        self.folder = Path(folder)
+        self.folder, self.found = Path(folder), ""  # how it was, where it was there already
         try:
             self.meta = json.loads((self.folder / META).read_text(encoding="utf-8"))
             self.report = FilterReport.from_dict(self.meta["report"])

@@ -7,6 +7,7 @@ equal alone: clocks may differ.) A start that was killed is gone on from at the 
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from copy import deepcopy
 from dataclasses import asdict
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from threading import Thread
 from typing import Any, Self
@@ -28,6 +29,7 @@ from hf_mlnmt.data.corpus import CorpusSpec, check_together, read_pairs, size_of
 from hf_mlnmt.data.encoded import META, SIDES, Encoded
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter, Seen
 from hf_mlnmt.data.lines import count_text, format_of
+from hf_mlnmt.data.resegmented import mixed
 from hf_mlnmt.data.text import TextSide, TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers, identity_of, languages_of
 from hf_mlnmt.data.workers import ALONE, Encoder, Piece, cores
@@ -309,6 +311,8 @@ def reuse(folder: str | Path, origin: Origin, check: bool = False) -> Encoded | 
         if meta["format"] != _FORMAT or not origin.made(meta, check):
             return None
         encoded = Encoded(folder, check)
+        same = encoded.meta.get("files") == origin.about["files"] and not encoded.was_read
+        encoded.found = f"encoded before, of files of the same {'sizes and times' if same else 'content'}"
         now = {**encoded.meta, **origin.about, "times": encoded.times()}
         if now != encoded.meta:  # the content is the same: the next start need not read it
             with suppress(OSError, UserError):
@@ -370,7 +374,7 @@ def _grow(
     unique = encoder.pair_filter is not None and encoder.pair_filter.drop_duplicates
     sides = SIDES if len(encoder.sides) > 1 else ("text",)
     with explained(folder), Growing(folder, sides, origin, max_length, unique) as growing:
-        report, dropped = growing.reader, deque[FilterReport]()
+        report, dropped, shown = growing.reader, deque[FilterReport](), False
 
         def chunks() -> Iterator[list[Any]]:
             items = read(growing.read, report)
@@ -386,7 +390,8 @@ def _grow(
                 growing.note(reader)
             if progress is not None and number > ALONE:
                 progress(growing.read, total or origin.lines)
-        if progress is not None:
+                shown = True
+        if progress is not None and shown:
             progress(growing.read, growing.read)
         return growing.finish(report)
 
@@ -461,11 +466,22 @@ def filtered(
     root: str | Path,
     pair_filter: PairFilter | None = None,
     report: FilterReport | None = None,
+    share: float = 1.0,
+    seed: int = 1,
 ) -> Iterator[Any]:
     """Yields the raw pairs of a corpus, or texts of one language, that pass the filter, as a stream; also what a
-    tokenizer is trained on."""
+    tokenizer is trained on. share: of the items, as a hash of their numbers and the seed draws them."""
     items = _items(spec, root, report)
+    if share < 1:
+        items = compress(items, _drawn(share, seed))
     yield from pair_filter(items, report) if pair_filter else items
+
+
+def _drawn(share: float, seed: int) -> Iterator[bool]:
+    of_seed = mixed(np.uint64(seed % 2**64))
+    for first in itertools.count(0, _CHUNK):
+        numbers = mixed(np.arange(first, first + _CHUNK, dtype=np.uint64) ^ of_seed)
+        yield from (numbers < np.uint64(share * 2**64)).tolist()
 
 
 def _check_what_is_left(encoded: Encoded, spec: Spec) -> None:
