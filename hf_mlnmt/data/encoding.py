@@ -315,6 +315,7 @@ def reuse(folder: str | Path, origin: Origin, check: bool = False) -> Encoded | 
         encoded.found = f"encoded before, of files of the same {'sizes and times' if same else 'content'}"
         now = {**encoded.meta, **origin.about, "times": encoded.times()}
         if now != encoded.meta:  # the content is the same: the next start need not read it
+            encoded.meta = now
             with suppress(OSError, UserError):
                 write_json(path, now)
         return encoded
