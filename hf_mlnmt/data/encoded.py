@@ -14,7 +14,8 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import size_and_crc
 
 SIDES = ("source", "target")
-META = "meta.json"
+META, STATE = "meta.json", "state.json"  # of a folder that is complete, of one that grows
+HEAD = 128  # bytes before the numbers of an .npy file, whatever their count
 
 
 class Rows(Sequence[np.ndarray]):
@@ -126,6 +127,11 @@ class Encoded:
             item[name] = np.array(self._ids[side][start:end])
         return item
 
+    def lengths(self, number: int, indices: np.ndarray) -> np.ndarray:
+        """Returns the subwords of these items on the side of a number, int32."""
+        offsets = self._offsets[self.sides[number]]
+        return (offsets[indices + 1] - offsets[indices]).astype(np.int32)
+
     def gather(self, indices: np.ndarray) -> Examples:
         """Returns the items at these indices, copied from the file at once."""
         columns = {}
@@ -142,3 +148,26 @@ class Encoded:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._open()
+
+
+class Growth(Encoded):
+    """Encoded text that still grows in a folder NAME.part, as far as it was noted when this was made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.found = folder, ""
+        self.meta = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        self.report = FilterReport.from_dict(self.meta["report"])
+        self.sides = tuple(self.meta["ends"])
+        self.unit = "pairs" if len(self.sides) > 1 else "sentences"
+        self._open()
+
+    def _open(self) -> None:
+        self._offsets, self._ids = {}, {}
+        for side, end in self.meta["ends"].items():
+            offsets = np.memmap(self.folder / f"{side}_offsets.npy", np.int64, "r", HEAD, len(self) + 1)
+            self._offsets[side] = np.asarray(offsets)
+            ids = np.memmap(self.folder / f"{side}.bin", np.int32, "r", shape=end) if end else np.zeros(0, np.int32)
+            self._ids[side] = np.asarray(ids)
+
+    def __len__(self) -> int:
+        return int(self.meta["kept"])

@@ -26,13 +26,13 @@ from typing import Any, Self
 import numpy as np
 
 from hf_mlnmt.data.corpus import CorpusSpec, check_together, read_pairs, size_of
-from hf_mlnmt.data.encoded import META, SIDES, Encoded
+from hf_mlnmt.data.encoded import HEAD, META, SIDES, STATE, Encoded
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter, Seen
 from hf_mlnmt.data.lines import count_text, format_of
 from hf_mlnmt.data.resegmented import mixed
 from hf_mlnmt.data.text import TextSide, TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers, identity_of, languages_of
-from hf_mlnmt.data.workers import ALONE, Encoder, Piece, cores
+from hf_mlnmt.data.workers import Encoder, Piece, cores
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_folder_name, explained, only_one, read_json, size_and_crc, take_place, write_json
 from hf_mlnmt.made_from import Digest, digest
@@ -40,13 +40,11 @@ from hf_mlnmt.made_from import Digest, digest
 log = logging.getLogger(__name__)
 Spec = CorpusSpec | TextSpec
 Progress = Callable[[int, int | None], Any]
-"""Hears how many items are done, and of how many, where that is known."""
+"""Hears behind every chunk how many items are done, and of how many, where that is known."""
 _CHUNK = 2000
 _NOTED = 50  # chunks between two notes of the state
 _FORMAT = 3
 _MUCH = 0.2  # of a corpus
-STATE = "state.json"
-_HEAD = 128  # bytes before the numbers of an .npy file, whatever their count
 
 
 class Origin:
@@ -181,7 +179,7 @@ class Growing:
         self._sizes: dict[GrowingFile, int] = {}  # of what is noted
         self.ends = dict.fromkeys(sides, 0)  # ids of each side so far
         self.files = {name: GrowingFile(self.part / f"{name}.bin", np.int32) for name in sides}
-        offsets = {name: GrowingFile(self.part / f"{name}_offsets.npy", np.int64, _HEAD) for name in sides}
+        offsets = {name: GrowingFile(self.part / f"{name}_offsets.npy", np.int64, HEAD) for name in sides}
         self.files |= {f"{name}_offsets": file for name, file in offsets.items()}
         if unique:
             self.files["hashes"] = GrowingFile(self.part / "hashes.bin", np.uint64)
@@ -192,6 +190,8 @@ class Growing:
             stack.enter_context(only_one(self.part, busy))
             if (state := self._state()) is not None:
                 self._restore(state)
+            else:
+                (self.part / STATE).unlink(missing_ok=True)
             for file in self.files.values():
                 file.open()
                 stack.callback(file.file.close)
@@ -375,7 +375,7 @@ def _grow(
     unique = encoder.pair_filter is not None and encoder.pair_filter.drop_duplicates
     sides = SIDES if len(encoder.sides) > 1 else ("text",)
     with explained(folder), Growing(folder, sides, origin, max_length, unique) as growing:
-        report, dropped, shown = growing.reader, deque[FilterReport](), False
+        report, dropped = growing.reader, deque[FilterReport]()
 
         def chunks() -> Iterator[list[Any]]:
             items = read(growing.read, report)
@@ -389,10 +389,9 @@ def _grow(
             origin.check()
             if number % _NOTED == 0:
                 growing.note(reader)
-            if progress is not None and number > ALONE:
+            if progress is not None:
                 progress(growing.read, total or origin.lines)
-                shown = True
-        if progress is not None and shown:
+        if progress is not None:
             progress(growing.read, growing.read)
         return growing.finish(report)
 
@@ -452,7 +451,10 @@ def encode_corpus(
         return islice(_items(spec, root, report), done, None)
 
     encoder = _encoder(tokenizers, side, how.get("language"), tag, pair_filter)
-    origin.read()
+    if origin.paths:
+        origin.read()
+    else:
+        _ = origin.fingerprint  # of a name; it is asked for while the data set still grows
     encoded = _grow(folder, origin, encoder, read, max_length, processes or cores(), progress, size_of(spec, root))
     _check_what_is_left(encoded, spec)
     return encoded

@@ -22,6 +22,7 @@ MAX_CHARACTERS = 20_000
 # of characters that JSON may hold alone, and UTF-8 and the tokenizers never.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
 _CONTROL_BUT_ENDS = re.compile(_CONTROL.pattern.replace("\x0a-", "\x0b-"))
+_AT_ONCE = 1 << 20  # bytes
 REMEDY = "Mend the file, or drop such lines with their partners, in a recipe: bad_lines: drop."
 
 # By their first bytes: how text is packed, and what is no text at all.
@@ -138,7 +139,7 @@ def count_text(path: Path, most: int | None = None) -> Counted:
     """Counts the text of a file, unpacked, as far as its first `most` bytes. Raises: UserError as `read_lines`."""
     lines, checksum, size, last, block = 0, 0, 0, b"\n", b"\n"
     with open_text(path) as text:
-        while (most is None or size < most) and (block := text.read(1 << 20)):
+        while (most is None or size < most) and (block := text.read(_AT_ONCE)):
             lines, checksum, size = lines + block.count(b"\n"), zlib.crc32(block, checksum), size + len(block)
             last = block[-1:]
         whole = not block or not text.read(1)

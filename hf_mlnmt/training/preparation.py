@@ -9,7 +9,7 @@ import dataclasses
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from hf_mlnmt.data.encoding import Progress, encode_corpus, filtered
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
+from hf_mlnmt.data.streamed import Streamed
 from hf_mlnmt.data.synthetic import Manifest, find_synthetic, read_manifest
 from hf_mlnmt.data.text import RawPairs, TextSide, TextSpec, ending, read_raw, with_end
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
@@ -51,7 +52,8 @@ from hf_mlnmt.training.tasks import Task, seed_of
 from hf_mlnmt.zoo.systems import architecture_of
 
 SIDES: tuple[TextSide, TextSide] = ("source", "target")
-EncodedSet = Corpora | Resegmented
+EncodedSet = Corpora | Resegmented | Streamed
+LARGE = 20_000  # items of a corpus: how its encoding goes is shown
 Spec = CorpusSpec | TextSpec
 
 CLASSES: dict[str, type[Objective]] = {
@@ -335,6 +337,8 @@ class Preparation:
         parts, data = [], self.recipe.data
         for number, spec in enumerate(task.specs):
             name = f"train{number}" if self.recipe.tasks is None else f"{task.name}.{number}"
+            if spec.streaming:
+                return self._streamed(task, name)
             part = self.encode(name, spec, self.corpora.filter, data.max_length)
             self.tell(f"{spec}{part.found and f' ({part.found})'}\n{part.report.table(part.unit)}")
             parts.append(part)
@@ -358,15 +362,41 @@ class Preparation:
 
         def show(done: int, total: int | None) -> None:  # of a large corpus alone
             nonlocal told
-            if not told:
+            if not told and done >= LARGE:
                 self.tell(f"encoding {spec}")
-            told = True
-            if self.progress is not None:
+                told = True
+            if told and self.progress is not None:
                 self.progress(done, total)
 
+        return self._encode(name, spec, pair_filter, max_length, show)
+
+    def _encode(
+        self, name: str, spec: Spec, pair_filter: PairFilter | None, max_length: int | None, hear: Progress
+    ) -> Any:
         folder, processes = self.output / "data" / name, self.recipe.data.processes
-        how = (pair_filter, max_length, processes, show, self.check)
+        how = (pair_filter, max_length, processes, hear, self.check)
         return encode_corpus(spec, self.root, self.tokenizers, folder, *how)
+
+    def _streamed(self, task: TaskCorpora, name: str) -> Streamed:
+        """Returns the one corpus of a task, which is trained on while it is encoded. UserError beside others."""
+        (spec, *others), data = task.specs, self.recipe.data
+        if others or spec.weight != 1 or data.temperature is not None or data.bpe_dropout or self.recipe.budget.epochs:
+            raise UserError(
+                f"{self.recipe.path}: {spec}: streaming: true is for the one corpus of a task, without weight, "
+                "temperature and bpe_dropout, and budget.steps, not epochs: nobody knows its size. Download it "
+                "(streaming: false); or make it a task of its own."
+            )
+        _ = self.tokenizers  # they are trained here, where signals are heard
+        encode = partial(self._encode, name, spec, self.corpora.filter, data.max_length)
+        streamed = Streamed(self.output / "data" / name, encode, data.max_length)
+        self.tell(f"{spec}: {streamed.describe()}\n{streamed.parts[0].report.table(streamed.parts[0].unit)}")
+        return streamed
+
+    def close(self) -> None:
+        """Ends the encoding of data sets that are streamed."""
+        for data in vars(self).get("training_sets", {}).values():
+            if isinstance(data, Streamed):
+                data.close()
 
     def fingerprints(self) -> list[str]:
         """Returns those of all encoded training corpora in order; of several tasks with the tasks' names."""

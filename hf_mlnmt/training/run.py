@@ -142,6 +142,11 @@ class Run:
         """Returns what makes the parts of the training."""
         return Preparation(self.recipe, self.data, self.output, self.tell, self.progress, self.check)
 
+    def close(self) -> None:
+        """Ends what still runs beside the training."""
+        if "preparation" in vars(self):
+            self.preparation.close()
+
     @property
     def saved(self) -> Path:
         """Returns the folder of the checkpoints."""
@@ -176,7 +181,8 @@ def train_in_folder(run: Run, dry_run: bool) -> Results | None:
         if dry_run:
             dry_run_of_one(run)
             return None
-        with folder.alone(run.output) if run.is_main else nullcontext(), callbacks.sigterm_interrupts():
+        alone = folder.alone(run.output) if run.is_main else nullcontext()
+        with alone, callbacks.sigterm_interrupts(), closing(run):
             return train_one(run)
 
 
@@ -211,10 +217,11 @@ def dry_run_of_one(run: Run) -> None:
             preparation = run.preparation
             for warning in check_before(preparation, run.processes.num_processes) if run.is_main else ():
                 run.warn(warning)
-        prepare(run)
-        training = build(run, None, run.recipe.batch.accumulate)
-        preparation.initialise(training.trainer.model)
-        run.tell(dry_run_report(run.recipe, training.trainer))
+        with closing(preparation):
+            prepare(run)
+            training = build(run, None, run.recipe.batch.accumulate)
+            preparation.initialise(training.trainer.model)
+            run.tell(dry_run_report(run.recipe, training.trainer))
 
 
 def check(run: Run) -> Changes | None:

@@ -256,6 +256,7 @@ def many(tmp_path, monkeypatch):
     """A corpus of 20 chunks, four between the notes, with duplicates, long sides and lines that are dropped."""
     monkeypatch.setattr(encoding, "_CHUNK", 10)
     monkeypatch.setattr(encoding, "_NOTED", 4)
+    monkeypatch.setattr("os.fsync", lambda file: None)
     monkeypatch.setattr(workers, "ALONE", 1)
     lines = [f"The man {i % 70} sees {'a ' * (i % 4)}dog." for i in range(200)]
     for name in ("a.en", "a.de"):
