@@ -491,7 +491,7 @@ def size_of(spec: Any, root: str | Path, read: bool = False) -> int | None:
     """
     suffix, number = format_of(Path(spec.path or "")), None
     if spec.dataset:
-        number = getattr(_dataset(spec, Path(root)), "num_rows", None)
+        number = None if spec.streaming else _dataset(spec, Path(root)).num_rows
     elif suffix == ".parquet":
         from pyarrow import parquet
 

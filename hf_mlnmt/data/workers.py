@@ -86,15 +86,20 @@ class Encoder:
     def pieces(self, chunks: Iterable[Sequence[Any]], processes: int) -> Iterator[tuple[Sequence[Any], Piece]]:
         """Yields every chunk and its piece in order, the same ones for any number of processes.
 
-        Text of few chunks is not worth other processes. Raises: UserError where one of them dies.
+        Text of few chunks is not worth other processes, and a tokenizer that cannot be sent stays in this one. Raises:
+        UserError where a process dies.
         """
         iterator = iter(chunks)
+        try:
+            job = pickle.dumps(self)
+        except (pickle.PicklingError, TypeError, AttributeError):
+            processes = 1
         for chunk in islice(iterator, None if processes == 1 else ALONE):
             yield chunk, self(chunk)
         first = next(iterator, None)
         if first is None:
             return
-        with Workers(self, processes) as workers:
+        with Workers(job, processes) as workers:
             waiting = deque[tuple[Sequence[Any], Future]]()
             for chunk in chain([first], iterator):
                 waiting.append((chunk, workers.submit(chunk)))
@@ -107,10 +112,9 @@ class Encoder:
 
 
 class Workers:
-    """Processes that encode chunks. Use it as a context: at its end they are ended, whatever they do."""
+    """Processes that encode chunks; `job` is the pickled Encoder. Use it as a context: its end ends them all."""
 
-    def __init__(self, encoder: Encoder, count: int) -> None:
-        job = pickle.dumps(encoder)
+    def __init__(self, job: bytes, count: int) -> None:
         paths = os.pathsep.join(filter(None, sys.path))
         own = {"PYTHONPATH": paths, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-c", "from hf_mlnmt.data.workers import serve; serve()"]
