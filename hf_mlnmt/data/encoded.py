@@ -93,7 +93,10 @@ class Encoded:
             self._open()
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{folder}: no intact encoded text ({error}). Delete this folder and run again.") from error
-        lengths = [np.diff(self._offsets[side]).astype(np.int32) for side in self.sides]
+        lengths = [
+            np.subtract(ends[1:], ends[:-1], np.empty(len(ends) - 1, np.int32), casting="unsafe")
+            for ends in map(self._offsets.__getitem__, self.sides)
+        ]
         self.source_lengths, self.target_lengths = lengths[0], lengths[-1]
 
     def times(self) -> dict[str, int]:
