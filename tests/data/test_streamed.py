@@ -66,8 +66,9 @@ def test_training_begins_with_the_first_block_and_goes_on_after_a_stop(stream, t
     first = numbers(data, 0)
     assert len(data.parts[0]) == len(data)
     assert data.parts[0].meta["fingerprint"]
-    assert len(pickle.loads(pickle.dumps(data))) == len(data)
+    assert numbers(pickle.loads(pickle.dumps(data)), 0) == first, "another process looks for itself"
     assert data.source_lengths.max() == 99
+    data._stop.set()
     let.release()
     data.close()
     stream.read.clear()
