@@ -43,6 +43,7 @@ from transformers import (
 import hf_mlnmt
 from hf_mlnmt.data import CorpusSpec, Tokenizers, read_pairs, train_tokenizer
 from hf_mlnmt.data.encoded import Encoded
+from hf_mlnmt.data.encoding import build
 from hf_mlnmt.data.training_set import Corpora
 from hf_mlnmt.training import Batches, Task, TokenBatchSampler, Translation, TranslationTrainer, batch_statistics
 
@@ -192,7 +193,7 @@ def load(folder: Path, vocabulary: int, work: Path) -> tuple[Encoded, Any]:
     spec = CorpusSpec(files={"source": "train.en.gz", "target": "train.de.gz"})
     pairs = list(read_pairs(spec, folder))
     tokenizer = train_tokenizer(itertools.chain.from_iterable(pairs), vocab_size=vocabulary)
-    return Encoded.build(pairs, Tokenizers(tokenizer, tokenizer), work), tokenizer
+    return build(pairs, Tokenizers(tokenizer, tokenizer), work), tokenizer
 
 
 def main() -> None:

@@ -120,7 +120,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
             temporary.chmod(0o777 & ~_umask())
             yield temporary
             follow_umask(temporary)
-            _take_place(temporary, target)
+            take_place(temporary, target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -140,7 +140,8 @@ def _clear_leftovers(target: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _take_place(new: Path, target: Path) -> None:
+def take_place(new: Path, target: Path) -> None:
+    """Puts a folder that is written in the place of another, which is deleted."""
     if not target.exists():
         os.replace(new, target)
         return

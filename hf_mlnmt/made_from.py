@@ -8,7 +8,7 @@ compared: where nothing differs it is used as it is.
 | a run (training/folder.py) | recipe | recipe.yaml | some keys: what they change is done again; others: refused |
 | its corpora and tokenizers | text, tokenizers, filters | made_of.json | refused |
 | its models, outputs and scores | checkpoints, decoding, test sets, versions | made_of.json | made again |
-| an encoded corpus (data/encoded.py) | text, tokenizers, filters | meta.json | made again |
+| an encoded corpus (data/encoding.py) | text, tokenizers, filters | meta.json | made again |
 | a synthetic corpus (generation/back_translation.py) | model, text, method | state.json, manifest.json | refused |
 | a file of translations (generation/lines.py) | model, text, options | OUTPUT.part/state.json | refused |
 | a converted model (generation/ctranslate2.py) | config, weights, vocabularies | the folder's name | made again |

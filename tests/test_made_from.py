@@ -11,7 +11,7 @@ import torch
 
 from hf_mlnmt.analysis import probing
 from hf_mlnmt.data.corpus import CorpusSpec
-from hf_mlnmt.data.encoded import fingerprint_of
+from hf_mlnmt.data.encoding import fingerprint_of
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.text import RawPairs, TextSpec, digest_of_texts
 from hf_mlnmt.generation.ctranslate2 import content_hash

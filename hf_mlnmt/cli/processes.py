@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hf_mlnmt.data.workers import cores
 from hf_mlnmt.errors import UserError
 
 PARENT = "HF_MLNMT_PARENT"  # in the environment of a process: the one that it is to end with
@@ -27,11 +28,6 @@ PATIENCE = 30.0  # seconds that a process has to save its state when its parent 
 TO_SAVE = "86400"  # seconds that all have after a signal; who sent it decides how long that may take
 # Windows has neither SIGHUP nor SIGUSR1.
 SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
-
-
-def cores() -> int:
-    """Counts the processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_processes(count: int, option: str) -> None:

@@ -37,6 +37,9 @@ def train(
     requeue_code: int | None = option(
         None, "Exit code after SIGTERM or SIGUSR1, for a scheduler that is to start it again.", min=1, max=255
     ),
+    check: bool = option(
+        False, "Read all text, and what is encoded, for changes; else sizes and times tell.", "--check"
+    ),
     dry_run: bool = option(False, "Check everything and estimate time and memory; leave nothing.", "--dry-run"),
 ) -> None:
     """Train a model: tokenizer, data, training, averaging, scores, a complete model folder.
@@ -89,9 +92,9 @@ def train(
             if pair is not None:
                 # An option of two values cannot be repeated in typer: the second ones stand among the arguments.
                 asked = TwoFiles(pair, from_, to, dev, tuple(zip(test or [], named, strict=True)), text, system)
-                train_pair(asked, data, output, set_ or [], seed, dry_run, console, watcher)
+                train_pair(asked, data, output, set_ or [], seed, dry_run, console, watcher, check)
             else:
-                run_recipe(named[0], data, output, set_ or [], seed, dry_run, console, watcher=watcher, system=system)
+                run_recipe(named[0], data, output, set_ or [], seed, dry_run, console, watcher, system, check)
     except Interrupted as interrupted:
         typer.echo(str(interrupted), err=True)
         code = _asking(requeue_code, 128 + interrupted.signum)

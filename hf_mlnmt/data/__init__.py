@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hf_mlnmt.data.corpus import *
     from hf_mlnmt.data.encoded import *
+    from hf_mlnmt.data.encoding import *
     from hf_mlnmt.data.filters import *
     from hf_mlnmt.data.lines import *
     from hf_mlnmt.data.processing import *
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 # Imported when first used: reading lines must not cost the second that transformers takes.
 _NAMES = {
     "corpus": "CorpusSpec read_pairs",
-    "encoded": "Encoded encode_corpus filtered fingerprint_of",
+    "encoded": "Encoded",
+    "encoding": "encode_corpus filtered fingerprint_of",
     "filters": "FilterReport PairFilter",
     "lines": "read_lines",
     "processing": "TextProcessing",

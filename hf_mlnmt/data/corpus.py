@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from hf_mlnmt.data.filters import FilterReport, Pair
-from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, checked_lines, format_of, open_text, problem_in, reason_of
+from hf_mlnmt.data.lines import (
+    MAX_CHARACTERS,
+    REMEDY,
+    checked_lines,
+    count_text,
+    format_of,
+    open_text,
+    problem_in,
+    reason_of,
+)
 from hf_mlnmt.data.synthetic import FILES as SYNTHETIC_FILES
 from hf_mlnmt.data.synthetic import find_synthetic
 from hf_mlnmt.errors import UserError, suggest
@@ -160,23 +169,25 @@ class CorpusSpec:
         return [Path(root) / name for name in names]
 
 
-def read_pairs(spec: CorpusSpec, root: str | Path = ".", report: FilterReport | None = None) -> Iterator[Pair]:
+def read_pairs(
+    spec: CorpusSpec, root: str | Path = ".", report: FilterReport | None = None, skip: int = 0
+) -> Iterator[Pair]:
     """Yield (source, target) texts in order, a pair at a time, empty sides included.
 
-    `report`, if given, counts what `bad_lines: drop` drops. Raises UserError naming file and line, or field and what
-    the record has.
+    `report`, if given, counts what `bad_lines: drop` drops. skip: so many records of a data set are not read. Raises
+    UserError naming file and line, or field and what the record has.
     """
     report = report if report is not None else FilterReport()
     if spec.limit is not None:
         return islice(read_pairs(replace(spec, limit=None), root, report), spec.limit)
     if spec.reverse:
         there = spec.languages and {"source": spec.languages["target"], "target": spec.languages["source"]}
-        pairs = read_pairs(replace(spec, reverse=False, languages=there), root, report)
+        pairs = read_pairs(replace(spec, reverse=False, languages=there), root, report, skip)
         return ((target, source) for source, target in pairs)
     if spec.is_two_files:
         return _read_files(spec, Path(root), report)
     if spec.dataset:
-        return _records(_dataset(spec, Path(root)), spec, f"{spec}, record", report)
+        return _records(_rows_of(_dataset(spec, Path(root)).skip(skip)), spec, f"{spec}, record", report, skip)
     assert spec.path
     path = Path(root) / spec.path
     if format_of(path) not in FORMATS:
@@ -198,7 +209,7 @@ def _read_files(spec: CorpusSpec, root: Path, report: FilterReport) -> Iterator[
 
 
 def side_by_side(paths: Sequence[Path], drop: bool, report: FilterReport, remedy: str = REMEDY) -> Iterator[Any]:
-    """Yields line i of each file together; with `drop` those with a bad one are left out and counted.
+    """Yields line i of one file, or of two together; with `drop` those with a bad one are left out and counted.
 
     Raises: UserError for a bad line, and for files of different lengths.
     """
@@ -206,15 +217,21 @@ def side_by_side(paths: Sequence[Path], drop: bool, report: FilterReport, remedy
     for number, found in enumerate(zip_longest(*sides)):
         if None in found:
             counts = [number + (line is not None) + sum(1 for _ in rest) for line, rest in zip(found, sides)]
-            raise UserError(
-                f"{paths[0]} has {counts[0]:,} lines and {paths[1]} has {counts[1]:,}: they do not go together line by "
-                "line. Check that both are of one corpus and that no tool split lines at other characters."
-            )
+            check_together(paths, counts)
         lines, problems = zip(*found)
-        if problem := next(filter(None, problems), None):
+        if problem := problems[0] or problems[-1]:
             report.drop(problem, *lines)
         else:
             yield lines
+
+
+def check_together(paths: Sequence[Path], lines: Sequence[int]) -> None:
+    """Raises: UserError for files of different lengths."""
+    if lines[0] != lines[1]:
+        raise UserError(
+            f"{paths[0]} has {lines[0]:,} lines and {paths[1]} has {lines[1]:,}: they do not go together line by line. "
+            "Check that both are of one corpus and that no tool split lines at other characters."
+        )
 
 
 def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
@@ -461,9 +478,34 @@ def _dataset(spec: CorpusSpec, root: Path) -> Any:
         ) from error
 
 
-def _records(records: Iterable[Any], spec: CorpusSpec, where: str, report: FilterReport) -> Iterator[Pair]:
+def _rows_of(records: Any) -> Iterator[Any]:
+    """Yields the records of a data set, whose Arrow files are mapped, not read into the memory."""
+    for table in records.with_format("arrow").iter(1000):
+        yield from table.to_pylist()
+
+
+def size_of(spec: Any, root: str | Path, read: bool = False) -> int | None:
+    """Returns how many items a corpus of pairs or of text has, bad ones included; None where that is not known.
+
+    read: count the lines of text for it; a .json file and a data set that is streamed are not counted.
+    """
+    suffix, number = format_of(Path(spec.path or "")), None
+    if spec.dataset:
+        number = None if spec.streaming else _dataset(spec, Path(root)).num_rows
+    elif suffix == ".parquet":
+        from pyarrow import parquet
+
+        number = parquet.read_metadata(Path(root) / spec.path).num_rows
+    elif read and suffix != ".json":
+        number = count_text(spec.local_files(root)[0]).lines
+    return number if spec.limit is None or number is None else min(spec.limit, number)
+
+
+def _records(
+    records: Iterable[Any], spec: CorpusSpec, where: str, report: FilterReport, before: int = 0
+) -> Iterator[Pair]:
     """Yields the pairs of records; a field is refused or dropped for what `read_lines` refuses in a line."""
-    for number, record in enumerate(records, start=1):
+    for number, record in enumerate(records, start=before + 1):
         if record == _BLANK and isinstance(record, _Problem):
             report.drop(_BLANK)
             continue

@@ -8,10 +8,12 @@ import io
 import lzma
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from hf_mlnmt.errors import UserError, suggest
 
@@ -19,6 +21,8 @@ MAX_CHARACTERS = 20_000
 # C0 and C1 without tab; U+0085 (next line) comes from Windows files and is white space to Python. Surrogates are halves
 # of characters that JSON may hold alone, and UTF-8 and the tokenizers never.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
+_CONTROL_BUT_ENDS = re.compile(_CONTROL.pattern.replace("\x0a-", "\x0b-"))
+_AT_ONCE = 1 << 20  # bytes
 REMEDY = "Mend the file, or drop such lines with their partners, in a recipe: bad_lines: drop."
 
 # By their first bytes: how text is packed, and what is no text at all.
@@ -71,11 +75,18 @@ def checked_lines(
     number = 0
     limit = 4 * max_characters + 2
     with open_text(path) as handle:
-        for number, (data, whole) in enumerate(_raw_lines(handle, limit), start=1):
-            text, problem = _decode(data, whole, number, max_characters, keep_controls)
-            if problem and remedy:
-                raise UserError(f"{path}, line {number}: {problem}. {remedy}")
-            yield text, problem and reason_of(problem)
+        for block in _blocks(handle, limit):
+            lines = None if keep_controls else _without_problems(block, number == 0, max_characters)
+            if lines is not None:
+                number += len(lines)
+                yield from zip(lines, repeat(None))
+                continue
+            for data in block.removesuffix(b"\n").split(b"\n"):
+                number += 1
+                text, problem = _decode(data[:limit], len(data) < limit, number, max_characters, keep_controls)
+                if problem and remedy:
+                    raise UserError(f"{path}, line {number}: {problem}. {remedy}")
+                yield text, problem and reason_of(problem)
     if number == 0 and not may_be_empty:
         raise UserError(f"{path}: the file is empty. Give a file with one sentence a line.")
 
@@ -113,6 +124,26 @@ def open_text(path: Path) -> Iterator[io.BufferedReader]:
             if packed is None or isinstance(error, UserError):
                 raise
             raise UserError(f"{path}: broken {packed} file ({error}). Copy or download it again.") from error
+
+
+class Counted(NamedTuple):
+    """The lines of a file's text, its CRC-32 and its bytes; of its beginning, unless that is the `whole` text."""
+
+    lines: int
+    checksum: int
+    size: int
+    whole: bool
+
+
+def count_text(path: Path, most: int | None = None) -> Counted:
+    """Counts the text of a file, unpacked, as far as its first `most` bytes. Raises: UserError as `read_lines`."""
+    lines, checksum, size, last, block = 0, 0, 0, b"\n", b"\n"
+    with open_text(path) as text:
+        while (most is None or size < most) and (block := text.read(_AT_ONCE)):
+            lines, checksum, size = lines + block.count(b"\n"), zlib.crc32(block, checksum), size + len(block)
+            last = block[-1:]
+        whole = not block or not text.read(1)
+    return Counted(lines + (whole and last != b"\n"), checksum, size, whole)
 
 
 def _kind(kinds: dict[bytes, str], start: bytes) -> str | None:
@@ -174,19 +205,35 @@ class _Zst(io.RawIOBase):
         return count
 
 
-def _raw_lines(handle: IO[bytes], limit: int) -> Iterator[tuple[bytes, bool]]:
-    """Yields each line's bytes, no more than `limit` of them, and whether that is all of it."""
-    while data := handle.readline(limit):
-        whole = data.endswith(b"\n") or len(data) < limit
-        rest = data
-        while not whole and rest and not rest.endswith(b"\n"):
-            rest = handle.readline(1 << 20)
-        yield data, whole
+def _blocks(handle: io.BufferedReader, limit: int) -> Iterator[bytes]:
+    """Yields whole lines together, as many as come at once; of a longer line than `limit` bytes not all of it."""
+    rest = b""
+    while block := handle.read1(1 << 17):
+        end = block.rfind(b"\n") + 1
+        if end:
+            yield rest + block[:end]
+            rest = block[end:]
+        elif len(rest) < limit:
+            rest += block
+    if rest:
+        yield rest
+
+
+def _without_problems(block: bytes, first: bool, max_characters: int) -> list[str] | None:
+    """Returns the lines of a block, of the first one in a file too; None where one may be bad."""
+    try:
+        text = (block.removeprefix(b"\xef\xbb\xbf") if first else block).decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        return None
+    if _CONTROL_BUT_ENDS.search(text):
+        return None
+    lines = text.removesuffix("\n").split("\n")
+    return lines if max(map(len, lines)) <= max_characters else None
 
 
 def _decode(data: bytes, whole: bool, number: int, max_characters: int, keep_controls: bool) -> tuple[str, str | None]:
     """Returns the line's text and what is wrong with it."""
-    data = data.removesuffix(b"\n").removesuffix(b"\r")
+    data = data.removesuffix(b"\r")
     if number == 1:
         data = data.removeprefix(b"\xef\xbb\xbf")
     try:

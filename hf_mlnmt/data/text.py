@@ -85,8 +85,10 @@ class TextSpec:
         return [Path(root) / self.path] if self.path else []
 
 
-def read_text(spec: TextSpec, root: str | Path = ".", report: FilterReport | None = None) -> Iterator[str]:
-    """Yield sentences in order, empty ones included; `report` and errors as of `read_pairs`."""
+def read_text(
+    spec: TextSpec, root: str | Path = ".", report: FilterReport | None = None, skip: int = 0
+) -> Iterator[str]:
+    """Yield sentences in order, empty ones included; `report`, `skip` and errors as of `read_pairs`."""
     report = report if report is not None else FilterReport()
     if spec.limit is not None:
         yield from islice(read_text(replace(spec, limit=None), root, report), spec.limit)
@@ -95,7 +97,7 @@ def read_text(spec: TextSpec, root: str | Path = ".", report: FilterReport | Non
         names = ("path", "dataset", "config", "split", "streaming", "quoting", "bad_lines")
         asked: dict[str, Any] = {name: getattr(spec, name) for name in names}
         both = CorpusSpec(columns={"source": spec.column, "target": spec.column}, **asked)
-        yield from (text for text, _ in read_pairs(both, root, report))
+        yield from (text for text, _ in read_pairs(both, root, report, skip))
         return
     yield from (text for (text,) in side_by_side(spec.local_files(root), spec.bad_lines == "drop", report))
 

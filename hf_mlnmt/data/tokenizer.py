@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from hf_mlnmt.data.processing import TextProcessing, load_processing, save_processing
 from hf_mlnmt.data.subwords import BYTES, MASK, code_of, train_tokenizer  # noqa: F401, others take it from here
 from hf_mlnmt.data.words import without_invisible, words
+from hf_mlnmt.data.workers import Side, cut
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_path
 from hf_mlnmt.made_from import Digest
@@ -119,13 +122,26 @@ class Tokenizers:
         """Encodes raw source texts to int32 ids with </s>; a tag and the code of `language` (the target's) are put in
         front."""
         ids = encode(self.source, [self.processing["source"].apply(text) for text in texts])
+        codes = np.array(self._front(language, tag), np.int32)
+        return [np.concatenate([codes, sentence]) for sentence in ids] if len(codes) else ids
+
+    def _front(self, language: str | None, tag: str | None) -> list[int]:
+        check_tag(self.source, tag)
         front = [tag] if tag is not None else []
         front += [language_code(language, self.source)] if language is not None else []
-        if not front:
-            return ids
-        check_tag(self.source, tag)
-        codes = np.array(self.source.convert_tokens_to_ids(front), np.int32)
-        return [np.concatenate([codes, sentence]) for sentence in ids]
+        return list(self.source.convert_tokens_to_ids(front))
+
+    def sides(self, language: str | None = None, tag: str | None = None) -> dict[str, Side]:
+        """Returns what encodes raw texts of each side, also in other processes, as `encode_source` and
+        `encode_target`."""
+        made = {}
+        for side, tokenizer in {"source": self.source, "target": self.target}.items():
+            how: Any = partial(encode, tokenizer, target=side == "target")
+            if type(tokenizer) is PreTrainedTokenizerFast:  # which the tokenizers library alone encodes with
+                how = partial(cut, own_copy(tokenizer).backend_tokenizer)
+            front = self._front(language, tag) if side == "source" else ()
+            made[side] = Side(replace(self.processing[side]), how, tuple(front))  # without what it has compiled
+        return made
 
     def encode_target(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encodes raw target texts to int32 ids with </s>, as labels."""
@@ -157,6 +173,15 @@ def digest_of(tokenizer: PreTrainedTokenizerBase, size: int | None = None) -> st
     return digest.hex()
 
 
+def identity_of(tokenizer: Any, around: bool = True) -> str:
+    """Returns text that is the same for two tokenizers if they give the same ids; without `around`, if those of words
+    are the same, whatever they put around a text (text.py)."""
+    if isinstance(tokenizer, PreTrainedTokenizerFast):
+        text = tokenizer.backend_tokenizer.to_str()
+        return text if around else json.dumps({**json.loads(text), "post_processor": None}, sort_keys=True)
+    return json.dumps([type(tokenizer).__name__, tokenizer.get_vocab()], sort_keys=True)
+
+
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], target: bool = False) -> list[np.ndarray]:
     """Encodes texts to int32 ids, with what the tokenizer adds (</s>), never truncated, without invisible characters.
 
@@ -166,9 +191,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], target: boo
     """
     tokenizer, texts = own_copy(tokenizer), [without_invisible(text) for text in texts]
     if type(tokenizer) is PreTrainedTokenizerFast:
-        backend = tokenizer.backend_tokenizer
-        backend.encode_special_tokens = True
-        return [np.array(encoding.ids, np.int32) for encoding in backend.encode_batch_fast(texts)]
+        return [np.array(ids, np.int32) for ids in cut(tokenizer.backend_tokenizer, texts)]
     options = {"text_target": texts} if target else {"text": texts}
     return [np.array(ids, np.int32) for ids in tokenizer(**options, truncation=False, verbose=False)["input_ids"]]
 

@@ -86,7 +86,7 @@ class Watcher:
 
     tell: Callable[[str], Any] = lambda text: None
     warn: Callable[[str], Any] = lambda text: None
-    progress: Callable[[int, int, Counts], Any] = lambda done, total, counts: None
+    progress: Callable[..., Any] = lambda done, total, counts=None: None
 
 
 def back_translate(

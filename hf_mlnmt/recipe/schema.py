@@ -169,6 +169,9 @@ class Data:
     dev: dict[str, Any] | None = key(None, "The development set, a corpus.", of=CORPUS)
     test: dict[str, dict[str, Any]] = key({}, "The test sets: name -> corpus.", of=CORPUS, check=_names_of_files)
     filters: dict[str, Any] = key({}, "What is dropped from the training corpora.", of=FILTER)
+    processes: int | None = key(
+        None, "Processes that encode the corpora, to the same bytes; unless told, one for each core.", THOUSAND
+    )
     max_length: int = key(256, "Training pairs with more subwords on a side are dropped, and counted.", SUBWORDS)
     temperature: float | None = key(
         None, "Corpora are drawn with a probability ~ size ** (1 / temperature).", Range(0.1, 1000)
@@ -304,6 +307,11 @@ class Tokenizer:
     )
     kind: Literal["bpe", "unigram"] = key("bpe", "The kind of subwords.")
     vocab_size: int = key(8000, "The number of subwords.", MILLION)
+    sample: int = key(
+        10**7,
+        "It is trained on about so many lines, drawn by the seed, where there are more.",
+        Range(0, 10**10, above=True),
+    )
     joint: bool = key(
         True, "One vocabulary for both sides; false: one a side, or of a model of many languages one a language."
     )

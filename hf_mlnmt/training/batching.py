@@ -190,7 +190,7 @@ class TokenBatchSampler(Sampler[list[int]]):
             raise UserError("a batch must have room for at least 1 token and 1 sentence.")
         if shapes is not None and shapes < 1:
             raise UserError(f"shapes={shapes}: batches have at least 1 shape; None leaves them as they come.")
-        given = np.asarray(source_lengths), np.asarray(target_lengths)
+        given = (np.asarray(each) if isinstance(each, Sequence) else each for each in (source_lengths, target_lengths))
         source, target = (each if each.dtype == np.int32 else each.astype(np.int64) for each in given)
         if len(source) != len(target):
             raise UserError(f"{len(source)} source lengths but {len(target)} target lengths: the data set is broken.")

@@ -23,9 +23,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig
 
-from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.text import begin_texts
-from hf_mlnmt.data.tokenizer import load_tokenizers
+from hf_mlnmt.data.tokenizer import identity_of, load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, follow_umask, read_json, size_and_crc, write_json
 from hf_mlnmt.languages import check_same_direction, keep_direction

@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hf_mlnmt.data.encoded import identity_of
-from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
+from hf_mlnmt.data.tokenizer import Tokenizers, identity_of, load_tokenizers
 from hf_mlnmt.errors import UserError, naming
 from hf_mlnmt.model_folder import CONFIG, check_model_folder, first_line, open_weights, read_part
 from hf_mlnmt.training.checkpoints import NO_ARCHITECTURE

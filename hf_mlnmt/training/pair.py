@@ -79,6 +79,7 @@ def train_pair(
     dry_run: bool = False,
     console: Console | None = None,
     watcher: Watcher | None = None,
+    check: bool = False,
 ) -> Results | dict[str, Results] | None:
     """Chooses a recipe for two files, writes it into the run's folder and trains it, as `run_recipe` does.
 
@@ -112,7 +113,7 @@ def train_pair(
             write_text(path, sizes.to_yaml(content, [f"{asked.name}, to copy and change:", *lines, *changed]))
         meet()
         trained = recipe if recipe.rounds is None else path
-        return run_recipe(trained, data, output, dry_run=dry_run, console=console, watcher=watcher)
+        return run_recipe(trained, data, output, dry_run=dry_run, console=console, watcher=watcher, check=check)
 
 
 def _prepared(

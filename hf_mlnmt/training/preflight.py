@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import copy
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,8 +33,8 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
-from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
-from hf_mlnmt.data.lines import open_text
+from hf_mlnmt.data.corpus import CorpusSpec, check_together, read_pairs
+from hf_mlnmt.data.lines import count_text
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.subwords import SPECIAL_TOKENS
 from hf_mlnmt.data.text import Overlap, TextSpec, read_text, word_overlap
@@ -85,17 +84,16 @@ class Preflight:
 
     @cached_property
     def seen(self) -> dict[str, Seen]:
-        """Reads every byte of the text files; of the sentences the first of training corpora, and all of other sets.
+        """Reads the sets that are scored; of training text the first sentences, and unless it is to be checked only as
+        many bytes as tell it from these sets: the rest is read once, as it is encoded.
 
         Returns: key of the recipe -> what was seen. Raises: UserError for what is missing, broken or empty, for sides
             of different lengths, and for a set to be scored in which one side is blank throughout.
         """
-        return {
-            key: _look_at_text(key, spec, self.root)
-            if isinstance(spec, TextSpec)
-            else _look_at_pairs(key, spec, self.root, whole=key in self.scored)
-            for key, spec in {**self.train, **self.scored}.items()
-        }
+        scored = {key: _look_at(key, spec, self.root, None, True) for key, spec in self.scored.items()}
+        most = max([READ, *(seen.size + 1 for seen in scored.values())])
+        limit = None if self.given.check else most
+        return {key: _look_at(key, spec, self.root, limit) for key, spec in self.train.items()} | scored
 
     @cached_property
     def train(self) -> dict[str, Spec]:
@@ -371,6 +369,7 @@ def bytes_of_step(recipe: Recipe, config: Any, tokens: int) -> float:
 
 # The corpora
 
+READ = 1 << 26  # bytes of a training text; more of it if a set that is scored is larger
 FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns and fields are right
 
 
@@ -378,55 +377,41 @@ FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns
 class Seen:
     """The findings about a corpus. `identity` is equal for equal corpora alone.
 
-    `subwords` is what the target side has at least: one a line and one in ten bytes; 0 where it was not read.
+    `subwords` is what the target side has at least, as far as it was read: one a line and one in ten bytes. `size` is
+    the bytes of the largest file's text.
     """
 
     identity: tuple[object, ...]
     subwords: int = 0
+    size: int = 0
     sides_are_equal: bool = False
 
 
-def _look_at_text(key: str, spec: TextSpec, root: Path) -> Seen:
+def _look_at(key: str, spec: Spec, root: Path, most: int | None, whole: bool = False) -> Seen:
+    """Reads the first items, or the `whole` set, and counts the first `most` bytes of the files."""
+    of_pairs = isinstance(spec, CorpusSpec)
     with naming(key):
-        sentences = list(islice(read_text(spec, root), FIRST_PAIRS))
-        files = [_lines_of(path) for path in spec.local_files(root) if path.suffix != ".parquet"]
-    if not any(sentence.strip() for sentence in sentences):
-        raise UserError(f"{key}: {spec}: there is no text at its beginning.")
-    identity = (str(spec), spec.column, *(checksum for _, checksum, _ in files))
-    return Seen(identity, sum(lines + size // 10 for lines, _, size in files))
-
-
-def _look_at_pairs(key: str, spec: CorpusSpec, root: Path, whole: bool) -> Seen:
-    with naming(key):
-        pairs = list(islice(read_pairs(spec, root), None if whole else FIRST_PAIRS))
-        files = [_lines_of(path) for path in spec.local_files(root) if path.suffix != ".parquet"]
-    if spec.is_two_files and files[0][0] != files[1][0]:
-        source, target = spec.local_files(root)
-        raise UserError(
-            f"{key}: {source} has {files[0][0]:,} lines and {target} has {files[1][0]:,}: they do not go together line "
-            "by line. Check that both are of one corpus and that no tool split lines at other characters."
-        )
-    if not pairs:
+        items: Any = read_pairs(spec, root) if of_pairs else read_text(spec, root)
+        items = list(islice(items, None if whole and of_pairs else FIRST_PAIRS))
+        paths = [path for path in spec.local_files(root) if path.suffix != ".parquet"]
+        files = [count_text(path, most) for path in paths]
+        if of_pairs and spec.is_two_files and all(file.whole for file in files):
+            check_together(paths, [file.lines for file in files])
+    size = max((file.size for file in files), default=0)
+    if isinstance(spec, TextSpec):
+        if not any(sentence.strip() for sentence in items):
+            raise UserError(f"{key}: {spec}: there is no text at its beginning.")
+        return Seen((str(spec), spec.column, *files), sum(file.lines + file.size // 10 for file in files), size)
+    if not items:
         raise UserError(f"{key}: {spec}: no pairs: there is nothing, or a header alone, or blank and dropped lines.")
     for side, name in enumerate(("source", "target") if whole else ()):
-        if not any(pair[side].strip() for pair in pairs):
+        if not any(pair[side].strip() for pair in items):
             raise UserError(f"{key}: {spec}: every {name} sentence is blank, so that nothing can be scored.")
     if spec.is_two_files:
-        subwords = files[1][0] + files[1][2] // 10
         shown = (spec.reverse, spec.limit) if spec.reverse or spec.limit else ()
-        return Seen((*(checksum for _, checksum, _ in files), *shown), subwords, files[0] == files[1])
+        return Seen((*files, *shown), files[1].lines + files[1].size // 10, size, files[0] == files[1])
     identity = (spec.path, spec.dataset, spec.config, spec.split, *sorted((spec.columns or {}).items()))
-    return Seen(identity, sum(lines + size // 20 for lines, _, size in files))
-
-
-def _lines_of(path: Path) -> tuple[int, int, int]:
-    """Counts the lines of a file and the bytes of its text; makes a checksum: (lines, checksum, bytes)."""
-    count, checksum, size, last = 0, 0, 0, b"\n"
-    with open_text(path) as text:
-        while block := text.read(1 << 20):
-            count, checksum, size = count + block.count(b"\n"), zlib.crc32(block, checksum), size + len(block)
-            last = block[-1:]
-    return count + (last != b"\n"), checksum, size
+    return Seen(identity, sum(file.lines + file.size // 20 for file in files), size)
 
 
 # The language of texts

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
 from hf_mlnmt.convert.vocabularies import read_sentencepiece
-from hf_mlnmt.data.corpus import CorpusSpec
-from hf_mlnmt.data.encoded import encode_corpus, filtered
+from hf_mlnmt.data.corpus import CorpusSpec, size_of
+from hf_mlnmt.data.encoding import Progress, encode_corpus, filtered
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
+from hf_mlnmt.data.streamed import Streamed
 from hf_mlnmt.data.synthetic import Manifest, find_synthetic, read_manifest
 from hf_mlnmt.data.text import RawPairs, TextSide, TextSpec, ending, read_raw, with_end
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
@@ -50,7 +52,8 @@ from hf_mlnmt.training.tasks import Task, seed_of
 from hf_mlnmt.zoo.systems import architecture_of
 
 SIDES: tuple[TextSide, TextSide] = ("source", "target")
-EncodedSet = Corpora | Resegmented
+EncodedSet = Corpora | Resegmented | Streamed
+LARGE = 20_000  # items of a corpus: how its encoding goes is shown
 Spec = CorpusSpec | TextSpec
 
 CLASSES: dict[str, type[Objective]] = {
@@ -187,30 +190,24 @@ class RecipeCorpora:
             for text in task.texts:
                 yield text, text.side or "source", str(text.language)
 
-    def texts(self, side: TextSide) -> Iterator[str]:
-        """Yields all text of one side that passes the filters, for a tokenizer to learn from."""
-        for spec, its_side, _ in self.sides():
-            if its_side == side:
-                yield from self._side(spec, side)
+    def on_side(self, *sides: TextSide) -> list[tuple[Spec, TextSide]]:
+        """Returns the corpora with text of these sides, and the side in each."""
+        return [(spec, its_side) for side in sides for spec, its_side, _ in self.sides() if its_side == side]
 
-    def texts_of(self, language: str) -> Iterator[str]:
-        """Yields all text of one language that passes the filters; a file that several tasks read counts once."""
-        read = set()
+    def in_language(self, language: str) -> list[tuple[Spec, TextSide]]:
+        """Returns the corpora with text of a language, and its side; a file that several tasks read counts once."""
+        found: dict[str, tuple[Spec, TextSide]] = {}
         for spec, side, code in self.sides():
             files = spec.files if isinstance(spec, CorpusSpec) else None
-            name = files[side] if files else repr(spec)
-            if code == language and name not in read:
-                read.add(name)
-                yield from self._side(spec, side)
+            if code == language:
+                found.setdefault(files[side] if files else repr(spec), (spec, side))
+        return list(found.values())
 
-    def _side(self, spec: Spec, side: TextSide) -> Iterator[str]:
-        passing = self._passing(spec)
-        return passing if isinstance(spec, TextSpec) else (pair[SIDES.index(side)] for pair in passing)
-
-    def _passing(self, spec: Spec) -> Iterator[Any]:
-        """Yields pairs or sentences of a corpus that pass the filters. Raises: UserError at the end where none does."""
+    def texts(self, spec: Spec, side: TextSide, share: float = 1.0) -> Iterator[str]:
+        """Yields the text of a side of a corpus that passes the filters, of a drawn share of its items."""
         report = FilterReport()
-        yield from filtered(spec, self.root, self.filter, report)
+        for item in filtered(spec, self.root, self.filter, report, share, self.recipe.seed):
+            yield item if isinstance(item, str) else item[SIDES.index(side)]
         if not report.kept:
             what = "pair" if isinstance(spec, CorpusSpec) else "sentence"
             raise UserError(f"{spec}: no {what} is left. Relax data.filters.\n{report.table(f'{what}s')}")
@@ -222,8 +219,17 @@ ACCOUNT = "init_from.json"  # in the run's folder
 class Preparation:
     """The parts of a run, made from a recipe. Files are kept in its folder `output`, and used again."""
 
-    def __init__(self, recipe: Recipe, data: Path, output: Path, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: Path,
+        output: Path,
+        tell: Callable[[str], None],
+        progress: Progress | None = None,
+        check: bool = False,
+    ) -> None:
         self.recipe, self.root, self.output, self.tell = recipe, data, output, tell
+        self.progress, self.check = progress, check
         self.corpora = RecipeCorpora(recipe, data)
 
     # Tokenizers
@@ -250,17 +256,38 @@ class Preparation:
                     each = {} if given is None else dict(given.each)
                     for language in dict.fromkeys(language for _, _, language in self.corpora.sides()):
                         if language not in each:
-                            each[language] = self._train_tokenizer(language, partial(self.corpora.texts_of, language))
+                            each[language] = self._train_tokenizer(language, self.corpora.in_language(language))
                     Tokenizers.of_languages(each).save(new)
                 else:
                     save_tokenizers(new, *self._tokenizers_of_sides())
         return load_tokenizers(folder)
 
-    def _train_tokenizer(self, what: str, lines: Callable[[], Iterator[str]], codes: Sequence[str] = ()) -> Any:
+    def _train_tokenizer(
+        self,
+        what: str,
+        corpora: Sequence[tuple[Spec, TextSide]],
+        codes: Sequence[str] = (),
+        processing: Mapping[TextSide, TextProcessing] = types.MappingProxyType({}),
+    ) -> Any:
+        """Trains on text of these corpora and sides; what it was trained on, if not on all, is kept with it."""
         settings = self.recipe.tokenizer
-        self.tell(f"training a {settings.kind} tokenizer of {settings.vocab_size} subwords for {what}")
-        return train_tokenizer(
-            lines,
+        counts = [size_of(spec, self.root, read=True) for spec, _ in corpora]
+        known = [count for count in counts if count is not None]
+        share = min(1.0, settings.sample / max(1, sum(known)))
+        drawn = ""
+        if share < 1 or len(known) < len(counts):
+            of = f"{sum(known):,}" if len(known) == len(counts) else "an unknown number of"
+            drawn = f", from {settings.sample:,} of {of} lines (tokenizer.sample)"
+        self.tell(f"training a {settings.kind} tokenizer of {settings.vocab_size} subwords for {what}{drawn}")
+
+        def texts() -> Iterator[str]:
+            most = settings.sample if len(known) < len(counts) else None
+            for spec, side in corpora:
+                its = islice(self.corpora.texts(spec, side, share), most)
+                yield from map(processing[side].apply, its) if side in processing else its
+
+        tokenizer = train_tokenizer(
+            texts,
             settings.kind,
             settings.vocab_size,
             list(codes),
@@ -269,8 +296,15 @@ class Preparation:
             tags=settings.tags,
             keep=settings.keep,
         )
+        if drawn:
+            tokenizer.init_kwargs["trained_on"] = {
+                "lines": sum(known),
+                "sample": settings.sample,
+                "seed": self.recipe.seed,
+            }
+        return tokenizer
 
-    def processing(self) -> dict[str, TextProcessing]:
+    def processing(self) -> dict[TextSide, TextProcessing]:
         """Returns what is done to the text of each side before the tokenizers that are trained here."""
         return {
             side: build(
@@ -284,14 +318,12 @@ class Preparation:
 
     def _tokenizers_of_sides(self) -> tuple[Any, Any, dict[str, TextProcessing]]:
         """Trains the source's and the target's (None: one for both); returns them and the processing of each side."""
-        codes, processing = self.recipe.tokenizer.languages, self.processing()
-
-        def texts(*sides: TextSide) -> Iterator[str]:
-            return itertools.chain(*(map(processing[side].apply, self.corpora.texts(side)) for side in sides))
-
+        codes, processing, corpora = self.recipe.tokenizer.languages, self.processing(), self.corpora
         if self.recipe.tokenizer.joint:
-            return self._train_tokenizer("both sides", partial(texts, *SIDES), codes), None, processing
-        source, target = (self._train_tokenizer(f"the {side}", partial(texts, side), codes) for side in SIDES)
+            return self._train_tokenizer("both sides", corpora.on_side(*SIDES), codes, processing), None, processing
+        source, target = (
+            self._train_tokenizer(f"the {side}", corpora.on_side(side), codes, processing) for side in SIDES
+        )
         return source, target, processing
 
     # Data
@@ -305,8 +337,10 @@ class Preparation:
         parts, data = [], self.recipe.data
         for number, spec in enumerate(task.specs):
             name = f"train{number}" if self.recipe.tasks is None else f"{task.name}.{number}"
+            if spec.streaming:
+                return self._streamed(task, name)
             part = self.encode(name, spec, self.corpora.filter, data.max_length)
-            self.tell(f"{spec}\n{part.report.table(part.unit)}")
+            self.tell(f"{spec}{part.found and f' ({part.found})'}\n{part.report.table(part.unit)}")
             parts.append(part)
         if task.texts:
             return Corpora(parts, [text.weight for text in task.texts], data.temperature, task.seed)
@@ -324,7 +358,45 @@ class Preparation:
         self, name: str, spec: Spec, pair_filter: PairFilter | None = None, max_length: int | None = None
     ) -> Any:
         """Returns a corpus on disk, under data/<name> of the run's folder."""
-        return encode_corpus(spec, self.root, self.tokenizers, self.output / "data" / name, pair_filter, max_length)
+        told = False
+
+        def show(done: int, total: int | None) -> None:  # of a large corpus alone
+            nonlocal told
+            if not told and done >= LARGE:
+                self.tell(f"encoding {spec}")
+                told = True
+            if told and self.progress is not None:
+                self.progress(done, total)
+
+        return self._encode(name, spec, pair_filter, max_length, show)
+
+    def _encode(
+        self, name: str, spec: Spec, pair_filter: PairFilter | None, max_length: int | None, hear: Progress
+    ) -> Any:
+        folder, processes = self.output / "data" / name, self.recipe.data.processes
+        how = (pair_filter, max_length, processes, hear, self.check)
+        return encode_corpus(spec, self.root, self.tokenizers, folder, *how)
+
+    def _streamed(self, task: TaskCorpora, name: str) -> Streamed:
+        """Returns the one corpus of a task, which is trained on while it is encoded. UserError beside others."""
+        (spec, *others), data = task.specs, self.recipe.data
+        if others or spec.weight != 1 or data.temperature is not None or data.bpe_dropout or self.recipe.budget.epochs:
+            raise UserError(
+                f"{self.recipe.path}: {spec}: streaming: true is for the one corpus of a task, without weight, "
+                "temperature and bpe_dropout, and budget.steps, not epochs: nobody knows its size. Download it "
+                "(streaming: false); or make it a task of its own."
+            )
+        _ = self.tokenizers  # they are trained here, where signals are heard
+        encode = partial(self._encode, name, spec, self.corpora.filter, data.max_length)
+        streamed = Streamed(self.output / "data" / name, encode, data.max_length)
+        self.tell(f"{spec}: {streamed.describe()}\n{streamed.parts[0].report.table(streamed.parts[0].unit)}")
+        return streamed
+
+    def close(self) -> None:
+        """Ends the encoding of data sets that are streamed."""
+        for data in vars(self).get("training_sets", {}).values():
+            if isinstance(data, Streamed):
+                data.close()
 
     def fingerprints(self) -> list[str]:
         """Returns those of all encoded training corpora in order; of several tasks with the tasks' names."""

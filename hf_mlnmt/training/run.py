@@ -75,6 +75,7 @@ def run_recipe(
     console: Console | None = None,
     watcher: Watcher | None = None,
     system: str | None = None,
+    check: bool = False,
 ) -> Results | dict[str, Results] | None:
     """Trains a model as a recipe says, scores it, and leaves complete model folders.
 
@@ -89,7 +90,8 @@ def run_recipe(
         data: folder that the recipe's paths are relative to.
         settings: "key.sub=value" strings that replace keys of the recipe.
         dry_run: only print sizes, batches and estimates; nothing is left behind.
-        watcher: is told how translations between rounds go; default: the console is, without progress.
+        watcher: is told how encoding, and translations between rounds, go; default: the console is, without progress.
+        check: read all text, and all that is encoded, to see whether it changed; else sizes and times of files tell.
 
     Returns: the Results of the average, or, of a recipe with rounds, {round: Results}; None after a dry run, and on
         other processes than the main one.
@@ -109,7 +111,8 @@ def run_recipe(
     named = recipe.stem if seed is None else f"{recipe.stem}.seed{seed}"
     processes = join_group(recipe.arguments.get("ddp_timeout"))
     output = Path(output or Path("runs") / named)
-    run = Run(recipe, Path(data), output, console or Console(stderr=True), processes)
+    progress = watcher and watcher.progress if processes.is_main_process else None
+    run = Run(recipe, Path(data), output, console or Console(stderr=True), processes, check, progress)
     if recipe.rounds is None:
         return train_in_folder(run, dry_run)
     if path is None:
@@ -126,6 +129,8 @@ class Run:
     output: Path
     console: Console
     processes: PartialState
+    check: bool = False
+    progress: Any = None  # of encoding
 
     @property
     def is_main(self) -> bool:
@@ -135,7 +140,12 @@ class Run:
     @functools.cached_property
     def preparation(self) -> Preparation:
         """Returns what makes the parts of the training."""
-        return Preparation(self.recipe, self.data, self.output, self.tell)
+        return Preparation(self.recipe, self.data, self.output, self.tell, self.progress, self.check)
+
+    def close(self) -> None:
+        """Ends what still runs beside the training."""
+        if "preparation" in vars(self):
+            self.preparation.close()
 
     @property
     def saved(self) -> Path:
@@ -171,7 +181,8 @@ def train_in_folder(run: Run, dry_run: bool) -> Results | None:
         if dry_run:
             dry_run_of_one(run)
             return None
-        with folder.alone(run.output) if run.is_main else nullcontext(), callbacks.sigterm_interrupts():
+        alone = folder.alone(run.output) if run.is_main else nullcontext()
+        with alone, callbacks.sigterm_interrupts(), closing(run):
             return train_one(run)
 
 
@@ -206,10 +217,11 @@ def dry_run_of_one(run: Run) -> None:
             preparation = run.preparation
             for warning in check_before(preparation, run.processes.num_processes) if run.is_main else ():
                 run.warn(warning)
-        prepare(run)
-        training = build(run, None, run.recipe.batch.accumulate)
-        preparation.initialise(training.trainer.model)
-        run.tell(dry_run_report(run.recipe, training.trainer))
+        with closing(preparation):
+            prepare(run)
+            training = build(run, None, run.recipe.batch.accumulate)
+            preparation.initialise(training.trainer.model)
+            run.tell(dry_run_report(run.recipe, training.trainer))
 
 
 def check(run: Run) -> Changes | None:

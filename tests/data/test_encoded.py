@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
+import os
 import pickle
+import sys
 import tracemalloc
 
 import numpy as np
 import pytest
 
+from hf_mlnmt.data import encoding, workers
 from hf_mlnmt.data.corpus import CorpusSpec
-from hf_mlnmt.data.encoded import Encoded, encode_corpus, filtered, fingerprint_of
+from hf_mlnmt.data.encoded import Encoded
+from hf_mlnmt.data.encoding import build, encode_corpus, filtered, fingerprint_of
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.text import TextSpec
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError
 
@@ -30,7 +36,7 @@ def write(root, pairs):
 
 def test_what_goes_in_comes_out(tokenizers, demo, tmp_path):
     pairs = [*demo["train"], *PAIRS]  # more than one chunk
-    data = Encoded.build(iter(pairs), tokenizers, tmp_path / "data")
+    data = build(iter(pairs), tokenizers, tmp_path / "data")
     assert len(data) == len(pairs) == data.report.kept == data.report.read
     for index in (0, 1, 1999, 2000, len(pairs) - 2, -1):
         item = data[index]
@@ -49,7 +55,7 @@ def test_what_goes_in_comes_out(tokenizers, demo, tmp_path):
 
 
 def test_items_may_be_written_to(tokenizers, tmp_path):
-    data = Encoded.build(PAIRS, tokenizers, tmp_path / "data")
+    data = build(PAIRS, tokenizers, tmp_path / "data")
     data[0]["labels"][:] = -100
     assert (data[0]["labels"] >= 0).all()
 
@@ -57,17 +63,17 @@ def test_items_may_be_written_to(tokenizers, tmp_path):
 def test_too_long_pairs_are_counted_and_the_code_counts_too(tokenizers, tmp_path):
     lengths = [len(tokenizers.source(source).input_ids) for source, _ in PAIRS]
     longest = max(*lengths, *(len(tokenizers.target(target).input_ids) for _, target in PAIRS))
-    data = Encoded.build(PAIRS, tokenizers, tmp_path / "a", max_length=longest)
+    data = build(PAIRS, tokenizers, tmp_path / "a", max_length=longest)
     assert len(data) == 3
-    data = Encoded.build(PAIRS, tokenizers, tmp_path / "b", max_length=longest - 1)
+    data = build(PAIRS, tokenizers, tmp_path / "b", max_length=longest - 1)
     assert len(data) == 2
     assert data.report.dropped == {f"longer than {longest - 1} subwords": 1}
     assert (data.report.read, data.report.kept) == (3, 2)
-    coded = Encoded.build(PAIRS, tokenizers, tmp_path / "c", language="de")
+    coded = build(PAIRS, tokenizers, tmp_path / "c", language="de")
     assert coded[0]["input_ids"].tolist() == [5, *tokenizers.source(PAIRS[0][0]).input_ids]
     assert coded.source_lengths.tolist() == [length + 1 for length in lengths]
     with pytest.raises(UserError, match="'fr'"):
-        Encoded.build(PAIRS, tokenizers, tmp_path / "d", language="fr")
+        build(PAIRS, tokenizers, tmp_path / "d", language="fr")
 
 
 def _length(data: Encoded, queue: multiprocessing.Queue) -> None:
@@ -75,7 +81,7 @@ def _length(data: Encoded, queue: multiprocessing.Queue) -> None:
 
 
 def test_other_processes_map_the_file_instead_of_getting_a_copy(tokenizers, demo, tmp_path):
-    data = Encoded.build(demo["train"], tokenizers, tmp_path / "data")
+    data = build(demo["train"], tokenizers, tmp_path / "data")
     assert b"_ids" not in pickle.dumps(data)
     again = pickle.loads(pickle.dumps(data))
     assert all((again[0][key] == data[0][key]).all() for key in data[0])
@@ -94,7 +100,7 @@ def test_building_does_not_hold_the_corpus(tokenizers, tmp_path):
     def peak(count: int) -> int:
         pairs = ((f"The man sees the dog {i}.", f"Der Mann sieht den Hund {i}.") for i in range(count))
         tracemalloc.start()
-        Encoded.build(pairs, tokenizers, tmp_path / str(count))
+        build(pairs, tokenizers, tmp_path / str(count))
         result = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return result
@@ -103,27 +109,27 @@ def test_building_does_not_hold_the_corpus(tokenizers, tmp_path):
 
 
 def test_a_second_run_reads_nothing(tokenizers, tmp_path):
-    built = Encoded.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
+    built = build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
 
     def forbidden():
         raise AssertionError("read again")
         yield
 
-    again = Encoded.build(forbidden(), tokenizers, tmp_path / "data", fingerprint="one")
+    again = build(forbidden(), tokenizers, tmp_path / "data", fingerprint="one")
     assert len(again) == len(built) == again.report.kept
     with pytest.raises(AssertionError):
-        Encoded.build(forbidden(), tokenizers, tmp_path / "data", fingerprint="two")
+        build(forbidden(), tokenizers, tmp_path / "data", fingerprint="two")
     assert len(Encoded(tmp_path / "data")) == 3  # the failure left the old data
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 def test_half_written_data_is_made_again(tokenizers, tmp_path, caplog):
-    Encoded.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
+    build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
     file = tmp_path / "data" / "target.bin"
     file.write_bytes(file.read_bytes()[:-4])
     with pytest.raises(UserError, match=r"no intact encoded text \(target\.bin has"):
         Encoded(tmp_path / "data")
-    data = Encoded.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
+    data = build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
     assert data[2]["labels"].tolist() == tokenizers.target("Katze").input_ids
     assert "Encoding again" in caplog.text
     with pytest.raises(UserError):
@@ -132,19 +138,19 @@ def test_half_written_data_is_made_again(tokenizers, tmp_path, caplog):
 
 @pytest.mark.parametrize("change", [{"checksums": []}, {"checksums": {"source.bin": 3}}, {"report": 1}, {"report": {}}])
 def test_data_whose_meta_is_of_another_form_is_made_again(tokenizers, tmp_path, caplog, change):
-    Encoded.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
+    build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
     meta = tmp_path / "data" / "meta.json"
     meta.write_text(json.dumps(json.loads(meta.read_text()) | change))
     with pytest.raises(UserError, match=r"no intact encoded text \(.*Delete this folder"):
         Encoded(tmp_path / "data")
-    assert len(Encoded.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")) == 3
+    assert len(build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")) == 3
     assert "Encoding again" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["source.bin", "target.bin", "source_offsets.npy", "target_offsets.npy"])
 def test_damaged_data_is_noticed_and_made_again(tokenizers, tmp_path, caplog, name):
     """As many bytes as before, one of them another: nothing but a checksum tells."""
-    built = Encoded.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
+    built = build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
     labels = [built[i]["labels"].tolist() for i in range(3)]
     file = tmp_path / "data" / name
     content = bytearray(file.read_bytes())
@@ -152,7 +158,7 @@ def test_damaged_data_is_noticed_and_made_again(tokenizers, tmp_path, caplog, na
     file.write_bytes(content)
     with pytest.raises(UserError, match=rf"{name} is damaged.*Delete this folder and run again"):
         Encoded(tmp_path / "data")
-    data = Encoded.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
+    data = build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
     assert f"{tmp_path / 'data'} cannot be used ({name} is damaged" in caplog.text
     assert "Encoding again" in caplog.text
     assert "Delete" not in caplog.text, "there is nothing for the user to do"
@@ -161,20 +167,20 @@ def test_damaged_data_is_noticed_and_made_again(tokenizers, tmp_path, caplog, na
 
 
 def test_workers_do_not_read_everything_again(tokenizers, tmp_path, monkeypatch):
-    data = Encoded.build(PAIRS, tokenizers, tmp_path / "data")
+    data = build(PAIRS, tokenizers, tmp_path / "data")
     monkeypatch.setattr("hf_mlnmt.data.encoded.size_and_crc", lambda path: pytest.fail("read again"))
     assert pickle.loads(pickle.dumps(data))[2]["labels"].tolist() == tokenizers.target("Katze").input_ids
 
 
 def test_nothing_at_all_can_be_encoded(tokenizers, tmp_path):
-    data = Encoded.build([], tokenizers, tmp_path / "data")
+    data = build([], tokenizers, tmp_path / "data")
     assert len(data) == len(data.source_lengths) == 0
 
 
 def test_processing_comes_before_the_tokenizer(trained, tmp_path):
     tokenizer = trained["bpe", True]
     lower = Tokenizers(tokenizer, tokenizer, {"source": TextProcessing(lowercase=True)})
-    data = Encoded.build([("The Man", "Der Mann")], lower, tmp_path / "data")
+    data = build([("The Man", "Der Mann")], lower, tmp_path / "data")
     assert data[0]["input_ids"].tolist() == tokenizer("the man").input_ids
     assert data[0]["labels"].tolist() == tokenizer("Der Mann").input_ids
 
@@ -236,4 +242,152 @@ def test_data_that_are_read_otherwise_are_encoded_again(tmp_path):
     for earlier in (1, 2):  # formats in which lengths were counted, and tables read, in other ways
         (folder / "meta.json").write_text(json.dumps({**meta, "format": earlier, "note": "earlier"}))
         assert "note" not in encode_corpus(spec, tmp_path, tokenizers, folder).meta
-    assert encode_corpus(spec, tmp_path, tokenizers, folder).meta == made.meta
+    again = encode_corpus(spec, tmp_path, tokenizers, folder).meta
+    assert {**again, "times": None} == {**made.meta, "times": None}
+
+
+# Encoding by chunks, in several processes, from where it was stopped
+
+KEEP = PairFilter(max_length=6, drop_duplicates=True)
+
+
+@pytest.fixture
+def many(tmp_path, monkeypatch):
+    """A corpus of 20 chunks, four between the notes, with duplicates, long sides and lines that are dropped."""
+    monkeypatch.setattr(encoding, "_CHUNK", 10)
+    monkeypatch.setattr(encoding, "_NOTED", 4)
+    monkeypatch.setattr("os.fsync", lambda file: None)
+    monkeypatch.setattr(workers, "ALONE", 1)
+    lines = [f"The man {i % 70} sees {'a ' * (i % 4)}dog." for i in range(200)]
+    for name in ("a.en", "a.de"):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines).replace("man 33", "man \x07"))
+    return CorpusSpec(files=FILES, bad_lines="drop")
+
+
+def made(folder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "meta.json"}
+
+
+def test_the_same_bytes_come_from_any_number_of_processes(many, tokenizers, tmp_path):
+    told = []
+    how = (many, tmp_path, tokenizers)
+    alone = encode_corpus(*how, tmp_path / "1", KEEP, 11, processes=1)
+    several = encode_corpus(*how, tmp_path / "n", KEEP, 11, 3, lambda *done: told.append(done))
+    assert made(tmp_path / "1") == made(tmp_path / "n")
+    assert alone.report == several.report
+    reasons = {"duplicate", "control character", "longer than 6 words", "longer than 11 subwords"}
+    assert set(alone.report.dropped) == reasons
+    assert len(alone) > 20
+    assert told[-1] == (197, 197)
+    assert (60, 200) in told or (60, None) in told  # once the lines are counted
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("fault", ["killed", "lost", "damaged", "changed", "full"])
+def test_a_start_goes_on_where_one_was_stopped(many, tokenizers, tmp_path, monkeypatch, caplog, fault):
+    how = (many, tmp_path, tokenizers, tmp_path / "data", KEEP, 12, 1)
+    whole = encode_corpus(*how[:3], tmp_path / "whole", KEEP, 12, 1)
+    encoded, error = [], OSError(errno.ENOSPC, "No space left on device") if fault == "full" else Stop()
+
+    def add(growing, chunk, piece):
+        adding(growing, chunk, piece)
+        if len(encoded) == 13:
+            raise error
+        encoded.append(chunk)
+
+    adding = encoding.Growing.add
+    monkeypatch.setattr(encoding.Growing, "add", add)
+    with pytest.raises(UserError if fault == "full" else Stop, match="no space left" if fault == "full" else None):
+        encode_corpus(*how)
+    part = tmp_path / "data.part"
+    assert not (tmp_path / "data").exists()
+    state = json.loads((part / "state.json").read_text())
+    sizes = {name: size for name, (size, _) in state["written"].items()}
+    assert (part / "source.bin").stat().st_size == sizes["source"], "what is not noted takes no space"
+    if fault == "lost":
+        (part / "target.bin").unlink()
+    elif fault == "damaged":
+        (part / "source.bin").write_bytes(bytes(sizes["source"]))
+    elif fault == "changed":
+        (tmp_path / "a.en").write_text((tmp_path / "a.en").read_text().replace("dog", "dogs"))
+    else:  # a clock that goes wrong: what is there is compared
+        os.utime(tmp_path / "a.en", (2**32, 2**32))
+    encoded.clear()
+    monkeypatch.setattr(encoding.Growing, "add", lambda *each: (adding(*each), encoded.append(each)))
+    again = encode_corpus(*how)
+    assert not part.exists()
+    assert len(encoded) == (8 if fault in ("killed", "full") else 20)
+    assert (fault in ("lost", "damaged")) == ("cannot be gone on from" in caplog.text)
+    if fault != "changed":
+        assert made(tmp_path / "data") == made(tmp_path / "whole")
+        assert again.report == whole.report
+        assert again.meta["fingerprint"] == whole.meta["fingerprint"]
+
+
+def test_a_killed_process_that_encodes_is_one_message(many, tokenizers, tmp_path, monkeypatch):
+    dying = workers.Side(TextProcessing(), sys.exit)  # it ends there, and not here
+    monkeypatch.setattr(encoding, "_encoder", lambda *how: workers.Encoder([dying]))
+    monkeypatch.setattr(workers, "ALONE", 0)
+    with pytest.raises(UserError, match=r"ended with code .*data\.processes"):
+        encode_corpus(
+            TextSpec("a.en", side="source", bad_lines="drop"), tmp_path, tokenizers, tmp_path / "data", None, 9, 2
+        )
+    assert not list(tmp_path.glob("data*"))
+
+
+def test_sizes_and_times_tell_whether_text_is_read_again(tokenizers, tmp_path, monkeypatch):
+    spec, folder, read = write(tmp_path, PAIRS), tmp_path / "data", []
+    encode_corpus(spec, tmp_path, tokenizers, folder)
+    hashing = encoding.Origin._hash
+    monkeypatch.setattr(encoding.Origin, "_hash", lambda origin: (hashing(origin), read.append(origin)))
+    monkeypatch.setattr(encoding, "_grow", lambda *how: pytest.fail("encoded again"))
+    again = encode_corpus(spec, tmp_path, tokenizers, folder)
+    assert again.found.endswith("the same sizes and times")
+    assert not again.was_read
+    assert not read
+    for name in ("a.en", "data/source.bin"):  # a clock that goes wrong, a copy: the content decides
+        os.utime(tmp_path / name, (2**32, 2**32))
+        assert encode_corpus(spec, tmp_path, tokenizers, folder).found.endswith("the same content")
+        assert encode_corpus(spec, tmp_path, tokenizers, folder).found.endswith("the same sizes and times")
+    assert len(read) == 1
+    meta = json.loads((folder / "meta.json").read_text())
+    older = {name: meta[name] for name in ("format", "fingerprint", "report", "checksums")}  # of a version before
+    (folder / "meta.json").write_text(json.dumps(older))
+    assert encode_corpus(spec, tmp_path, tokenizers, folder).meta == meta
+    os.utime(tmp_path / "a.en", (2**31, 2**31))
+    encode_corpus(spec, tmp_path, tokenizers, folder)
+    (tmp_path / "a.en").write_text((tmp_path / "a.en").read_text().replace("man", "men"))
+    os.utime(tmp_path / "a.en", (2**31, 2**31))
+    encode_corpus(spec, tmp_path, tokenizers, folder)
+    with pytest.raises(pytest.fail.Exception, match="encoded again"):
+        encode_corpus(spec, tmp_path, tokenizers, folder, check=True)
+
+
+def test_files_that_do_not_go_together_are_known_before_the_end(tokenizers, tmp_path):
+    write(tmp_path, PAIRS)
+    (tmp_path / "a.de").write_text("x\n" * 4)
+    origin = encoding.Origin([], [tmp_path / "a.en", tmp_path / "a.de"], together=True)
+    origin.read()
+    with pytest.raises(UserError, match=r"a\.en has 3 lines and .*a\.de has 4"):
+        _ = origin.fingerprint
+
+
+def test_text_that_changes_while_it_is_read_is_named(many, tokenizers, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding.Growing, "add", lambda *each: os.utime(tmp_path / "a.de", (5, 5)))
+    with pytest.raises(UserError, match=r"a\.de: changed while they were read"):
+        encode_corpus(many, tmp_path, tokenizers, tmp_path / "data")
+
+
+def test_a_share_of_a_corpus_is_drawn_by_the_seed(many, tmp_path):
+    def drawn(share: float, seed: int) -> list:
+        return list(filtered(many, tmp_path, None, None, share, seed))
+
+    whole = drawn(1, 1)
+    assert whole == list(filtered(many, tmp_path))
+    half = drawn(0.5, 1)
+    assert half == drawn(0.5, 1) != drawn(0.5, 2)
+    assert abs(len(half) - len(whole) / 2) < 4 * (len(whole) / 4) ** 0.5
+    assert set(half) <= set(whole)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_mlnmt.data.filters import FilterReport, PairFilter
+from hf_mlnmt.data.filters import FilterReport, PairFilter, Seen
 from hf_mlnmt.errors import UserError
 
 
@@ -113,3 +114,15 @@ def test_bad_settings():
         PairFilter(min_length=5, max_length=4)
     with pytest.raises(UserError, match="at least 1, not"):
         PairFilter(max_ratio=0.5)
+
+
+def test_a_set_of_hashes_is_a_set_in_8_bytes_each():
+    draw, seen, known = np.random.default_rng(1), Seen(), set()
+    for size in (1, 2, 4, 0, 5000, 300, 20_000, 7, 20_000):
+        hashes = draw.integers(0, 9000, size, np.uint64) << np.uint64(50)
+        fresh = []
+        for number in hashes.tolist():
+            fresh.append(number not in known)
+            known.add(number)
+        assert seen.add(hashes).tolist() == fresh
+    assert sum(array.nbytes for arrays in seen._parts for array in arrays) == 8 * len(known)

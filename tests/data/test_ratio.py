@@ -10,6 +10,7 @@ from helpers.synthetic_corpora import write_synthetic
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data import Corpora, CorpusSpec, Encoded, encode_corpus, load_tokenizers, read_pairs, save_tokenizers
+from hf_mlnmt.data.encoding import build
 from hf_mlnmt.data.tokenizer import train_tokenizer
 from hf_mlnmt.data.training_set import at_ratios, check_ratios
 
@@ -29,7 +30,7 @@ def encoded(tokenizers, tmp_path_factory):
 
     def make(lengths) -> Encoded:
         pairs = [("ba " * n, "do " * n) for n in lengths]
-        return Encoded.build(pairs, tokenizers, tmp_path_factory.mktemp("pairs"))
+        return build(pairs, tokenizers, tmp_path_factory.mktemp("pairs"))
 
     return make(range(1, 11)), make(range(11, 56))
 

@@ -12,7 +12,7 @@ from helpers.tiny_run import run_in
 from safetensors.torch import load_file
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.encoded import Encoded
+from hf_mlnmt.data.encoding import build
 from hf_mlnmt.data.resegmented import CUTS, BPEDropout, Resegmented
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.data.training_set import Corpora, Drawn
@@ -36,7 +36,7 @@ def tokenizers() -> dict[bool, Tokenizers]:
 def corpora(tokenizers, tmp_path_factory) -> dict[bool, Corpora]:
     pairs = sample_demo_corpus(seed=4, sizes={"train": PAIRS, "val": 1, "test": 1})["train"]
     folder = tmp_path_factory.mktemp("encoded")
-    return {joint: Corpora([Encoded.build(pairs, both, folder / str(joint))]) for joint, both in tokenizers.items()}
+    return {joint: Corpora([build(pairs, both, folder / str(joint))]) for joint, both in tokenizers.items()}
 
 
 def resegmented(corpora, tokenizers: Tokenizers, rate: float = 0.3, **settings) -> Resegmented:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from hf_mlnmt.data.encoded import Encoded, encode_corpus, filtered
+from hf_mlnmt.data.encoding import build, encode_corpus, filtered
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.text import TextSpec, read_text
@@ -84,7 +84,7 @@ def test_bad_specs(fields, message):
 def test_sentences_are_encoded_like_that_side_of_a_pair(tmp_path, tokenizers, side):
     processing = {"source": TextProcessing("en"), "target": TextProcessing("de", lowercase=True)}
     own = Tokenizers(tokenizers.source, tokenizers.target, processing)
-    data = Encoded.build(TEXTS, own, tmp_path / "data", side=side)
+    data = build(TEXTS, own, tmp_path / "data", side=side)
     assert len(data) == len(TEXTS) == data.report.kept
     for index, text in enumerate(TEXTS):
         expected = tokenizers.source(text.lower() if side == "target" else text).input_ids
@@ -117,7 +117,7 @@ def test_it_is_filtered_cut_off_and_done_once(tmp_path, tokenizers):
 
 
 def test_a_mixture_of_text(tmp_path, tokenizers):
-    parts = [Encoded.build(TEXTS, tokenizers, tmp_path / name, side="source") for name in ("a", "b")]
+    parts = [build(TEXTS, tokenizers, tmp_path / name, side="source") for name in ("a", "b")]
     assert Corpora(parts).describe() == "8 sentences of 2 corpora"
     assert Corpora(parts).choose(0) is None
     mixture = Corpora(parts, [1, 2])

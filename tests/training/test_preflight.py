@@ -17,6 +17,8 @@ from hf_mlnmt import UserError
 from hf_mlnmt.recipe import read_recipe
 from hf_mlnmt.recipe.schema import saved_steps
 from hf_mlnmt.training import preflight
+from hf_mlnmt.training.preflight import Preflight
+from hf_mlnmt.training.preparation import Preparation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -178,6 +180,22 @@ def test_what_passes_with_a_word(tmp_path):
         assert re.search(text, run_in(tmp_path / str(number), dry_run=True, **change).replace("\n", " "))
     good = run_in(tmp_path / "good", dry_run=True, data={"licence": "CC-BY-NC-SA-4.0"})
     assert not any(word in good for word in ("but this training", "warmup", "licence", "same", "into"))
+
+
+def test_of_training_text_as_much_is_read_as_tells_it_from_what_is_scored(tmp_path, monkeypatch):
+    data = write_corpus(tmp_path / "data", {"train": 3000, "val": 10, "test": 300})
+    monkeypatch.setattr(preflight, "READ", 100)
+    read, counting = {}, preflight.count_text
+    monkeypatch.setattr(preflight, "count_text", lambda *how: read.setdefault(how[0].name, counting(*how)))
+    monkeypatch.setattr("hf_mlnmt.data.lines._AT_ONCE", 100)
+    recipe = read_recipe(write_recipe(tmp_path / "recipe.yaml"))
+    for check in (False, True):
+        read.clear()
+        preparation = Preparation(recipe, data, tmp_path / "run", lambda text: None, check=check)
+        assert not list(preflight.corpora(Preflight(preparation)))
+        assert read["test.de"].whole
+        assert read["train.de"].whole is check
+        assert read["train.de"].size > read["test.de"].size
 
 
 def test_dev_or_test_sets_that_are_training_data(tmp_path):

@@ -269,6 +269,40 @@ def test_a_mixture_of_corpora(data, tmp_path):
     assert [part["kept"] for part in results.data["train"]] == [120, 120]
 
 
+def test_a_data_set_is_trained_on_while_it_is_streamed(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "data"
+    shutil.copytree(data, folder)
+    lines = [(folder / f"train.{side}").read_text().splitlines() for side in ("en", "de")]
+    (folder / "set").mkdir()
+    records = [json.dumps({"en": source, "de": target}) for source, target in zip(*lines)]
+    (folder / "set" / "train.jsonl").write_text("\n".join(records))
+    tokenizer = {"vocab_size": 80, "byte_fallback": False, "sample": 100}
+    asked = {"data": {"train": {"dataset": "set", "streaming": True}}, "tokenizer": tokenizer}
+    recipe = write_recipe(tmp_path / "recipe.yaml", budget={"steps": 2}, evaluation={"every": 2}, **asked)
+    with pytest.raises(UserError, match=r"the one corpus of a task.*budget\.steps"):
+        run_recipe(recipe, folder, tmp_path / "not", settings=["budget.steps=null", "budget.epochs=1"])
+    text = run(recipe, folder, tmp_path / "run")
+    assert "a data set that is streamed, 120 pairs an epoch; 120 are there" in text
+    assert "from 100 of an unknown number of lines (tokenizer.sample)" in text
+    kept = json.loads((tmp_path / "run" / "average" / "tokenizer_config.json").read_text())
+    assert kept["trained_on"] == {"lines": 0, "sample": 100, "seed": 1}
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["data"]["train"][0]["kept"] == 120
+
+
+def test_a_tokenizer_learns_from_a_sample(data, tmp_path):
+    path = write_recipe(tmp_path / "recipe.yaml", tokenizer={"vocab_size": 80, "sample": 60, "byte_fallback": False})
+    told: list[str] = []
+    preparation = Preparation(read_recipe(path), data, tmp_path / "run", told.append)
+    read = []
+    texts = preparation.corpora.texts
+    preparation.corpora.texts = lambda *how: (read.append(text) or text for text in texts(*how))
+    tokenizer = preparation.tokenizers.source
+    assert "from 60 of 240 lines" in told[0]
+    assert 20 < len(read) < 110
+    assert tokenizer.init_kwargs["trained_on"] == {"lines": 240, "sample": 60, "seed": 1}
+
+
 def test_bad_data_and_settings_are_named(data, tmp_path):
     recipe = write_recipe(tmp_path / "recipe.yaml")
     cases = [
