@@ -56,6 +56,7 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "marian": (),
     "firefox": ("sentencepiece",),
+    "transformers.js": ("onnx", "onnxscript", "onnxruntime"),
 }
 DTYPES = ("float32", "float16", "int8")
 RECORD = "export.json"
