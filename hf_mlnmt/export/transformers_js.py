@@ -10,16 +10,17 @@ onnx/encoder_model.onnx hands the source's ids on as numbers. Searches there are
 import copy
 import hashlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import torch
 from onnx import AttributeProto, TensorProto, ValueInfoProto
-from onnx.helper import make_graph, make_model, make_node, make_tensor_value_info
+from onnx.helper import make_graph, make_model, make_node, make_tensor_value_info, set_model_props
 from onnx.numpy_helper import from_array, to_array
 from onnxruntime.quantization import quantize_dynamic
 from torch import Tensor
@@ -52,32 +53,56 @@ def check_exportable(model: Any, tokenizers: Tokenizers) -> None:
         raise UserError(f"{name}: its text is processed (Moses), which no browser does. Train it on plain text.")
 
 
-def write(model: Any, tokenizers: Tokenizers, folder: Path, dtypes: tuple[str, ...]) -> None:
-    """Saves graphs, configs and tokenizer into `folder`. Raises: UserError as `check_exportable` and `onnx.write`."""
+def write(model: Any, tokenizers: Tokenizers, folder: Path, dtypes: Sequence[str]) -> dict[str, Any]:
+    """Saves graphs, configs and tokenizer into `folder`, and compares the graphs with `model` (`check`).
 
+    Returns: the differences, for the record. Raises: UserError as `check_exportable` and `onnx.write`, and if float32
+    computes something else.
+    """
     check_exportable(model, tokenizers)
     with tempfile.TemporaryDirectory() as scratch:
         two_graphs.write(model, Path(scratch))
-        encoder, decoder = (onnx.load(Path(scratch) / name) for name in (two_graphs.ENCODER, two_graphs.DECODER))
+        return pack(Path(scratch), model, tokenizers, folder, dtypes)
+
+
+def pack(
+    traced: Path, model: Any, tokenizers: Tokenizers, folder: Path, dtypes: Sequence[str]
+) -> dict[str, dict[str, Any] | float]:
+    """Makes everything in `folder` of the two graphs in `traced`, and compares; arguments and returns as of `write`."""
     (folder / GRAPHS).mkdir()
     for dtype in dtypes:
-        graphs = [_in_int8(graph) if dtype == "int8" else copy.deepcopy(graph) for graph in (encoder, decoder)]
-        merged, places = _merged(*graphs, model)
+        encoder, decoder = (onnx.load(traced / name) for name in (two_graphs.ENCODER, two_graphs.DECODER))
         onnx.save(_ids_as_numbers(encoder), folder / GRAPHS / f"{ENCODER}{ENDINGS[dtype]}.onnx")
+        if dtype == "int8":
+            encoder, decoder = _in_int8(encoder), _in_int8(decoder)
+        merged, layers = _merged(encoder, decoder, model)
         onnx.save(merged, folder / GRAPHS / f"{DECODER}{ENDINGS[dtype]}.onnx")
     config, tokens = model.config, {**token_ids(model.config), "pad_token_id": model.config.pad_token_id or 0}
-    sizes = {"decoder_layers": places, "decoder_attention_heads": 1, "encoder_layers": places}
-    sizes |= {"encoder_attention_heads": 1, "d_model": config.d_model, "vocab_size": config.vocab_size}
-    sizes["max_position_embeddings"] = config.max_position_embeddings
-    head = {"architectures": ["MarianMTModel"], "model_type": "marian", "is_encoder_decoder": True}
-    write_json(folder / CONFIG, {**head, **tokens, **sizes})
+    write_json(
+        folder / CONFIG,
+        {
+            "architectures": ["MarianMTModel"],
+            "model_type": "marian",
+            "is_encoder_decoder": True,
+            "decoder_layers": layers,  # by which it names the states
+            "encoder_layers": layers,
+            "decoder_attention_heads": 1,
+            "encoder_attention_heads": 1,
+            "d_model": config.d_model,
+            "vocab_size": config.vocab_size,
+            "max_position_embeddings": config.max_position_embeddings,
+            **tokens,
+        },
+    )
     longest = model.generation_config.max_new_tokens or 256
     write_json(folder / GENERATION_CONFIG, {**tokens, "max_new_tokens": longest, "num_beams": 1, "do_sample": False})
-    backend: Any = tokenizers.source
-    backend.backend_tokenizer.save(str(folder / TOKENIZERS[0]))
-    names = {key: str(value) for key, value in tokenizers.source.special_tokens_map.items() if isinstance(value, str)}
+    tokenizer: Any = tokenizers.source
+    tokenizer.backend_tokenizer.save(str(folder / TOKENIZERS[0]))
+    special = {key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
     limits = {"model_max_length": config.max_position_embeddings, "clean_up_tokenization_spaces": False}
-    write_json(folder / TOKENIZERS[1], {"tokenizer_class": "PreTrainedTokenizerFast", **names, **limits})
+    write_json(folder / TOKENIZERS[1], {"tokenizer_class": "PreTrainedTokenizerFast", **special, **limits})
+    found = {dtype: check(folder, model, tokenizers, dtype) for dtype in dtypes}
+    return {f"{name}, {dtype}": value for dtype, values in found.items() for name, value in values.items()}
 
 
 def _place(kind: str, prefix: str, index: int) -> str:
@@ -105,7 +130,9 @@ def _model(like: Any, graph: Any) -> Any:
 
 def _merged(encoder: Any, decoder: Any, model: Any) -> tuple[Any, int]:
     """Returns one graph of both, and of how many layers of two states transformers.js must think its cache to be."""
-    types = {value.name: value.type for value in chain(decoder.graph.input, decoder.graph.output, encoder.graph.output)}
+    types = {value.name: value.type for value in chain(decoder.graph.output, decoder.graph.input)}
+    for value in encoder.graph.output:  # whose axes are open is what the reader says
+        value.type.CopyFrom(types[value.name])
     past = [name for name in types if name.startswith("past_")]
     fixed = [value.name for value in encoder.graph.output]  # what the first step makes and later ones are given back
     constants = {"axis": np.array([2]), "one": np.array([1])}
@@ -260,8 +287,12 @@ def _in_int8(model: Any) -> Any:
     """
 
     with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "int8.onnx"
-        quantize_dynamic(copy.deepcopy(model), path, op_types_to_quantize=["MatMul"], per_channel=True)
+        path, given = Path(scratch) / "int8.onnx", copy.deepcopy(model)
+        set_model_props(given, {"onnx.quant.pre_process": "onnxruntime.quant"})  # else it warns
+        ranks = {tensor.name: len(tensor.dims) for tensor in model.graph.initializer}
+        stacked = [node.name for node in model.graph.node if node.op_type == "MatMul" and ranks.get(node.input[1]) != 2]
+        kinds = {"op_types_to_quantize": ["MatMul"], "nodes_to_exclude": stacked}
+        quantize_dynamic(given, path, per_channel=True, **kinds)
         rounded = onnx.load(path)
     graph = rounded.graph
     readers: dict[str, list[Any]] = {}
@@ -339,12 +370,11 @@ def _multiplied(table: str, product: Any) -> list[Any]:
 # The check
 
 
-class _Merged:
-    """The graph as transformers.js drives it."""
+class Driver:
+    """The graph of a folder at work as transformers.js drives it."""
 
-    def __init__(self, path: Path):
-        import onnxruntime
-
+    def __init__(self, folder: Path, dtype: str):
+        path = folder / GRAPHS / f"{DECODER}{ENDINGS[dtype]}.onnx"
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -375,7 +405,7 @@ def check(folder: Path, model: Any, tokenizers: Tokenizers, dtype: str) -> dict[
 
     Raises: UserError if graphs in float32 compute something else.
     """
-    graph, padding = _Merged(folder / GRAPHS / f"{DECODER}{ENDINGS[dtype]}.onnx"), model.config.pad_token_id or 0
+    graph, padding = Driver(folder, dtype), model.config.pad_token_id or 0
     start, ends = model.config.decoder_start_token_id, ends_of(model)
 
     def scores(sources: list[list[int]], targets: list[list[int]]) -> list[Tensor]:
