@@ -164,7 +164,14 @@ def _merged(encoder: Any, decoder: Any, model: Any) -> tuple[Any, int]:
         "else_branch": make_graph(first, "first", [], list(encoder.graph.output)),
     }
     nodes += [make_node("If", [_LATER], states, **branches), *decoder.graph.node]
-    nodes += _ended(model, types["logits"].tensor_type.shape.dim[2].dim_value, constants)
+    growing = [
+        (_place("decoder", "past_key_values", index), axis)
+        for index, name in enumerate(past)
+        for axis, size in enumerate(types[name].tensor_type.shape.dim)
+        if size.dim_param == "past"
+    ]
+    vocabulary = types["logits"].tensor_type.shape.dim[2].dim_value
+    nodes += _ended(model, vocabulary, growing[0] if growing else None, constants)
 
     inputs = [_value(_IDS, types["decoder_input_ids"])]
     inputs.append(make_tensor_value_info(_MASK, TensorProto.INT64, ["batch_size", "source"]))
@@ -235,25 +242,37 @@ def _padded(name: str, output: str, axis: int, rank: int, constants: dict[str, A
     ]
 
 
-def _ended(model: Any, vocabulary: int, constants: dict[str, Any]) -> list[Any]:
-    """Returns the nodes that make logits of the model's: what has ended goes on with its end.
+def _ended(model: Any, vocabulary: int, grows: tuple[str, int] | None, constants: dict[str, Any]) -> list[Any]:
+    """Returns the nodes that make logits of the model's: what has ended goes on with its end, and so does what is as
+    long as the model knows.
 
-    transformers.js searches on until all sentences of a batch have ended in one step.
+    transformers.js searches on until all sentences of a batch have ended in one step, for 256 by default.
+    grows: a state and its axis that is as long as what was translated.
     """
-
     ends = ends_of(model)
-    if model.config.decoder_start_token_id in ends:
-        return [make_node("Identity", ["model_logits"], ["logits"])]
     row = np.full((1, 1, vocabulary), _NEVER, np.float32)
     row[..., ends[0]] = 0
-    constants |= {"ends": np.array(ends, np.int64), "after_the_end": row}
-    return [
+    # A model that begins with its end has not ended: there the comparison is with a token that there is not.
+    tokens = [-1] if model.config.decoder_start_token_id in ends else ends
+    constants |= {"ends": np.array(tokens, np.int64), "after_the_end": row}
+    nodes = [
         make_node("Equal", [_IDS, "ends"], ["is_end"]),  # (batch, 1) and (ends,)
         make_node("Cast", ["is_end"], ["is_end/number"], to=TensorProto.INT32),
         make_node("ReduceMax", ["is_end/number", "one"], ["ended/number"], keepdims=1),
         make_node("Cast", ["ended/number"], ["ended"], to=TensorProto.BOOL),
-        make_node("Unsqueeze", ["ended", "axis"], ["ended/row"]),
-        make_node("Where", ["ended/row", "after_the_end", "model_logits"], ["logits"]),
+    ]
+    if grows:
+        name, axis = grows
+        constants["longest"] = np.array([model.config.max_position_embeddings - 1])
+        nodes += [
+            make_node("Shape", [name], ["length"], start=axis, end=axis + 1),
+            make_node("GreaterOrEqual", ["length", "longest"], ["is_long"]),
+            make_node("Or", ["ended", "is_long"], ["over"]),
+        ]
+    return [
+        *nodes,
+        make_node("Unsqueeze", ["over" if grows else "ended", "axis"], ["over/row"]),
+        make_node("Where", ["over/row", "after_the_end", "model_logits"], ["logits"]),
     ]
 
 

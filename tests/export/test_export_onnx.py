@@ -124,6 +124,10 @@ def check_for_transformers_js(traced, model, tokenizers, root):
     state = driver.start(ids, mask)
     driver.step(np.array([model.config.decoder_start_token_id] * 2), state)
     assert driver.step(np.array([end, 5]), state).argmax(-1)[0] == end
+    if any(name.endswith("decoder.key") and value.shape[2:3] == (2,) for name, value in state.items()):
+        for _ in range(model.config.max_position_embeddings - 3):
+            driver.step(np.array([5, 5]), state)
+        assert driver.step(np.array([5, 5]), state).argmax(-1).tolist() == [end, end]
     assert json.loads((out / "config.json").read_text())["model_type"] == "marian"
 
 
