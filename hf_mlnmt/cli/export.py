@@ -1,4 +1,4 @@
-"""`hf-mlnmt export`: a model for CTranslate2, ONNX Runtime, Firefox's engines, or as MarianMTModel of Transformers."""
+"""`hf-mlnmt export`: a model for CTranslate2, ONNX Runtime, transformers.js, Firefox's engines, or as MarianMTModel."""
 
 from pathlib import Path
 
@@ -12,12 +12,14 @@ def export(
     model: options.Model,
     format: str = option(
         ...,
-        "ctranslate2, firefox, marian, or onnx.",
-        autocompletion=lambda: ["ctranslate2", "firefox", "marian", "onnx"],
+        "ctranslate2, firefox, marian, onnx, or transformers.js.",
+        autocompletion=lambda: ["ctranslate2", "firefox", "marian", "onnx", "transformers.js"],
     ),
     output: Path = options.output(..., "Folder to make. An earlier export there is replaced, nothing else."),
     dtype: str | None = option(
-        None, "Type of the weights: float32; for CTranslate2 also float16 or int8; for Firefox int8 alone."
+        None,
+        "Type of the weights: float32; for CTranslate2 also float16 or int8; for Firefox int8 alone; for "
+        "transformers.js both float32 and int8 unless one is named.",
     ),
     calibrate: Path | None = option(
         None, "For Firefox: some hundred sentences of the source, one a line. An unchanged import needs none."

@@ -19,6 +19,9 @@ def publish(
     output: Path | None = options.output(None, "Folder to make. An earlier publication there is replaced."),
     push: str | None = _of_upload(None, "Upload to this Hub repository.", metavar="OWNER/NAME"),
     space: str | None = _of_upload(None, "Also a Space that shows the model, in OUTPUT-space.", metavar="OWNER/NAME"),
+    static: bool = _of_upload(
+        False, "The Space is a page alone, which translates in the reader's browser; fetched by npm.", "--static"
+    ),
     private: bool | None = _of_upload(
         None, "Who may see a new repository. Default: as its owner has set for all.", "--private/--public"
     ),
@@ -57,12 +60,15 @@ def publish(
         raise UserError("--create-pr, --revision, --collection and --private say how to upload: add --push OWNER/NAME.")
     if (source_language is None) != (target_language is None):
         raise UserError("give both --from and --to, or neither.")
+    if static and not space:
+        raise UserError("--static says what the Space is: add --space OWNER/NAME.")
     if create_pr and revision:
         raise UserError("--create-pr and --revision: choose one; a pull request goes to the main branch.")
 
     from hf_mlnmt.cli.terminal import plain_console, silence
     from hf_mlnmt.hub.publish import build_folder, check_target
     from hf_mlnmt.hub.space import build_space, check_space_folder
+    from hf_mlnmt.hub.static_space import build_static_space, check_static_space
     from hf_mlnmt.hub.upload import check_ready, check_repository, collect, planned
     from hf_mlnmt.hub.upload import push as upload
 
@@ -78,7 +84,7 @@ def publish(
         target = Path(scratch) / "model" if dry_run or output is None else output
         beside = target.resolve().with_name(f"{target.resolve().name}-space")
         if space:
-            check_space_folder(beside)
+            (check_static_space if static else check_space_folder)(beside)
         languages = (source_language, target_language) if source_language and target_language else None
         built = build_folder(
             model,
@@ -93,7 +99,10 @@ def publish(
             base_models=base_model or (),
             tell=console.print,
         )
-        if space:
+        if space and static:
+            console.print("exporting for the browser, and fetching what runs it")
+            build_static_space(built.facts, target, beside, space)
+        elif space:
             build_space(built.facts, beside, space)
         for warning in built.warnings:
             console.print(f"warning: {warning}", style="yellow")

@@ -56,6 +56,7 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "marian": (),
     "firefox": ("sentencepiece",),
+    "transformers.js": ("onnx", "onnxscript", "onnxruntime"),
 }
 DTYPES = ("float32", "float16", "int8")
 RECORD = "export.json"
@@ -81,15 +82,16 @@ def export(
 ) -> Exported:
     """Writes the model for another engine into `output`, checked against generate(), or leaves nothing behind.
 
-    The folder also holds export.json: what was made, by which versions, and how it compared; and the tokenizers, but
-    for Firefox's engines, whose vocabularies are of their own form.
+    The folder also holds export.json: what was made, by which versions, and how it compared; and the tokenizers, in the
+    form of the engine.
 
     Args:
         output: the folder to make; an earlier export there is replaced, anything else is refused.
         to: "ctranslate2" (the baseline; multi-level supervision without fusion, as its main decoder), "onnx",
-            "marian" (MarianMTModel of Transformers: the baseline, post-norm), or "firefox" (ssru with a unigram
-            tokenizer).
-        dtype: "float32", "float16" or "int8": how the weights are kept; ONNX and Marian are float32, Firefox is int8.
+            "marian" (MarianMTModel of Transformers: the baseline, post-norm), "firefox" (ssru with a unigram
+            tokenizer), or "transformers.js" (any system with one tokenizer).
+        dtype: "float32", "float16" or "int8": how the weights are kept; ONNX and Marian are float32, Firefox is int8,
+            transformers.js has both, float32 and int8, unless one is named.
         calibration: for Firefox, a file with sentences of the source, by which the inputs of products are rounded; of
             a model that was imported and not trained since what it had is kept without.
         shortlist: for Firefox, a lexical shortlist in the engine's form, or lines of target, source and probability.
@@ -98,8 +100,9 @@ def export(
     Raises: UserError when the engine cannot run the model, a package is missing, or the outputs are not the model's.
     """
     output = Path(output)
-    dtype = dtype or ("int8" if to == "firefox" else "float32")
-    _check_request(to, dtype)
+    dtypes = (dtype,) if dtype else {"firefox": ("int8",), "transformers.js": ("float32", "int8")}.get(to, ("float32",))
+    for asked_dtype in dtypes:
+        _check_request(to, asked_dtype)
     asked = {"--calibrate": calibration, "--shortlist": shortlist, "--shortlist-text": shortlist_text}
     given = {option: Path(file) for option, file in asked.items() if file is not None}
     if given and to != "firefox":
@@ -116,23 +119,27 @@ def export(
     if to == "ctranslate2":
         network = ctranslate2.exportable(network)
     with atomic_folder(output) as new:
-        tell(f"writing and checking {to}, {dtype}")
+        tell(f"writing and checking {to}, {' and '.join(dtypes)}")
         if to == "ctranslate2":
-            differences = ctranslate2.write(network, tokenizers, new, dtype)
+            differences = ctranslate2.write(network, tokenizers, new, dtypes[0])
         elif to == "firefox":
             differences = firefox.write(parts, source, new, firefox.Asked(*map(given.get, asked)))
+        elif to == "transformers.js":
+            from hf_mlnmt.export import transformers_js
+
+            differences = transformers_js.write(network, tokenizers, new, dtypes)
         else:
             engine = onnx if to == "onnx" else marian
             engine.write(network, new)
             differences = engine.check(new, network, tokenizers)
-        if to != "firefox":
+        if to not in ("firefox", "transformers.js"):
             tokenizers.save(new)
             network.generation_config.save_pretrained(new)
         packages = ("hf-mlnmt", "torch", "transformers", *FORMATS[to])
         record = {
             "schema": "hf_mlnmt.export/1",
             "format": to,
-            "dtype": dtype,
+            "dtype": " and ".join(dtypes),
             "model_type": network.config.model_type,
             "versions": {package: _version(package) for package in packages},
             "compared_with_generate": differences,
@@ -161,6 +168,8 @@ def _check_request(to: str, dtype: str) -> None:
             raise UserError(f"{option} {value}: unknown{suggest(value, known)}; known: {', '.join(known)}.")
     if to == "firefox" and dtype != "int8":
         raise UserError(f"--dtype {dtype}: Firefox's models are in int8; leave it out.")
+    if to == "transformers.js" and dtype == "float16":
+        raise UserError("--dtype float16: transformers.js is exported in float32 and int8; leave it out for both.")
     if to in ("onnx", "marian") and dtype != "float32":
         after = {"onnx": "onnxruntime.quantization.quantize_dynamic", "marian": "from_pretrained(..., dtype=...)"}
         raise UserError(f"--dtype {dtype}: {to} is exported in float32; {after[to]} rounds it afterwards.")

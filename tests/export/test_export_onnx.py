@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 
+import numpy as np
 import pytest
 import torch
 from helpers.contract import of_each_kind
 from helpers.export_toys import joint_tokenizer, toy_model, two_tokenizers, write_folder
 
 from hf_mlnmt import TransformerConfig, config_for
+from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.export import export
 from hf_mlnmt.export import onnx as export_onnx
@@ -20,6 +22,8 @@ from hf_mlnmt.zoo.systems import SYSTEMS, list_systems
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="pip install 'hf-mlnmt[export]'")
+
+transformers_js = pytest.importorskip("hf_mlnmt.export.transformers_js")
 
 # A family's systems are traced alike: the last of each stands for it, and the fusion of auxiliary decoders for itself.
 TRACED = list_systems("translation")
@@ -49,6 +53,7 @@ def test_outputs_are_generates(system, tmp_path):
     assert model.config._attn_implementation == before
     if system in ("transformer", "rnn"):
         check_sizes(model, exported.folder)
+    check_for_transformers_js(exported.folder, model, tokenizers, tmp_path)
     if system == "transformer":
         check_folder(exported.folder, tmp_path)
         with torch.no_grad():  # graphs of another model than the one that they are compared with
@@ -91,6 +96,49 @@ def check_folder(folder, root):
         assert str(root).encode() not in path.read_bytes()
         assert b"site-packages" not in path.read_bytes(), path.name
         assert b"hf_mlnmt/modeling" not in path.read_bytes(), path.name
+
+
+def check_for_transformers_js(traced, model, tokenizers, root):
+    """One graph of both, driven as transformers.js does: what generate() gives, one table, an end that stays one."""
+    import onnx
+
+    out = root / "js"
+    out.mkdir()
+    found = transformers_js.pack(traced, model, tokenizers, out, ("float32", "int8"))
+    assert found["largest_difference_of_log_probabilities, float32"] < 1e-4
+    assert found["greedy, float32"] == {"same_sentences": 1.0, "same_tokens": 1.0}
+    assert found["largest_difference_of_log_probabilities, int8"] > 0
+    sizes = {path.name: path.stat().st_size for path in (out / "onnx").iterdir()}
+    assert set(sizes) == {
+        f"{name}{end}.onnx" for name in ("encoder_model", "decoder_model_merged") for end in ("", "_quantized")
+    }
+    for dtype, ending in transformers_js.ENDINGS.items():
+        graph = onnx.load(out / "onnx" / f"decoder_model_merged{ending}.onnx").graph
+        shapes = [tuple(tensor.dims) for tensor in graph.initializer]
+        table, kind = (model.config.decoder_vocab_size, model.config.d_model), 2 if dtype == "int8" else 1
+        if model.config.tie_word_embeddings and tokenizers.joint:
+            assert shapes.count(table) == 1
+            assert [t.data_type for t in graph.initializer if tuple(t.dims) == table] == [kind]
+    driver, end = transformers_js.Driver(out, "float32"), model.config.eos_token_id
+    ids, mask = (tensor.numpy() for tensor in pad([[7, 1], [9, 8, 1]], 0))
+    state = driver.start(ids, mask)
+    driver.step(np.array([model.config.decoder_start_token_id] * 2), state)
+    assert driver.step(np.array([end, 5]), state).argmax(-1)[0] == end
+    if any(name.endswith("decoder.key") and value.shape[2:3] == (2,) for name, value in state.items()):
+        for _ in range(model.config.max_position_embeddings - 3):
+            driver.step(np.array([5, 5]), state)
+        assert driver.step(np.array([5, 5]), state).argmax(-1).tolist() == [end, end]
+    assert json.loads((out / "config.json").read_text())["model_type"] == "marian"
+
+
+def test_what_transformers_js_cannot_do_is_refused():
+    tokenizers = two_tokenizers()
+    with pytest.raises(UserError, match="tokenizers of their own"):
+        transformers_js.check_exportable(toy_model(tokenizers), tokenizers)
+    tokenizers = joint_tokenizer()
+    tokenizers.processing["source"] = TextProcessing("en", moses=True)
+    with pytest.raises(UserError, match="Moses"):
+        transformers_js.check_exportable(toy_model(tokenizers), tokenizers)
 
 
 def test_every_config_class_is_tried():

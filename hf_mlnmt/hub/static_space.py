@@ -1,0 +1,194 @@
+"""A static Space of the Hub: one page that translates in the reader's browser, with no server behind it.
+
+The model is its export for transformers.js in int8 (export/transformers_js.py). transformers.js itself and ONNX Runtime
+for browsers come from npm and lie in the folder too: the page asks no other machine for anything.
+"""
+
+import gzip
+import hashlib
+import json
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import SpaceCardData
+
+from hf_mlnmt.data.subwords import code_of
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import atomic_folder, write_text
+from hf_mlnmt.hub.checks import check_replaceable
+from hf_mlnmt.model_folder import CARD
+from hf_mlnmt.reports.card import auto_class_of_facts
+from hf_mlnmt.reports.facts import Facts
+from hf_mlnmt.reports.language_names import language_name
+from hf_mlnmt.reports.tables import scores_of, template
+
+PAGE, WORKER, OFFLINE, MODEL, RUNTIME = "index.html", "worker.js", "offline.js", "model", "runtime"
+LIBRARY = ("@huggingface/transformers", "4.3.2")
+_ENGINE = "onnxruntime-web"
+_LIBRARY_FILE, _ENGINE_FILE, _BINARY = "transformers.js", "ort.mjs", "ort.wasm.gz"
+_LONGEST = 5000  # characters
+_MINUTES = 10
+
+
+@dataclass(frozen=True)
+class StaticPage:
+    """Everything that the page says."""
+
+    title: str
+    purpose: str
+    source: str
+    source_code: str | None
+    targets: Mapping[str, str]
+    """Code -> name; one of no name where nothing says the language."""
+    tokens: Mapping[str, str]
+    """Code -> what goes before the source for this target."""
+    facts: Mapping[str, str]
+    card: str | None
+    megabytes: str
+    longest: int = _LONGEST
+
+
+def check_static_space(folder: str | Path) -> None:
+    """Raises UserError for a folder that holds anything but an earlier static Space, and where npm is missing."""
+    check_replaceable(Path(folder), "static Space", (CARD, PAGE, WORKER, OFFLINE, MODEL, RUNTIME))
+    if shutil.which("npm") is None:
+        raise UserError(
+            f"--static: {LIBRARY[0]} comes from npm, which is not installed. Install Node.js, or leave --static out: "
+            "such a Space runs on the Hub's machines."
+        )
+
+
+def build_static_space(facts: Facts, model: str | Path, folder: str | Path, name: str) -> Path:
+    """Writes the folder of the static Space `name` (owner/name), in place of an earlier one.
+
+    model: the published folder of `facts`.
+
+    Raises: UserError for a model that transformers.js cannot run, and where npm is missing or fails.
+    """
+    from hf_mlnmt.export import export
+
+    folder = Path(folder)
+    check_static_space(folder)
+    if auto_class_of_facts(facts) != "AutoModelForSeq2SeqLM":
+        raise UserError(f"--space {name}: {facts.name} does not translate, and a Space shows translations.")
+    with atomic_folder(folder) as new:
+        export(model, new / MODEL, "transformers.js", dtype="int8")
+        runtime = fetch_runtime(new / RUNTIME)
+        worker = template("static_worker.js").render()
+        write_text(new / WORKER, _filled(worker, "LONGEST", facts.generation.get("max_source_tokens") or 128))
+        page = _page(facts, name, _sizes(new))
+        write_text(new / PAGE, template("static_page.html.jinja", autoescape=True).render(page=page))
+        sizes = _sizes(new)
+        offline = _filled(template("static_offline.js").render(), "FILES", {"./": sizes[PAGE], **sizes})
+        write_text(new / OFFLINE, _filled(offline, "NAME", f"hf-mlnmt-{_digest(new, sizes)}"))
+        licence, _, own = (facts.licence or "").lower().partition(":")
+        head = SpaceCardData(
+            title=page.title,
+            sdk="static",
+            app_file=PAGE,
+            license=licence or None,
+            license_name=own or None,
+            models=[facts.name] if "/" in facts.name else None,
+            tags=["translation", "hf_mlnmt", "transformers.js"],
+        )
+        write_text(new / CARD, template("static_card.md.jinja").render(page=page, head=head, runtime=runtime))
+    return folder
+
+
+def fetch_runtime(folder: Path) -> str:
+    """Brings what a browser runs the model with from npm into `folder`; returns the names and versions.
+
+    Raises: UserError with npm's own words if it fails.
+    """
+    folder.mkdir()
+    with tempfile.TemporaryDirectory() as scratch:
+        library = _unpacked(*LIBRARY, Path(scratch))
+        engine_version = json.loads((library / "package.json").read_text())["dependencies"][_ENGINE]
+        engine = _unpacked(_ENGINE, engine_version, Path(scratch))
+        text = (library / "dist" / "transformers.web.min.js").read_text(encoding="utf-8")
+        for imported in (f"{_ENGINE}/webgpu", "onnxruntime-common"):  # one module is both; a worker has no import map
+            if text.count(f'from"{imported}"') != 1:
+                raise UserError(f"{LIBRARY[0]} {LIBRARY[1]}: imports {imported} in another way than the page expects.")
+            text = text.replace(f'from"{imported}"', f'from"./{_ENGINE_FILE}"')
+        write_text(folder / _LIBRARY_FILE, text)
+        shutil.copyfile(engine / "dist" / "ort.wasm.bundle.min.mjs", folder / _ENGINE_FILE)
+        binary = (engine / "dist" / "ort-wasm-simd-threaded.wasm").read_bytes()
+        (folder / _BINARY).write_bytes(gzip.compress(binary, mtime=0))
+        shutil.copyfile(library / "LICENSE", folder / "LICENSE-transformers.txt")
+        licence = json.loads((engine / "package.json").read_text())["license"]
+        write_text(
+            folder / "LICENSE-onnxruntime.txt", f"ONNX Runtime {engine_version}, {licence}, Microsoft Corporation.\n"
+        )
+    return f"{LIBRARY[0]} {LIBRARY[1]} and {_ENGINE} {engine_version}"
+
+
+def _unpacked(package: str, version: str, scratch: Path) -> Path:
+    """Returns the folder of a package of npm."""
+    target = scratch / package.replace("/", "-")
+    target.mkdir()
+    command = ["npm", "pack", f"{package}@{version}", "--silent", "--pack-destination", str(target)]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=60 * _MINUTES, cwd=target)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        raise UserError(f"npm pack {package}@{version}: {said[0] if said else 'failed'}.") from error
+    with tarfile.open(next(target.glob("*.tgz"))) as archive:
+        archive.extractall(target, filter="data")
+    return target / "package"
+
+
+def _filled(script: str, place: str, value: Any) -> str:
+    """Returns a script with a JSON value at the place that a comment names, up to the end of what stands there."""
+    before, found, after = script.partition(f"/*{place}*/")
+    assert found, place
+    rest = after[after.index(";") :]
+    return f"{before}{json.dumps(value)}{rest}"
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Returns the bytes of every file that the page needs, by its name in the folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and "LICENSE" not in path.name)
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+
+
+def _digest(folder: Path, names: Mapping[str, int]) -> str:
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update(name.encode() + (folder / name).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _page(facts: Facts, name: str, sizes: Mapping[str, int]) -> StaticPage:
+    source, target = facts.languages
+    targets = {code: language_name(code) for code in facts.codes} or {
+        target or "": language_name(target or "Translation")
+    }
+    purpose = " ".join(
+        [
+            f"{language_name(source) if source else 'Text'} into {', '.join(targets.values())}.",
+            *([f"For {facts.domain}, and nothing else: other text may come out as nonsense."] if facts.domain else []),
+        ]
+    )
+    about = {"name": facts.name, "licence": facts.licence, "trained on": facts.data.get("name")}
+    scores = {
+        f"{score.metric}, {score.test_set}": f"{score.score:.1f} (in full precision, with beams)"
+        for score in reversed(list(scores_of(facts.results)))
+        if score.metric in ("BLEU", "chrF")
+    }
+    return StaticPage(
+        title=name.split("/")[-1],
+        purpose=purpose,
+        source=language_name(source) if source else "Text",
+        source_code=source,
+        targets=targets,
+        tokens={code: code_of(code) for code in facts.codes},
+        facts={key: str(value) for key, value in {**about, **dict(list(scores.items())[:2])}.items() if value},
+        card=f"https://huggingface.co/{facts.name}" if "/" in facts.name else None,
+        megabytes=f"{sum(sizes.values()) / 1e6:.0f}",
+    )

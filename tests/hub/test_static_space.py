@@ -1,0 +1,209 @@
+"""A static Space: what its folder holds; and, with npm and Chromium, that it translates, also without a network."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from helpers.export_toys import joint_tokenizer, toy_model, write_folder
+from helpers.model_folders import SENTENCES
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.hub import static_space
+from hf_mlnmt.hub.static_space import LIBRARY, build_static_space
+from hf_mlnmt.reports.facts import Facts
+
+pytest.importorskip("onnxruntime", reason="pip install 'hf-mlnmt[export]'")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+NEEDED = {
+    "@huggingface/transformers": {
+        "package.json": json.dumps({"dependencies": {"onnxruntime-web": "1.2.3"}}),
+        "LICENSE": "Apache",
+        "dist/transformers.web.min.js": 'import*as a from"onnxruntime-web/webgpu";import{T}from"onnxruntime-common";',
+    },
+    "onnxruntime-web": {
+        "package.json": json.dumps({"license": "MIT"}),
+        "dist/ort.wasm.bundle.min.mjs": "export{};",
+        "dist/ort-wasm-simd-threaded.wasm": "wasm",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    tokenizers = joint_tokenizer()
+    model = toy_model(tokenizers)
+    return write_folder(tmp_path_factory.mktemp("model") / "toy", tokenizers, model)
+
+
+def facts_of(folder: Path, **more: object) -> Facts:
+    loaded = TranslationPipeline.from_pretrained(str(folder)).model
+    known = {"languages": ("en", "de"), "domain": "image captions", "licence": "cc-by-4.0"}
+    return Facts("me/toy", loaded.config, type(loaded), **{**known, "generation": {"max_source_tokens": 48}, **more})
+
+
+def npm(command, **options):
+    """Packs what a package of npm holds, as far as it is needed."""
+    assert command[:2] == ["npm", "pack"]
+    package = command[2].rpartition("@")[0]
+    folder = Path(command[-1])
+    for name, text in NEEDED[package].items():
+        path = folder / "package" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    with tarfile.open(folder / "it.tgz", "w:gz") as archive:
+        archive.add(folder / "package", "package")
+    shutil.rmtree(folder / "package")
+
+
+def exported(model, output, to, dtype):
+    """Writes what an export does, in no time."""
+    assert (to, dtype) == ("transformers.js", "int8")
+    (output / "onnx").mkdir(parents=True)
+    (output / "onnx" / "decoder_model_merged_quantized.onnx").write_bytes(b"x" * 1000)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    monkeypatch.setattr(static_space.shutil, "which", lambda name: name)
+    monkeypatch.setattr(
+        static_space, "subprocess", SimpleNamespace(run=npm, SubprocessError=subprocess.SubprocessError)
+    )
+    monkeypatch.setattr("hf_mlnmt.export.export", exported)
+
+
+def test_what_the_folder_holds(model, tmp_path, here):
+    space = build_static_space(facts_of(model), model, tmp_path / "space", "me/try-toy")
+    card = (space / "README.md").read_text()
+    assert "sdk: static" in card
+    assert "@huggingface/transformers 4.3.2 and onnxruntime-web 1.2.3" in card
+    page = (space / "index.html").read_text()
+    assert "English into German. For image captions, and nothing else" in page
+    assert 'lang="en"' in page
+    assert "LONGEST = 48;" in (space / "worker.js").read_text()
+    library = (space / "runtime" / "transformers.js").read_text()
+    assert library.count('from"./ort.mjs"') == 2
+    offline = (space / "offline.js").read_text()
+    kept = json.loads(re.search(r"FILES = (\{.*\});", offline)[1])
+    files = {path.relative_to(space).as_posix(): path.stat().st_size for path in space.rglob("*") if path.is_file()}
+    unneeded = {"README.md", "offline.js", *(name for name in files if "LICENSE" in name)}
+    assert kept == {"./": files["index.html"], **{name: files[name] for name in files.keys() - unneeded}}
+    name = re.search(r'NAME = "(hf-mlnmt-\w+)";', offline)[1]
+    again = build_static_space(facts_of(model, licence="mit"), model, space, "me/try-toy")
+    assert name not in (again / "offline.js").read_text()  # another page: readers get it anew
+
+
+def test_a_language_is_chosen_where_there_are_several(model, tmp_path, here):
+    space = build_static_space(facts_of(model, codes=("de", "fr")), model, tmp_path / "space", "me/many")
+    page = (space / "index.html").read_text()
+    assert '<option value="fr">French</option>' in page
+    assert json.loads(re.search(r"const tokens = (.*);", page)[1]) == {"de": "<2de>", "fr": "<2fr>"}
+
+
+def test_refusals(model, tmp_path, here, monkeypatch):
+    def fail(command, **options):
+        raise subprocess.CalledProcessError(1, command, stderr="npm error code E404\nmore")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(static_space.subprocess, "run", fail)
+        with pytest.raises(UserError, match=r"^npm pack @huggingface/transformers@4\.3\.2: npm error code E404\.$"):
+            build_static_space(facts_of(model), model, tmp_path / "space", "me/toy")
+    assert not (tmp_path / "space").exists()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").touch()
+    with pytest.raises(UserError, match="other"):
+        build_static_space(facts_of(model), model, tmp_path / "other", "me/toy")
+    monkeypatch.setattr(static_space.shutil, "which", lambda name: None)
+    with pytest.raises(UserError, match=r"Install Node\.js"):
+        build_static_space(facts_of(model), model, tmp_path / "space", "me/toy")
+
+
+# The real thing: npm, Node and Chromium
+
+
+@pytest.fixture(scope="module")
+def real(model, tmp_path_factory) -> Path:
+    if shutil.which("npm") is None:
+        pytest.skip("needs npm")
+    return build_static_space(facts_of(model), model, tmp_path_factory.mktemp("static") / "space", "me/try-toy")
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.mark.versions
+def test_in_chromium_with_and_without_a_network(real):
+    api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium")
+    assert sum(path.stat().st_size for path in real.rglob("*")) < 14e6
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(real)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_address[1]}/"
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        window, elsewhere, errors = browser.new_context(), [], []
+        window.on(
+            "request",
+            lambda request: (
+                None if request.url.startswith((address, "data:", "blob:")) else elsewhere.append(request.url)
+            ),
+        )
+        window.on("weberror", lambda error: errors.append(str(error.error)))
+        first = answer_of(window.new_page(), address)
+        server.shutdown()
+        server.server_close()
+        window.set_offline(True)
+        assert answer_of(window.new_page(), address) == first
+        browser.close()
+    assert first
+    assert not elsewhere
+    assert not errors
+
+
+def answer_of(tab, address: str) -> str:
+    tab.goto(address)
+    tab.wait_for_selector("#loading", state="hidden", timeout=120_000)
+    tab.fill("#source", SENTENCES[0])
+    tab.wait_for_selector("#out:not(.busy):not(:empty)", timeout=60_000)
+    return tab.inner_text("#out")
+
+
+@pytest.mark.versions
+def test_in_node(model, tmp_path):
+    """pipeline("translation") gives generate()'s greedy outputs in float32, alone and in a batch."""
+    if shutil.which("npm") is None:
+        pytest.skip("needs npm")
+    from hf_mlnmt.export import export
+
+    export(model, tmp_path / "exported", "transformers.js")
+    (tmp_path / "package.json").write_text("{}")
+    quiet = {**os.environ, "ONNXRUNTIME_NODE_INSTALL": "skip"}
+    subprocess.run(["npm", "install", "--silent", "@".join(LIBRARY)], cwd=tmp_path, env=quiet, check=True, timeout=900)
+    (tmp_path / "run.mjs").write_text(
+        'import { env, pipeline } from "@huggingface/transformers";\n'
+        'env.allowRemoteModels = false; env.localModelPath = "./";\n'
+        'const translator = await pipeline("translation", "exported", { dtype: "fp32" });\n'
+        "const texts = JSON.parse(process.argv[2]), alone = [];\n"
+        "for (const text of texts) alone.push(...(await translator(text)));\n"
+        "console.log(JSON.stringify([alone, await translator(texts)]));\n"
+    )
+    command = ["node", "run.mjs", json.dumps(SENTENCES[:4])]
+    printed = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=300).stdout
+    ours = TranslationPipeline.from_pretrained(str(model))(SENTENCES[:4], num_beams=1, max_new_tokens=63)
+    for found in json.loads(printed.splitlines()[-1]):
+        assert [entry["translation_text"] for entry in found] == ours
