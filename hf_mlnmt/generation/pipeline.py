@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -333,12 +333,14 @@ def progress_bar(total: int | None, shown: bool = True) -> Iterator[Callable[[in
 
 
 class Input(NamedTuple):
-    """A piece of a text that is searched: its ids, the line and the number of the piece in it, and its own text."""
+    """A piece of a text that is searched: its ids, the line and the number of the piece in it, its own text; and the
+    translations of terms that are `chosen` for the whole text."""
 
     ids: list[int]
     line: int
     number: int
     text: str
+    chosen: Mapping[str, list[str]] = MappingProxyType({})
 
 
 class CutText(NamedTuple):
@@ -392,7 +394,9 @@ class TranslationCall:
         self.calibration = Calibration.of(settings)
         if options.confidence and self.calibration is None:
             raise UserError(f"confidence: {self.name or 'the model'} is not calibrated: hf-mlnmt model calibrate.")
+        self.quotes = True  # warnings name what a user gave, which a server's log does not
         self.looked_at: list[float] = []  # scores of the first translations
+        self.chosen: dict[str, list[str]] = {}  # translations of terms that stay, of all that this call translates
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines
         self.of_several: list[int] = []  # numbers of lines
@@ -477,13 +481,22 @@ class TranslationCall:
 
     def _search_all(self, cut: Sequence[CutText], results: dict[Any, Any], beside: Any) -> Iterator[int]:
         """Searches all pieces in batches, fills in what returns the hypotheses of each, yields the texts begun."""
-        inputs = [piece for text in cut for piece in text.inputs]
-        lengths = [len(piece.ids) for piece in inputs]
-        for batch in batches_by_tokens(lengths, self.options.batch_tokens, self.most, self.ahead):
-            chosen = [inputs[i] for i in batch]
-            for piece, found in zip(chosen, self.search(chosen, beside=beside), strict=True):
-                results[piece.line, piece.number] = found
-            yield sum(piece.number == 0 for piece in chosen)  # texts are counted at their first piece
+        pieces = [piece for text in cut for piece in text.inputs]
+        for inputs in self.rounds(pieces, lambda piece: results[piece.line, piece.number]()[0].text, self.chosen):
+            lengths = [len(piece.ids) for piece in inputs]
+            for batch in batches_by_tokens(lengths, self.options.batch_tokens, self.most, self.ahead):
+                chosen = [inputs[i] for i in batch]
+                for piece, found in zip(chosen, self.search(chosen, beside=beside), strict=True):
+                    results[piece.line, piece.number] = found
+                yield sum(piece.number == 0 for piece in chosen)  # texts are counted at their first piece
+
+    def rounds(
+        self, pieces: Sequence[Input], translation_of: Callable[[Input], str], chosen: dict[str, list[str]]
+    ) -> Iterator[Sequence[Input]]:
+        """Yields pieces that can be searched together: all, or with terms_consistent as `Terms.rounds`."""
+        if self.options.terms_consistent and self.terms:
+            return self.terms.rounds(pieces, translation_of, chosen)
+        return iter([pieces])
 
     def _read(
         self, line: int, texts: Sequence[str], cut: Sequence[CutText], results: Mapping[tuple[int, int], Any]
@@ -577,7 +590,10 @@ class TranslationCall:
 
     def _with_terms(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
         """Searches with the terms of each input where these can be met, else without."""
-        asked = [{**(self.terms.of(piece.text) if self.terms else {}), **self._forced(piece)} for piece in inputs]
+        asked = [
+            {**(self.terms.of(piece.text, piece.chosen) if self.terms else {}), **self._forced(piece)}
+            for piece in inputs
+        ]
         if beside is not None and (any(asked) or self.options.alignments or self.minimum_risk):
             return [partial(list, found) for found in self._with_terms(inputs, abandoned, None)]
         if not any(asked):
@@ -589,7 +605,7 @@ class TranslationCall:
                     "line %d: no translation was found that has these terms within the length limit, and what the "
                     "vocabulary can spell: %s; it is translated without them",
                     inputs[i].line,
-                    ", ".join(asked[i]),
+                    ", ".join(asked[i]) if self.quotes else len(asked[i]),
                 )
             for i, ranked in zip(failed, self._searched([inputs[i] for i in failed], None, abandoned), strict=True):
                 hypotheses[i] = ranked

@@ -41,8 +41,8 @@ _KNOWN = {field.name: field for field in fields(DecodingOptions)}
 OPTIONS = [
     *("num_beams", "num_return_sequences", "max_new_tokens", "length_penalty", "length_normalization"),
     *("early_stopping", "recombine", "num_beam_groups", "diversity_penalty", "split", "split_long"),
-    *("do_sample", *SAMPLERS, "seed", "alignments", "target_prefix", "terms", "force_phrases", "bad_phrases"),
-    *("no_repeat_ngram_size", "repetition_penalty"),
+    *("do_sample", *SAMPLERS, "seed", "alignments", "target_prefix", "terms", "terms_consistent"),
+    *("force_phrases", "bad_phrases", "no_repeat_ngram_size", "repetition_penalty"),
 ]
 _STRICT = "With auto: refuse a text whose language is not sure, instead of taking the first served one."
 

@@ -106,6 +106,27 @@ def test_draws_do_not_depend_on_the_batch(models, batcher):
     assert [best[0].text for best in together(batcher, SENTENCES[:10], **options)] == alone
 
 
+def test_terms_stay_in_a_request_as_they_were_chosen_first(models, batcher, caplog):
+    """Rounds of one request, each of a batch or more, beside another request; and no term is in the log."""
+    terms = {"dog": ["red child", "house"], "the": ["men", "rides"], "man": ["takes", "sees"], "red": "house " * 30}
+    options = {"num_beams": 4, "max_new_tokens": 12, "terms": terms, "terms_consistent": True}
+    several = [" ".join(SENTENCES[2 * number : 2 * number + 2]) for number in range(8)]
+    alone = [models.models[0].pipeline(texts, **options, split="sentences") for texts in (several, several[::-1])]
+    assert alone[0] != alone[1][::-1]
+
+    async def ask():
+        return await asyncio.gather(*(
+            batcher.translate(texts, "en", "de", **options, split="sentences") for texts in (several, several[::-1])
+        ))  # fmt: skip
+
+    caplog.clear()
+    answers = asyncio.run(ask())
+    assert [[best[0].text for best in answer.texts] for answer in answers] == alone
+    assert batcher.statistics.waiting == 0
+    assert "no translation was found that has these" in caplog.text
+    assert "house" not in caplog.text
+
+
 def test_many_threads_get_their_own_translations(models, batcher):
     alone, answers = models.models[0].pipeline(SENTENCES[:32]), [""] * 32
 
