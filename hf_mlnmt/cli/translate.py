@@ -32,6 +32,7 @@ _of_output = partial(option, rich_help_panel=OUTPUT)
     "terms_consistent",
     "force_phrases",
     "bad_phrases",
+    "keep",
     progress=True,
     split="sentences",
 )

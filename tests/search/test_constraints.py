@@ -34,14 +34,20 @@ CONSTRAINTS = {
     "a phrase and alternatives": [[[3, 4]], [[0], [2, 2]]],
     "one within another": [[[2, 3, 4]], [[3]]],
     "phrases that overlap": [[[2, 3]], [[3, 4]]],
+    "twice": [[[2]], [[2]]],
+    "one of two, twice, and another": [[[2, 4], [3]], [[2, 4], [3]], [[0]]],
     "none": [],
 }
 
 
 def has(body, constraints):
-    """Whether each constraint has an alternative in the tokens."""
+    """Whether each constraint has an alternative in the tokens, as often as it is there."""
     return all(
-        any(tuple(phrase) == tuple(body[i : i + len(phrase)]) for phrase in constraint for i in range(len(body)))
+        sum(
+            any(tuple(phrase) == tuple(body[max(0, end - len(phrase)) : end]) for phrase in constraint)
+            for end in range(1, len(body) + 1)
+        )
+        >= constraints.count(constraint)
         for constraint in constraints
     )
 
@@ -99,13 +105,22 @@ def test_it_finds_the_best_of_all_that_meet_them(kind):
 def test_where_one_alternative_of_several_is_begun_again():
     """A mismatch falls back to the longest end that begins a phrase; what is met stays met; banks count tokens."""
     automaton = Automaton.of([[[[2, 2, 4]], [[3], [2, 3]]], []], torch.device("cpu"))
-    node, met = torch.zeros(2, 1, dtype=torch.long), (automaton.sizes == 0).unsqueeze(1)
+    node, met = torch.zeros(2, 1, dtype=torch.long), torch.zeros_like(automaton.sizes).unsqueeze(1)
     banks = []
     for token in (2, 2, 2, 4, 0, 2, 3, 2):
         node, met = automaton.follow(node, met, torch.full((2, 1), token))
         banks.append(automaton.banks(node, met)[:, 0].tolist())
     # 2 | 2 2 | 2 2 | 2 2 4 | | 2 of the second | met, and nothing more to begin
     assert banks == [[1, 0], [2, 0], [2, 0], [3, 0], [3, 0], [4, 0], [5, 0], [5, 0]]
+
+
+def test_banks_of_a_constraint_that_is_to_be_met_twice():
+    automaton = Automaton.of([[[[2, 4]], [[2, 4]]]], torch.device("cpu"))
+    node, met, banks = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 1, 1, dtype=torch.long), []
+    for token in (2, 4, 0, 2, 4, 2, 4):
+        node, met = automaton.follow(node, met, torch.full((1, 1), token))
+        banks.append(automaton.banks(node, met).item())
+    assert banks == [1, 2, 2, 3, 4, 4, 4]
 
 
 def test_beams_go_to_the_best_of_each_bank_in_turn():
