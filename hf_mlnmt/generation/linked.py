@@ -64,7 +64,6 @@ class Linked:
         and relative positions between them, tell."""
         self.source, self.words = source, words_of(source)
         self.starts = [word.start for word in self.words]
-        self.aligned = alignment is not None
         self.take(target, alignment)
 
     def take(self, target: str, alignment: Iterable[tuple[int, int]] | None) -> None:
@@ -72,11 +71,11 @@ class Linked:
         self.target, self.translated = target, words_of(target)
         self.places = [word.start for word in self.translated], [word.end for word in self.translated]
         self.sources: list[list[int]] = [[] for _ in self.translated]
-        links = alignment
-        if links is None or is_unspaced(self.source) or is_unspaced(self.target):  # whose words have no spaces
-            links = ((read, number) for number, read in enumerate(self._by_position()))
+        # Words without spaces between them are not those of an alignment.
+        self.aligned = alignment is not None and not is_unspaced(self.source) and not is_unspaced(self.target)
+        links = alignment if self.aligned else ((read, number) for number, read in enumerate(self._by_position()))
         self.targets: dict[int, tuple[int, int]] = {}
-        for read, written in links:
+        for read, written in links or ():
             if read < len(self.words) and written < len(self.translated):
                 self.sources[written].append(read)
                 first, last = self.targets.get(read, (written, written))

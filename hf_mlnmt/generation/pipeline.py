@@ -709,9 +709,9 @@ class TranslationCall:
         rules: list[Any] = [*self._prefixes(inputs), *self._forbidden(inputs)]
         if asked is not None:
             rules.append(Constraints([constraints_of(demands) for demands in asked]))
-            if any(piece.kept for piece in inputs):
-                spelling, counts = spelling_of(self.parts.target), list(map(_times, inputs))
-                rules.append(WholeParts(spelling, counts, self.ends, self.skipped, self.longest))
+        if any(piece.kept for piece in inputs):
+            spelling, counts = spelling_of(self.parts.target), list(map(_times, inputs))
+            rules.append(WholeParts(spelling, counts, self.ends, self.skipped, self.longest))
         if options.draws_by_text:
             places = [(piece.line, piece.number) for piece in inputs]
             rules.append(TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p))

@@ -405,11 +405,12 @@ class WholePart(NamedTuple):
         there = re.compile(found + rb"(?![\w\x80-\xff])" * part[-1].isalnum())
         times = sum(number * len(there.findall(plain(other.encode()))) for other, number in counts.items())
         joining = rb"([.,:/]?)\Z" if part[-1].isdigit() else rb"([.,:/@#?&=_-]?)\Z"
-        return cls(Pattern.of(part), times, there, re.compile(found + joining))
+        pattern = Pattern(plain((" " * part[0].isalnum() + part).encode()), part[-1].isalnum())
+        return cls(pattern, times, there, re.compile(found + joining))
 
 
 class WholeParts(ForbiddenPhrases):
-    """A rule that parts come whole, and no more often than they are to: no word goes on behind them."""
+    """A rule that parts come whole, and no more often than they are to: no word goes on behind a letter or digit."""
 
     def __init__(
         self, spelling: Spelling, parts: Sequence[Mapping[str, int]], ends: Iterable[int], forced: int, longest: int
@@ -421,7 +422,8 @@ class WholeParts(ForbiddenPhrases):
     def forbidden_by(self, phrases: Sequence[WholePart], text: bytes, last: bool) -> list[Tensor]:
         found = []
         for part in phrases:
-            more, at = len(part.there.findall(text)) - part.times, part.end.search(text)
+            more = len(part.there.findall(text)) - part.times
+            at = part.end.search(text) if part.pattern.as_word else None
             if more > 0 or (more == 0 and (at is None or at[1])):
                 found.append(self.completing(part.pattern, text, last))
             if at and more <= 0 and not any(at[0] in other.pattern.text for other in phrases if other is not part):
@@ -430,7 +432,7 @@ class WholeParts(ForbiddenPhrases):
 
 
 class Pattern(NamedTuple):
-    """The bytes of a phrase; `as_word`: behind a space, and complete only where no word goes on behind them."""
+    """The bytes of a phrase, those of words behind a space; `as_word`: complete only where no word goes on behind."""
 
     text: bytes
     as_word: bool
@@ -452,7 +454,7 @@ class Pattern(NamedTuple):
             state = next(size for size in sizes if seen.endswith(self.text[:size]))
             if not self.as_word and state == len(self.text):
                 return None
-            if self.as_word and not state and not goes_on:
+            if self.text.startswith(b" ") and not state and not goes_on:
                 state = 1  # what is no letter stands for the space before the phrase
         return state
 
