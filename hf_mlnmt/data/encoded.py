@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter
+from hf_mlnmt.data.kept import with_placeholders
 from hf_mlnmt.data.lines import format_of
 from hf_mlnmt.data.text import TextSide, TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers, check_tag, languages_of
@@ -273,10 +275,12 @@ def encode_corpus(
     folder: str | Path,
     pair_filter: PairFilter | None = None,
     max_length: int | None = None,
+    placeholders: Mapping[str, str] = MappingProxyType({}),
 ) -> Encoded:
     """Reads, filters and encodes a corpus into `folder`; what is there already of the same files and settings is used.
 
-    Training data: give a filter and `max_length` (subwords). Development data: give neither, every item stays.
+    Training data: give a filter, `max_length` (subwords), and placeholders if any (kept.py). Development data: give
+    none, every item stays.
     Before the source stand `spec.tag` and, if the tokenizer has codes, that of `spec.languages`' target; of text of one
     language `spec.side` must say whose vocabulary it gets.
 
@@ -290,9 +294,10 @@ def encode_corpus(
         named, side, tag = spec.languages or {}, None, spec.tag or None
         tokenizers = tokenizers.between(named.get("source"), named.get("target"))
         how["language"] = named.get("target") if languages_of(tokenizers.source) else None
-    key = fingerprint_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, **how)
+    made = {"placeholders": dict(placeholders)} if placeholders else {}
+    key = fingerprint_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, **made, **how)
     report = FilterReport()
-    items = filtered(spec, root, pair_filter, report)
+    items = filtered(spec, root, pair_filter, report, placeholders)
     check_tag(tokenizers.source, tag)
     encoded = Encoded.build(
         items, tokenizers, folder, max_length, fingerprint=key, report=report, tag=tag, side=side, **how
@@ -306,11 +311,13 @@ def filtered(
     root: str | Path,
     pair_filter: PairFilter | None = None,
     report: FilterReport | None = None,
+    placeholders: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Any]:
-    """Yields the raw pairs of a corpus, or texts of one language, that pass the filter, as a stream; also what a
-    tokenizer is trained on."""
+    """Yields the raw pairs of a corpus, with placeholders if any, or texts of one language, that pass the filter, as a
+    stream; also what a tokenizer is trained on."""
     items: Any = read_text(spec, root, report) if isinstance(spec, TextSpec) else read_pairs(spec, root, report)
-    yield from pair_filter(items, report) if pair_filter else items
+    items = pair_filter(items, report) if pair_filter else items
+    yield from with_placeholders(items, placeholders) if placeholders and isinstance(spec, CorpusSpec) else items
 
 
 def _check_what_is_left(encoded: Encoded, spec: CorpusSpec | TextSpec) -> None:

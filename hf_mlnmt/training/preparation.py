@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import transformers
@@ -25,7 +26,14 @@ from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
 from hf_mlnmt.data.synthetic import Manifest, find_synthetic, read_manifest
 from hf_mlnmt.data.text import RawPairs, TextSide, TextSpec, ending, read_raw, with_end
-from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
+from hf_mlnmt.data.tokenizer import (
+    Tokenizers,
+    check_whole,
+    load_tokenizers,
+    save_tokenizers,
+    train_tokenizer,
+    with_mask,
+)
 from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
 from hf_mlnmt.errors import UserError, naming
 from hf_mlnmt.files import atomic_folder, write_json
@@ -210,7 +218,7 @@ class RecipeCorpora:
     def _passing(self, spec: Spec) -> Iterator[Any]:
         """Yields pairs or sentences of a corpus that pass the filters. Raises: UserError at the end where none does."""
         report = FilterReport()
-        yield from filtered(spec, self.root, self.filter, report)
+        yield from filtered(spec, self.root, self.filter, report, self.recipe.data.placeholders)
         if not report.kept:
             what = "pair" if isinstance(spec, CorpusSpec) else "sentence"
             raise UserError(f"{spec}: no {what} is left. Relax data.filters.\n{report.table(f'{what}s')}")
@@ -267,7 +275,7 @@ class Preparation:
             settings.byte_fallback,
             alphabet_limit=settings.alphabet_limit,
             tags=settings.tags,
-            keep=settings.keep,
+            keep=[*settings.keep, *self.recipe.data.placeholders],
         )
 
     def processing(self) -> dict[str, TextProcessing]:
@@ -305,7 +313,7 @@ class Preparation:
         parts, data = [], self.recipe.data
         for number, spec in enumerate(task.specs):
             name = f"train{number}" if self.recipe.tasks is None else f"{task.name}.{number}"
-            part = self.encode(name, spec, self.corpora.filter, data.max_length)
+            part = self.encode(name, spec, self.corpora.filter, data.max_length, data.placeholders)
             self.tell(f"{spec}\n{part.report.table(part.unit)}")
             parts.append(part)
         if task.texts:
@@ -321,10 +329,17 @@ class Preparation:
         return Resegmented(corpora, source, target, data.bpe_dropout_epochs, task.seed, data.max_length)
 
     def encode(
-        self, name: str, spec: Spec, pair_filter: PairFilter | None = None, max_length: int | None = None
+        self,
+        name: str,
+        spec: Spec,
+        pair_filter: PairFilter | None = None,
+        max_length: int | None = None,
+        placeholders: Mapping[str, str] = MappingProxyType({}),
     ) -> Any:
         """Returns a corpus on disk, under data/<name> of the run's folder."""
-        return encode_corpus(spec, self.root, self.tokenizers, self.output / "data" / name, pair_filter, max_length)
+        check_whole(self.tokenizers, placeholders)
+        folder = self.output / "data" / name
+        return encode_corpus(spec, self.root, self.tokenizers, folder, pair_filter, max_length, placeholders)
 
     def fingerprints(self) -> list[str]:
         """Returns those of all encoded training corpora in order; of several tasks with the tasks' names."""

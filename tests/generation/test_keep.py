@@ -13,11 +13,12 @@ from helpers.toy_translators import SENTENCES, bpe, our_model
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data import kept
-from hf_mlnmt.data.kept import Kept, checked_patterns, whole
+from hf_mlnmt.data.kept import Kept, checked_patterns, whole, with_placeholders
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
 from hf_mlnmt.generation.linked import KeptPart, Linked, filled
 from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.generation.pipeline import TranslationCall
 from hf_mlnmt.generation.wording import ForbiddenPhrases, Pattern, WholeParts, spelling_of
 
 KINDS = "url,email,number,tag,placeholder"
@@ -242,3 +243,57 @@ def test_imported_models_keep_what_they_spell(foreign, family, asked, fast, capl
     found = pipeline(texts, keep="plays|red|men", num_beams=4, max_new_tokens=14, **asked)
     assert all(len(whole(part).findall(text)) == 1 for part, text in zip(("plays", "red", "men"), found))
     assert "put in where" not in caplog.text
+
+
+# Tokens that a model was trained with
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A random model whose tokenizer and configuration are those of one that was trained with placeholders."""
+    texts = [f"{sentence} <n> <u>" for sentence in SENTENCES]
+    tokenizer = train_tokenizer(texts, vocab_size=450, keep=["<n>", "<u>"])
+    model = our_model(len(tokenizer))
+    model.generation_config.placeholders = {"<n>": "number", "<u>": "url"}
+    return TranslationPipeline(Parts(model, Tokenizers(tokenizer, tokenizer)))
+
+
+def test_tokens_stand_for_the_parts_while_it_is_searched(trained, monkeypatch):
+    searched, search = [], TranslationCall._searched
+    monkeypatch.setattr(
+        TranslationCall, "_searched", lambda call, inputs, *more: searched.extend(inputs) or search(call, inputs, *more)
+    )
+    texts = ["12 men, 3.5 dogs and 7 at www.a.de/x.", "The <n> 3 {x} dogs.", "A man in 2019.", "A man."]
+    found = trained(texts, keep=KINDS, **OPTIONS)
+    for text, translation in zip(texts, found):
+        assert_kept(text, translation)
+    shown = {piece.source: piece.text for piece in searched}
+    assert shown[texts[0]] == "<n> men, <n> dogs and <n> at <u>."
+    assert shown[texts[1]] == texts[1]  # which has the token already
+    assert [trained(text, keep=KINDS, **OPTIONS) for text in texts[::-1]] == found[::-1]
+    assert trained(texts[2:], **OPTIONS)[1] == found[3]
+    (best,) = trained(texts[:1], keep=KINDS, alignments=True, **OPTIONS)[0]
+    assert (best.text, best.alignment is None) == (found[0], False)
+    searched.clear()
+    trained(texts[2], keep=KINDS, target_prefix="Two", **OPTIONS)
+    assert searched[0].text == texts[2]  # a prefix could have the part
+
+
+def test_pairs_with_placeholders():
+    placeholders = {"<n>": "number", "<code>": r"[A-Z]{2}-\d+"}
+    pairs = [
+        ("12 men and 12 dogs", "12 Männer und zwölf Hunde"),
+        ("12 men", "12 Männer"),
+        ("no number", "3 Zahlen"),
+        ("AB-3 and 4 <n>", "4 und AB-3"),
+        ("3.5 x AB-3 and 4", "4 und AB-3, 3,5"),
+        ("9", "9"),
+    ]
+    assert list(with_placeholders(pairs, placeholders)) == [
+        ("<n> men and 12 dogs", "<n> Männer und zwölf Hunde"),
+        pairs[1],  # every other one that has some
+        pairs[2],
+        pairs[3],  # has the token already
+        pairs[4],
+        ("<n>", "<n>"),
+    ]
