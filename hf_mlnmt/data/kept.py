@@ -35,6 +35,7 @@ _KEPT = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _LONGEST = 1000  # characters of a regular expression
+_MOST = 100  # patterns
 _REPEATS = 10_000  # of all repeats in it that are given as a number, multiplied: it is written out so often
 _SECONDS, _A_CHARACTER = 2.0, 1e-5  # of the processor, in which all parts of texts are found
 
@@ -80,6 +81,8 @@ def checked_patterns(given: Any, what: str) -> list[str]:
             raise UserError(f"{what}: {given!r}: expected {', '.join(PATTERNS)}, or a regular expression.")
         names = [name.strip() for name in each.split(",")]
         parts += names if PATTERNS.keys() >= set(names) else [each]
+    if len(parts) > _MOST:
+        raise UserError(f"{what}: {len(parts):,} patterns; at most {_MOST}. Join some by |.")
     for each in parts:
         _compiled(each, what)
     return list(dict.fromkeys(parts))

@@ -161,7 +161,7 @@ def options_model(limits: Limits) -> type[BaseModel]:
     # A text as `terms` would be the name of a file, and a list of prefixes has no place in some of the texts.
     types |= dict.fromkeys(OF_TEXTS, str)
     types |= {"terms": Annotated[dict[str, str | list[str]], Field(max_length=MOST_TERMS)]}
-    types |= {"keep": str | Annotated[list[str], Field(max_length=MOST_TERMS)]}
+    types |= {"keep": str | list[str]}
     options: dict[str, Any] = {}
     for name in OPTIONS:
         about = Field(ge=_KNOWN[name].metadata.get("min"), le=ceilings.get(name))

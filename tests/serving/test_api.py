@@ -19,6 +19,7 @@ import pytest
 import torch
 from helpers.toy_translators import SENTENCES
 
+from hf_mlnmt.data.kept import whole
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation import Hypothesis
 from hf_mlnmt.generation.pipeline import TranslationCall
@@ -760,3 +761,18 @@ def test_random_requests_are_answered_or_refused(batcher):
         assert answer.status_code // 100 in (2, 4) or answer.status_code == 503, (number, path, request, answer.text)
         if answer.status_code // 100 != 2:
             assert answer.json().keys() == {"error"}
+
+
+def test_what_a_request_keeps(client):
+    body = {"texts": ["A dog plays.", "The man takes."], "source": "en", "target": "de", "num_beams": 4}
+    answer = client.post("/v1/translate", json={**body, "keep": ["url", "plays|takes"]})
+    texts = [best[0]["text"] for best in answer.json()["translations"]]
+    assert [len(whole(word).findall(text)) for text, word in zip(texts, ("plays", "takes"))] == [1, 1], texts
+    for keep, message in (
+        ("(a", "keep: '(a' is no regular expression"),
+        (["a"] * 101, "at most 100"),
+        (3, "keep"),
+    ):
+        refused = client.post("/v1/translate", json={**body, "keep": keep})
+        assert refused.status_code == 400, (keep, refused.text)
+        assert message in refused.json()["error"]
