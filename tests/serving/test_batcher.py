@@ -127,6 +127,17 @@ def test_terms_stay_in_a_request_as_they_were_chosen_first(models, batcher, capl
     assert "house" not in caplog.text
 
 
+def test_what_a_request_keeps(models, batcher, caplog):
+    texts, options = ["A dog plays.", "The man takes \u27e6x\u27e7."], {"num_beams": 4, "max_new_tokens": 12}
+    answer = batcher.translate_now(texts, "en", "de", keep=["plays", "\u27e6.\u27e7", "takes"], **options)
+    for word, text in zip(("plays", "takes", "\u27e6x\u27e7"), (0, 1, 1)):
+        assert answer.texts[text][0].text.count(word) == 1
+    assert "x\u27e7" not in caplog.text
+    for keep, message in (("(a", "no regular expression"), (["a"] * 101, "at most 100")):
+        with pytest.raises(UserError, match=message):
+            batcher.translate_now(texts, "en", "de", keep=keep, **options)
+
+
 def test_many_threads_get_their_own_translations(models, batcher):
     alone, answers = models.models[0].pipeline(SENTENCES[:32]), [""] * 32
 
