@@ -171,7 +171,10 @@ def decoding_options(
     """
     known, types = {field.name: field for field in fields(DecodingOptions)}, get_type_hints(DecodingOptions)
     chosen = {name: known[name] for name in (*names, *defaults) if name not in without}
-    kinds = {name: str | None if "parser" in field.metadata else types[name] for name, field in chosen.items()}
+    kinds = {
+        name: {None: types[name], list: list[str] | None}.get(field.metadata.get("parser"), str | None)
+        for name, field in chosen.items()
+    }
     added = [
         _parameter(name, kinds[name], defaults.get(name, field.default), _shown(field))
         for name, field in chosen.items()

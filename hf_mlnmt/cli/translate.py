@@ -29,8 +29,10 @@ _of_output = partial(option, rich_help_panel=OUTPUT)
     "target_prefix",
     "terms",
     "terms_ignore_case",
+    "terms_consistent",
     "force_phrases",
     "bad_phrases",
+    "keep",
     progress=True,
     split="sentences",
 )
@@ -97,7 +99,10 @@ def translate(
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
     part = Shard.parse(shard) if shard is not None else None
     if part and decoding.depends_on_all_before:
-        raise UserError("--shard with --sample needs --draws text, and knows no --mbr: draws follow from all before.")
+        raise UserError(
+            "--shard with --sample needs --draws text, and knows neither --mbr nor --terms-consistent, which follow "
+            "from all before."
+        )
     given = {"target_prefix": prefix_file, "force_phrases": must_file, "bad_phrases": must_not_file}
     files_of = {name: file for name, file in given.items() if file is not None}
     if both := next((name for name in files_of if getattr(decoding, name) is not None), None):

@@ -14,13 +14,14 @@ import os
 import shutil
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from copy import deepcopy
 from dataclasses import asdict
 from itertools import compress, islice
 from pathlib import Path
 from threading import Thread
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -28,6 +29,7 @@ import numpy as np
 from hf_mlnmt.data.corpus import CorpusSpec, check_together, read_pairs, size_of
 from hf_mlnmt.data.encoded import HEAD, META, SIDES, STATE, Encoded
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter, Seen
+from hf_mlnmt.data.kept import with_placeholders
 from hf_mlnmt.data.lines import count_text, format_of
 from hf_mlnmt.data.resegmented import mixed
 from hf_mlnmt.data.text import TextSide, TextSpec, read_text
@@ -356,9 +358,10 @@ def _encoder(
     language: str | None,
     tag: str | None,
     pair_filter: PairFilter | None = None,
+    placeholders: Mapping[str, str] = MappingProxyType({}),
 ) -> Encoder:
     sides = tokenizers.sides(language, tag)
-    return Encoder(list(sides.values()) if side is None else [sides[side]], pair_filter)
+    return Encoder(list(sides.values()) if side is None else [sides[side]], pair_filter, dict(placeholders))
 
 
 def _grow(
@@ -418,13 +421,15 @@ def encode_corpus(
     folder: str | Path,
     pair_filter: PairFilter | None = None,
     max_length: int | None = None,
+    placeholders: Mapping[str, str] = MappingProxyType({}),
     processes: int | None = None,
     progress: Progress | None = None,
     check: bool = False,
 ) -> Encoded:
     """Reads, filters and encodes a corpus into `folder`; what is there already of the same text and settings is used.
 
-    Training data: give a filter and `max_length` (subwords). Development data: give neither, every item stays.
+    Training data: give a filter, `max_length` (subwords), and placeholders if any (kept.py). Development data: give
+    none, every item stays.
     Before the source stand `spec.tag` and, if the tokenizer has codes, that of `spec.languages`' target; of text of one
     language `spec.side` must say whose vocabulary it gets.
     processes: that encode; None: one for each core. The bytes are the same for any number.
@@ -440,7 +445,8 @@ def encode_corpus(
         named, side, tag = spec.languages or {}, None, spec.tag or None
         tokenizers = tokenizers.between(named.get("source"), named.get("target"))
         how["language"] = named.get("target") if languages_of(tokenizers.source) else None
-    origin = origin_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, **how)
+    made = {"placeholders": dict(placeholders)} if placeholders else {}
+    origin = origin_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, **made, **how)
     if there := reuse(folder, origin, check):
         return there
 
@@ -450,7 +456,7 @@ def encode_corpus(
         report.dropped.clear()  # they are read, and counted, once more
         return islice(_items(spec, root, report), done, None)
 
-    encoder = _encoder(tokenizers, side, how.get("language"), tag, pair_filter)
+    encoder = _encoder(tokenizers, side, how.get("language"), tag, pair_filter, placeholders)
     if origin.paths:
         origin.read()
     else:
@@ -469,15 +475,17 @@ def filtered(
     root: str | Path,
     pair_filter: PairFilter | None = None,
     report: FilterReport | None = None,
+    placeholders: Mapping[str, str] = MappingProxyType({}),
     share: float = 1.0,
     seed: int = 1,
 ) -> Iterator[Any]:
-    """Yields the raw pairs of a corpus, or texts of one language, that pass the filter, as a stream; also what a
-    tokenizer is trained on. share: of the items, as a hash of their numbers and the seed draws them."""
+    """Yields the raw pairs of a corpus, with placeholders if any, or texts of one language, that pass the filter, as a
+    stream; also what a tokenizer is trained on. share: of the items, as a hash of their numbers and the seed draws."""
     items = _items(spec, root, report)
     if share < 1:
         items = compress(items, _drawn(share, seed))
-    yield from pair_filter(items, report) if pair_filter else items
+    items = pair_filter(items, report) if pair_filter else items
+    yield from with_placeholders(items, placeholders) if placeholders and isinstance(spec, CorpusSpec) else items
 
 
 def _drawn(share: float, seed: int) -> Iterator[bool]:

@@ -241,6 +241,19 @@ def language_code(language: str, tokenizer: PreTrainedTokenizerBase | None = Non
     return code
 
 
+def check_whole(tokenizers: Tokenizers, placeholders: Iterable[str]) -> None:
+    """Raises: UserError when a tokenizer, or what is done to text before it, does not leave a placeholder whole."""
+    for token in placeholders:
+        for tokenizer in tokenizers.distinct():
+            texts = {processing.apply(f"x {token}") for processing in tokenizers.processing.values()}
+            ends = [ids[~np.isin(ids, tokenizer.all_special_ids)][-1:].tolist() for ids in encode(tokenizer, [*texts])]
+            if any(text.strip() != token for text in decode(tokenizer, ends)):
+                raise UserError(
+                    f"data.placeholders: {token}: the tokenizer does not leave it whole. Train one (no "
+                    "tokenizer.path), without Moses' tokens or lower case (tokenizer.processing)."
+                )
+
+
 def check_tag(tokenizer: PreTrainedTokenizerBase, tag: str | None) -> None:
     """Raises: UserError when a tag is no token that a tokenizer keeps whole."""
     if tag is not None and tag not in tokenizer.get_added_vocab():

@@ -11,9 +11,9 @@ import pickle
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Self
@@ -22,6 +22,7 @@ import numpy as np
 from tokenizers import Tokenizer as Backend
 
 from hf_mlnmt.data.filters import FilterReport, PairFilter
+from hf_mlnmt.data.kept import with_placeholders
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.words import without_invisible
 from hf_mlnmt.errors import UserError
@@ -74,12 +75,15 @@ class Encoder:
 
     sides: list[Side]
     pair_filter: PairFilter | None = None
+    placeholders: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, chunk: Sequence[Any]) -> Piece:
         report, passed, hashes = FilterReport(), list(range(len(chunk))), np.zeros(0, np.uint64)
         if self.pair_filter is not None:
             passed, hashes = self.pair_filter.passing(chunk, report)
         items = [chunk[number] for number in passed]
+        if self.placeholders and len(self.sides) > 1:
+            items = list(with_placeholders(items, self.placeholders))
         texts: Any = [items] if len(self.sides) == 1 else zip(*items) if items else ((), ())
         return Piece(report, passed, hashes, [side(own) for side, own in zip(self.sides, texts)])
 

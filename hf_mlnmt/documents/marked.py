@@ -5,7 +5,7 @@ Inside a text, an inline element follows its words: each word of the translation
 translates, as the hypothesis' alignment says; without one, words that are the same on both sides and the relative
 positions between them say it. An element that comes apart is written twice; one of which no word is left keeps the
 nearest word. What has no words (images, comments, code, an empty anchor) stays beside its neighbour. Numbers, codes and
-placeholders that a translation lacks are put back (kept.py). Reading and writing take time in proportion to the length.
+placeholders that a translation lacks are put back (linked.py). Reading and writing take time in proportion to length.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from html import escape, unescape
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
-from hf_mlnmt.documents.kept import has_words
+from hf_mlnmt.data.kept import has_words
 from hf_mlnmt.documents.matching import NO_WRAP, SLOT, Element, Match, shared
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.pipeline import Hypothesis

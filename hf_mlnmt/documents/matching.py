@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate, pairwise, takewhile
-from typing import Any, NamedTuple
 
-import numpy as np
-
-from hf_mlnmt.data.words import is_unspaced, is_visible, words
-from hf_mlnmt.documents.kept import kept, lost
+from hf_mlnmt.data.kept import kept, lost
+from hf_mlnmt.generation.linked import Linked
 from hf_mlnmt.generation.pipeline import Hypothesis
 
 SLOT = "[\ufdd0\ufdd1]"  # two that are no characters, for a program's own use: around the number of a slot
 NO_WRAP = ("", "")
-_OPENING, _CLOSING = re.compile(r"[\"'“„«(\[¿¡]*"), re.compile(r"[\"'”“»)\].,;:!?…]*$")
 
 
 class Element:
@@ -38,25 +32,6 @@ def shared(first: Element, second: Element) -> tuple[Element, ...]:
     return tuple(element for element, _ in pairs)
 
 
-class Word(NamedTuple):
-    """A word of a text from `start` to `end`; its letters, without the punctuation around them, are `core`."""
-
-    text: str
-    start: int
-    end: int
-    core: tuple[int, int]
-
-    @property
-    def parts(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-        """Returns the places before, in and behind the core."""
-        return (self.start, self.core[0]), self.core, (self.core[1], self.end)
-
-    @property
-    def middle(self) -> float:
-        """Returns the place of its middle."""
-        return (self.start + self.end) / 2
-
-
 def _filled(
     units: list[tuple[str, str, Element | None]], first: Element, last: Element, base: Element
 ) -> list[tuple[str, str, Element]]:
@@ -70,108 +45,18 @@ def _filled(
     return filled[::-1]
 
 
-def _words(text: str) -> list[Word]:
-    spaced, at, result = not is_unspaced(text), 0, []
-    for word in words(text) if is_visible(text) else []:
-        start = text.index(word, at)
-        at = end = start + len(word)
-        first, last = start, end
-        while spaced and first < end and not text[first].isalnum():
-            first += 1
-        while spaced and last > first and unicodedata.category(text[last - 1])[0] in "PSZC":
-            last -= 1
-        result.append(Word(word, start, end, (first, last) if first < last else (start, end)))
-    return result
-
-
-class Match:
-    """The words of a translation, each with the words of its source that it stands for."""
+class Match(Linked):
+    """The words of a translation and those of its source, in their elements. What it lacks of numbers, codes and
+    placeholders is put back."""
 
     def __init__(
         self, source: str, owners: list[Element], hypothesis: Hypothesis, base: Element, cuts: list[int]
     ) -> None:
-        self.source, self.owners, self.base, self.cuts = source, owners, base, cuts
+        self.owners, self.base, self.cuts = owners, base, cuts
         self.at: dict[int, int] = {}  # units before the places of cuts inside of words
-        self.words = _words(source)
-        self._translate(hypothesis.text, hypothesis.alignment)
+        super().__init__(source, re.sub(SLOT, "", hypothesis.text), hypothesis.alignment)
         if missing := lost(source, self.target):
-            self._translate(*self._with(missing, hypothesis.alignment is not None))
-
-    def _translate(self, target: str, alignment: tuple[Any, ...] | None) -> None:
-        """Takes a translation, and finds the words that each of its words stands for."""
-        self.target = re.sub(SLOT, "", target)
-        self.translated = _words(self.target)
-        self.starts = [word.start for word in self.words]
-        self.places = [word.start for word in self.translated], [word.end for word in self.translated]
-        self.sources: list[list[int]] = [[] for _ in self.translated]  # words of the source, of each word
-        links = alignment
-        if links is None or is_unspaced(self.source) or is_unspaced(self.target):  # whose words have no spaces
-            links = tuple((read, number) for number, read in enumerate(self._by_position()))
-        self.targets: dict[int, tuple[int, int]] = {}  # of each word of the source its first and its last one
-        for read, written in links:
-            if read < len(self.words) and written < len(self.translated):
-                self.sources[written].append(read)
-                first, last = self.targets.get(read, (written, written))
-                self.targets[read] = min(first, written), max(last, written)
-
-    def _by_position(self) -> list[int]:
-        """Returns a word of the source for each of the translation: words that are the same, and relative positions
-        between."""
-        if not self.words:
-            return []
-        keys = [
-            [text[slice(*word.core)].casefold() for word in of_text]
-            for text, of_text in ((self.source, self.words), (self.target, self.translated))
-        ]
-        counts = list(map(Counter, keys))
-        places = dict(zip(keys[1], self.translated))
-        fixed = [(0.0, 0.0)]
-        for key, word in zip(keys[0], self.words):
-            if counts[0][key] == counts[1][key] == 1 and places[key].start > fixed[-1][1]:
-                fixed.append((word.middle, places[key].middle))
-        fixed.append((float(len(self.source)), float(max(len(self.target), fixed[-1][1] + 1))))
-        read, written = zip(*fixed)
-        at = np.interp([word.middle for word in self.translated], written, read)
-        return [max(0, bisect_right(self.starts, place) - 1) for place in at]
-
-    def _with(self, missing: Counter[str], aligned: bool) -> tuple[str, tuple[Any, ...]]:
-        """Returns the translation with what it lacks, and its alignment.
-
-        A word that holds some of it takes the place of those that translate no other word, or stands behind the
-        translation of the word before it.
-        """
-        wanted = {name for name, *_ in kept(self.source)}
-        places: dict[int, list[int]] = {}  # words of the translation that stand for one word alone
-        for number, reads in enumerate(self.sources):
-            ours = {name for name, *_ in kept(self.translated[number].text)}
-            if aligned and len(set(reads)) == 1 and not ours & wanted:
-                places.setdefault(reads[0], []).append(number)
-        new = [[(word.text, reads)] for word, reads in zip(self.translated, self.sources)]
-        new.insert(0, [])  # what stands before the first word
-        behind = 0
-        for number, word in enumerate(self.words):
-            if not aligned:
-                behind = -(-number * len(self.translated) // len(self.words))
-            found = [place for place in kept(word.text) if missing[place[0]] > 0]
-            missing.subtract(name for name, *_ in found)
-            text = word.text[found[0][1] : found[-1][2]] if found else ""
-            if found and (replaced := places.get(number)):
-                first, last = self.translated[replaced[0]].text, self.translated[replaced[-1]].text
-                text = _OPENING.match(first)[0] + text + _CLOSING.search(last[-8:])[0]  # type: ignore[index]
-                for place in replaced:
-                    new[place + 1] = []
-                new[replaced[0] + 1] = [(text, [number])]
-            elif found:
-                if behind == len(self.translated) and new[behind]:  # before the full stop
-                    last, reads = new[behind].pop()
-                    end = _CLOSING.search(last[-8:])[0]  # type: ignore[index]
-                    new[behind].append((last.removesuffix(end) or last, reads))
-                    text += end if end != last else ""
-                new[behind].append((text, [number]))
-            behind = max(self.targets[number][1] + 1, behind) if number in self.targets else behind
-        flat = [each for some in new for each in some]
-        links = ((read, place) for place, (_, reads) in enumerate(flat) for read in reads)
-        return " ".join(text for text, _ in flat), tuple(links)
+            self.put_back(missing, list(kept(source)), kept)
 
     def units(self) -> list[tuple[str, str, Element]]:
         """Returns (white space before, text, element) of words and parts of words of the translation, in order."""

@@ -12,8 +12,8 @@ from html import escape, unescape
 from typing import NamedTuple
 from xml.parsers import expat
 
+from hf_mlnmt.data.kept import has_words
 from hf_mlnmt.documents.html import ATTRIBUTE, attributes, quoted
-from hf_mlnmt.documents.kept import has_words
 from hf_mlnmt.documents.marked import Form, Passage, Reading, Token, passages
 from hf_mlnmt.errors import UserError
 

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_mlnmt.convert.huggingface import KNOWN
 from hf_mlnmt.convert.importing import import_model
+from hf_mlnmt.data.kept import checked_patterns
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, load_tokenizers, own_copy
 from hf_mlnmt.errors import UserError
@@ -146,6 +147,8 @@ def check_search(where: str, settings: Mapping[str, Any]) -> None:
         DecodingOptions(**said)
         if longest is not None and not (isinstance(longest, int) and 1 < longest <= _LONGEST):
             raise UserError(f"max_length: {longest!r} is not a whole number from 2 to {_LONGEST:,}.")
+        for token, pattern in (settings.get("placeholders") or {}).items():
+            checked_patterns(pattern, f"placeholders.{token}")
         for name in NUMBERS:
             if settings.get(name) is not None and (problem := problem_of_number(name, settings[name])):
                 raise UserError(problem)

@@ -24,6 +24,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from hf_mlnmt.data.kept import PATTERNS, checked_patterns
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.keys import Range
 from hf_mlnmt.zoo.systems import positions_of
@@ -36,6 +37,7 @@ LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
 LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
 LARGEST_SEED = 2**64 - 1
 OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases")  # options that may be a list, one for each text
+CONSTRAINTS = ("terms", "force_phrases", "keep")  # on what a translation must have
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
 WHOLE = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens")
@@ -188,6 +190,9 @@ class DecodingOptions:
         parser=str,
     )
     terms_ignore_case: bool = option("Find terms in a text in capitals and small letters alike.", default=False)
+    terms_consistent: bool = option(
+        "Of a term's several translations the one that is chosen first, in the text's order, stays.", default=False
+    )
     # A text for all, or one for each; wording.py.
     force_phrases: str | Sequence[Any] | None = option(
         "The translation has this; several phrases have tabs between them, alternatives |||. Needs --beams.",
@@ -200,6 +205,13 @@ class DecodingOptions:
         "--must-not",
         metavar="TEXT",
         parser=str,
+    )
+    keep: str | Sequence[str] | None = option(
+        "What stays as the source has it: url, email, number, tag, placeholder (commas between several), or a "
+        "regular expression. Give it again for more. Needs --beams.",
+        metavar="NAME",
+        parser=list,
+        choices=tuple(PATTERNS),
     )
     num_beams: int | None = option("Beam size; 1 is greedy.", "--beams", "-b", min=1)
     # Where it is given, the result is lists of Hypothesis, with scores.
@@ -326,6 +338,8 @@ class DecodingOptions:
     def __post_init__(self) -> None:
         if self.terms is not None:
             object.__setattr__(self, "terms", checked_terms(self.terms))
+        if self.keep is not None:
+            object.__setattr__(self, "keep", checked_patterns(self.keep, "keep"))
         if problem := next(self._problems(), None):
             raise UserError(problem)
         LengthPenalty(self.length_penalty or 0.0, self.length_normalization or "generate")
@@ -337,9 +351,9 @@ class DecodingOptions:
 
     def _problems(self) -> Iterator[str]:
         yield from self._problems_of_numbers()
-        for name in ("terms", "force_phrases"):
-            if getattr(self, name) and (self.do_sample or self.recombine is not None):
-                yield f"{name}: need a beam search without sampling and without recombine; leave these out."
+        for name in CONSTRAINTS:
+            if getattr(self, name) and (self.do_sample or self.recombine is not None or self.num_beam_groups):
+                yield f"{name}: need a beam search without sampling, recombine and groups of beams; leave these out."
         prefixes = [self.target_prefix] if isinstance(self.target_prefix, str) else self.target_prefix
         texts = isinstance(prefixes, list | tuple) and all(isinstance(prefix, str) for prefix in prefixes)
         if prefixes is not None and not texts:
@@ -348,6 +362,8 @@ class DecodingOptions:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | list | tuple):
                 yield f"{name}: {value!r} is neither a text for all nor a list, one for each text."
+        if self.terms_consistent and not self.terms:
+            yield "terms_consistent: is of terms (--terms), a glossary; give one, or leave it out."
         if self.early_stopping not in (None, True, False, "never"):
             yield f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'."
         for name, choices in (("split", ("long", "sentences")), ("draws", ("batch", "row", "text"))):
@@ -360,7 +376,7 @@ class DecodingOptions:
         if self.utility is not None and not self.mbr:
             yield "utility: is of mbr (--mbr), minimum Bayes risk; say how many samples, 64, or leave it out."
         others: dict[str, Any] = {"num_beams": (self.num_beams or 1) > 1, "do_sample": self.do_sample}
-        others |= {"terms": self.terms, "force_phrases": self.force_phrases}
+        others |= {name: getattr(self, name) for name in CONSTRAINTS}
         if self.mbr and (other := next((name for name, given in others.items() if given), None)):
             yield f"mbr: draws {self.mbr} samples of each sentence and chooses among them: leave {other} out."
         if self.mbr and (self.num_return_sequences or 1) > self.mbr:
@@ -395,8 +411,8 @@ class DecodingOptions:
 
     @property
     def depends_on_all_before(self) -> bool:
-        """Returns whether a translation follows from random numbers that earlier texts drew, too."""
-        return bool(self.mbr) or (self.do_sample and self.draws != "text")
+        """Returns whether a translation follows from what earlier texts drew, or which terms they chose, too."""
+        return bool(self.mbr) or (self.do_sample and self.draws != "text") or self.terms_consistent
 
     def beams(self, model: Any) -> int:
         """Returns the beam size: as asked, else the model's own; 1 when sampling."""
@@ -417,7 +433,7 @@ class DecodingOptions:
         n = self.mbr or self.num_return_sequences or 1
         if n > beams and not (self.do_sample or self.mbr):
             raise UserError(f"num_return_sequences={n} needs num_beams of at least {n}, not {beams}.")
-        for name in ("terms", "force_phrases"):
+        for name in CONSTRAINTS:
             if getattr(self, name) and beams == 1:
                 raise UserError(f"{name}: need a beam search; say num_beams (--beams) too, of 4 or more.")
         # Where draws are by text, their processor leaves only one token to choose.

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import islice
-from types import SimpleNamespace
+from itertools import islice, repeat
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +39,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from hf_mlnmt.data.kept import Kept, Part, replaced
 from hf_mlnmt.data.resegmented import mixed
 from hf_mlnmt.data.tokenizer import decode, own_copy
 from hf_mlnmt.data.words import is_visible
@@ -64,11 +67,23 @@ from hf_mlnmt.generation.languages import (
     pair_of,
     source_limit,
 )
+from hf_mlnmt.generation.linked import KeptPart, Linked, filled
 from hf_mlnmt.generation.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.minimum_risk import MinimumRisk
 from hf_mlnmt.generation.options import OF_TEXTS, DecodingOptions, forced_first, longest_translation
 from hf_mlnmt.generation.segments import Piece, join, sentences_of, split_lines
-from hf_mlnmt.generation.wording import ForbiddenPhrases, PrefixProcessor, Terms, have, phrases_of, spelling_of
+from hf_mlnmt.generation.wording import (
+    Demand,
+    ForbiddenPhrases,
+    PrefixProcessor,
+    Terms,
+    WholeParts,
+    as_word,
+    constraints_of,
+    phrases_of,
+    spelling_of,
+    times_in,
+)
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 from hf_mlnmt.search.rules import Abandon, Constraints
 from hf_mlnmt.zoo.systems import positions_of
@@ -333,12 +348,16 @@ def progress_bar(total: int | None, shown: bool = True) -> Iterator[Callable[[in
 
 
 class Input(NamedTuple):
-    """A piece of a text that is searched: its ids, the line and the number of the piece in it, and its own text."""
+    """A piece of a text that is searched: its ids, the line and the number of the piece in it, its own text, where
+    tokens may stand for the parts of the `source` that are `kept`; translations of terms that are `chosen` for all."""
 
     ids: list[int]
     line: int
     number: int
     text: str
+    source: str = ""
+    kept: tuple[KeptPart, ...] = ()
+    chosen: Mapping[str, list[str]] = MappingProxyType({})
 
 
 class CutText(NamedTuple):
@@ -392,7 +411,13 @@ class TranslationCall:
         self.calibration = Calibration.of(settings)
         if options.confidence and self.calibration is None:
             raise UserError(f"confidence: {self.name or 'the model'} is not calibrated: hf-mlnmt model calibrate.")
+        self.keep = Kept(options.keep) if options.keep else None
+        known = getattr(settings, "placeholders", None) or {}
+        self.placeholders = {pattern: token for token, pattern in known.items()}  # that the model was trained with
+        self.put_back: list[int] = []  # numbers of lines
+        self.quotes = True  # warnings name what a user gave, which a server's log does not
         self.looked_at: list[float] = []  # scores of the first translations
+        self.chosen: dict[str, list[str]] = {}  # translations of terms that stay, of all that this call translates
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines
         self.of_several: list[int] = []  # numbers of lines
@@ -477,13 +502,22 @@ class TranslationCall:
 
     def _search_all(self, cut: Sequence[CutText], results: dict[Any, Any], beside: Any) -> Iterator[int]:
         """Searches all pieces in batches, fills in what returns the hypotheses of each, yields the texts begun."""
-        inputs = [piece for text in cut for piece in text.inputs]
-        lengths = [len(piece.ids) for piece in inputs]
-        for batch in batches_by_tokens(lengths, self.options.batch_tokens, self.most, self.ahead):
-            chosen = [inputs[i] for i in batch]
-            for piece, found in zip(chosen, self.search(chosen, beside=beside), strict=True):
-                results[piece.line, piece.number] = found
-            yield sum(piece.number == 0 for piece in chosen)  # texts are counted at their first piece
+        pieces = [piece for text in cut for piece in text.inputs]
+        for inputs in self.rounds(pieces, lambda piece: results[piece.line, piece.number]()[0].text, self.chosen):
+            lengths = [len(piece.ids) for piece in inputs]
+            for batch in batches_by_tokens(lengths, self.options.batch_tokens, self.most, self.ahead):
+                chosen = [inputs[i] for i in batch]
+                for piece, found in zip(chosen, self.search(chosen, beside=beside), strict=True):
+                    results[piece.line, piece.number] = found
+                yield sum(piece.number == 0 for piece in chosen)  # texts are counted at their first piece
+
+    def rounds(
+        self, pieces: Sequence[Input], translation_of: Callable[[Input], str], chosen: dict[str, list[str]]
+    ) -> Iterator[Sequence[Input]]:
+        """Yields pieces that can be searched together: all, or with terms_consistent as `Terms.rounds`."""
+        if self.options.terms_consistent and self.terms:
+            return self.terms.rounds(pieces, translation_of, chosen)
+        return iter([pieces])
 
     def _read(
         self, line: int, texts: Sequence[str], cut: Sequence[CutText], results: Mapping[tuple[int, int], Any]
@@ -495,23 +529,58 @@ class TranslationCall:
         """Cuts and encodes texts. Raises: UserError for what is no text."""
         sentences = self.options.split == "sentences"
         pieces, ids = self.encoder.segments(texts, self.options.split_long, first_line, sentences)
-        cut, encoded = [], iter(ids)
+        places = ((line, *each) for line, of_text in enumerate(pieces, first_line) for each in enumerate(of_text))
+        every = [Input(own, line, number, piece.text) for own, (line, number, piece) in zip(ids, places, strict=True)]
+        cut, encoded = [], iter(self._with_kept(self.keep, every) if self.keep else every)
         for line, (text, of_text) in enumerate(zip(texts, pieces), first_line):
             if not sentences and any(len(sentences_of(piece)) > 1 for piece in of_text):
                 self.of_several.append(line)
             if text.lstrip().startswith(self.codes):
                 self.typed_codes.append(line)
             self._check_prefix(line, len(of_text))
-            inputs = [Input(next(encoded), line, number, piece.text) for number, piece in enumerate(of_text)]
+            inputs = [next(encoded) for _ in of_text]
             # A piece without a token of its own (stray control characters), or that shows nothing, has no translation.
             searched = [piece for piece in inputs if len(piece.ids) > self.encoder.overhead and is_visible(piece.text)]
             cut.append(CutText(line, of_text, searched))
         return cut
 
+    def _with_kept(self, find: Kept, inputs: list[Input]) -> list[Input]:
+        """Returns the pieces with the parts that are kept; tokens stand for those of which the model knows tokens."""
+        marked: list[Input] = []
+        for piece, parts in zip(inputs, find([piece.text for piece in inputs]), strict=True):
+            given = self._of_line("bad_phrases", piece.line)
+            bad = [text for each in phrases_of(given, "bad_phrases") for text in each] if given else []
+            kept = [part for part in parts if not any(re.search(as_word(text), part.text) for text in bad)]
+            if len(kept) < len(parts):
+                logger.warning("line %d: a part is not kept, for it has a phrase that must not be there", piece.line)
+            if not any(self._of_line(name, piece.line) for name in OF_TEXTS):  # which may name what a token stands for
+                kept = [part._replace(token=self._token_of(part, piece.text)) for part in kept]
+            marked.append(piece._replace(source=piece.text, text=replaced(piece.text, kept)))
+            if marked[-1].text != piece.text:
+                (ids,) = self.encoder([marked[-1].text])
+                if self.encoder.limit is not None and len(ids) > self.encoder.limit:
+                    kept, ids = [part._replace(token="") for part in kept], piece.ids
+                marked[-1] = marked[-1]._replace(ids=ids, text=replaced(piece.text, kept))
+            marked[-1] = marked[-1]._replace(kept=tuple(self._kept_part(part, piece.text) for part in kept))
+        return marked
+
+    def _token_of(self, part: Part, text: str) -> str:
+        """Returns the token that the model was trained with for such a part; "" for none, or where the text has it."""
+        token = self.placeholders.get(part.pattern, "")
+        return "" if token in text or len(part.text.split()) > 1 else token
+
+    def _kept_part(self, part: Part, source: str) -> KeptPart:
+        spelling, text = spelling_of(self.parts.target), part.token or part.text
+        ids = spelling.inside(text, self.processing, part.start > 0 and not source[part.start - 1].isspace())
+        if ids and not part.token:
+            text = self.processing.undo(decode(spelling.tokenizer, ids[:1])[0]).strip()
+        return KeptPart(part, text, ids)
+
     def forget_lines(self) -> None:
         """Drops what `report` would say of the lines so far."""
         self.typed_codes.clear()
         self.of_several.clear()
+        self.put_back.clear()
         self.encoder.in_parts.clear()
 
     def report(self) -> None:
@@ -532,6 +601,11 @@ class TranslationCall:
                 self.encoder.in_parts,
                 f"lines with a sentence that is longer than the {self.encoder.limit} tokens the model reads at once",
                 "it is translated in parts, cut at commas, between words or characters",
+            ),
+            (
+                self.put_back,
+                "lines with a part that the search did not keep, or the vocabulary cannot spell",
+                "it was put in where the alignment says",
             ),
         ):
             if lines:
@@ -576,9 +650,9 @@ class TranslationCall:
         return self.search(inputs[:half], abandoned, beside) + self.search(inputs[half:], abandoned, beside)
 
     def _with_terms(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
-        """Searches with the terms of each input where these can be met, else without."""
-        asked = [{**(self.terms.of(piece.text) if self.terms else {}), **self._forced(piece)} for piece in inputs]
-        if beside is not None and (any(asked) or self.options.alignments or self.minimum_risk):
+        """Searches with what each input's translation must have where that can be met, else without."""
+        asked = [self._asked(piece) for piece in inputs]
+        if beside is not None and (any(asked) or self.options.alignments or self.minimum_risk or self.keep):
             return [partial(list, found) for found in self._with_terms(inputs, abandoned, None)]
         if not any(asked):
             return self._searched(inputs, None, abandoned, beside)
@@ -589,11 +663,18 @@ class TranslationCall:
                     "line %d: no translation was found that has these terms within the length limit, and what the "
                     "vocabulary can spell: %s; it is translated without them",
                     inputs[i].line,
-                    ", ".join(asked[i]),
+                    ", ".join(each.name for each in asked[i]) if self.quotes else len(asked[i]),
                 )
             for i, ranked in zip(failed, self._searched([inputs[i] for i in failed], None, abandoned), strict=True):
                 hypotheses[i] = ranked
         return hypotheses
+
+    def _asked(self, piece: Input) -> list[Demand]:
+        """Returns what the translation of a piece must have: terms, phrases, parts that are kept and can be spelt."""
+        terms = self.terms.of(piece.text, piece.chosen) if self.terms else {}
+        demands = {name: Demand(name, ids) for name, ids in {**terms, **self._forced(piece)}.items()}
+        spelt = {each.shown: each.ids for each in piece.kept if each.ids}
+        return [*demands.values(), *(Demand(shown, ids, _times(piece)[shown]) for shown, ids in spelt.items())]
 
     def _forced(self, piece: Input) -> dict[str, list[list[int]]]:
         """Returns the phrases that the translation of a piece must have, each with its alternatives' tokens."""
@@ -617,17 +698,20 @@ class TranslationCall:
     def _searched(
         self,
         inputs: Sequence[Input],
-        terms: list[dict[str, list[list[int]]]] | None,
+        asked: list[list[Demand]] | None,
         abandoned: Callable[[], bool] | None,
         beside: Any = None,
     ) -> list[Any]:
-        """Searches one batch for hypotheses that have all terms of their input; one without any gets []."""
+        """Searches one batch for hypotheses that have all that is asked of their input; one without any gets []."""
         options, numbers = self.options, [piece.line - self.first_line for piece in inputs]
         draws = self.searched if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
         arguments = arguments_of_texts(self.arguments, numbers, draws)
         rules: list[Any] = [*self._prefixes(inputs), *self._forbidden(inputs)]
-        if terms is not None:
-            rules.append(Constraints([list(filter(None, each.values())) for each in terms]))
+        if asked is not None:
+            rules.append(Constraints([constraints_of(demands) for demands in asked]))
+        if any(piece.kept for piece in inputs):
+            spelling, counts = spelling_of(self.parts.target), list(map(_times, inputs))
+            rules.append(WholeParts(spelling, counts, self.ends, self.skipped, self.longest))
         if options.draws_by_text:
             places = [(piece.line, piece.number) for piece in inputs]
             rules.append(TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p))
@@ -638,8 +722,8 @@ class TranslationCall:
             arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), Abandon(abandoned)]
         ids = [piece.ids for piece in inputs]
         rows = self.run_batch(ids, arguments, self.skipped, options.in_lists)
-        for row, asked in zip(rows, terms or [], strict=terms is not None):
-            met = [each for each in row if all(have(each.ids, phrases) for phrases in asked.values())]
+        for row, demands in zip(rows, asked or [], strict=asked is not None):
+            met = [row_ for row_ in row if all(times_in(row_.ids, each.ids) >= each.times for each in demands)]
             # The last one is repeated until there are n again; none is left if none has all terms.
             row[:] = met + met[-1:] * (len(row) - len(met))
         self._look_at(ids, rows, arguments)
@@ -649,7 +733,47 @@ class TranslationCall:
         hypotheses = self._decode(rows)
         if self.minimum_risk:
             rows, hypotheses = self._of_minimum_risk(self.minimum_risk, inputs, rows, hypotheses)
-        return self._aligned(inputs, rows, hypotheses, arguments) if options.alignments else hypotheses
+        if options.alignments:
+            hypotheses = self._aligned(inputs, rows, hypotheses, arguments)
+        return self._restored(inputs, rows, hypotheses) if self.keep else hypotheses
+
+    def _restored(
+        self, inputs: Sequence[Input], rows: list[list[Generated]], hypotheses: list[list[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        """Returns the hypotheses with the parts that are kept as the source has them, by the alignment where it is not
+        clear where: the same token stands for several, or the translation lacks one."""
+        unclear = [
+            i
+            for i, piece in enumerate(inputs)
+            if len({each.part.text for each in piece.kept}) > len(_times(piece))
+            or any(filled(piece.source, each.text, piece.kept, ())[1] for each in hypotheses[i])
+        ]
+        if unclear and not self.options.alignments:
+            some, numbers = [inputs[i] for i in unclear], [inputs[i].line - self.first_line for i in unclear]
+            arguments = arguments_of_texts(self.arguments, numbers)
+            with suppress(UserError):  # of a model whose attention says nothing, by positions
+                aligned = self._aligned(some, [rows[i] for i in unclear], [hypotheses[i] for i in unclear], arguments)
+                hypotheses = [*hypotheses]
+                for i, of_input in zip(unclear, aligned, strict=True):
+                    hypotheses[i] = of_input
+        return [[self._with_parts(*pair) for pair in zip(repeat(piece), of)] for piece, of in zip(inputs, hypotheses)]
+
+    def _with_parts(self, piece: Input, hypothesis: Hypothesis) -> Hypothesis:
+        """Returns a hypothesis with the parts that are kept; those that it lacks are put in by its alignment."""
+        if not piece.kept:
+            return hypothesis
+        text, missing = filled(piece.source, hypothesis.text, piece.kept, hypothesis.alignment or ())
+        new = replace(hypothesis, text=text)
+        if missing:
+            self.put_back.append(piece.line)
+            linked, own = Linked(piece.source, text, hypothesis.alignment), {each.part.text for each in piece.kept}
+            places = [(each.part.text, each.part.start, each.part.end) for each in piece.kept]
+            before = linked.put_back(missing, places, lambda word: [(part, 0, 0) for part in own if part in word])
+            sure = hypothesis.word_confidences
+            if sure is not None and len(before) == len(linked.target.split()):
+                sure = tuple(1.0 if was is None else sure[was] for was in before)
+            new = replace(new, text=linked.target, alignment=linked.links, word_confidences=sure)
+        return new if self.options.alignments else replace(new, alignment=None)
 
     def _of_minimum_risk(
         self,
@@ -820,6 +944,11 @@ class AtOnce:
         """Calls the function; `result` of what is returned returns what that did."""
         found = function(*arguments)
         return SimpleNamespace(result=lambda: found)
+
+
+def _times(piece: Input) -> Counter[str]:
+    """Returns what stands for the parts of a piece that are kept, and how often."""
+    return Counter(each.shown for each in piece.kept)
 
 
 def _item(read: Callable[[], Sequence[Any]], number: int) -> Any:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -74,9 +76,35 @@ class Spelling:
         self.known: dict[bytes, list[int]] = {b"": []}
 
     @cached_property
+    def going_on(self) -> Tensor:
+        """Returns the tokens that go on with a word: they begin with a letter or digit of a script with spaces."""
+        firsts = [(of_token.decode("utf-8", "replace")[0], number) for of_token, number in self.ordered]
+        letters = ((first, number) for first, number in firsts if first.isalnum() or first in "_\ufffd")
+        return torch.tensor([number for first, number in letters if not is_unspaced(first)], dtype=torch.long)
+
+    @cached_property
     def plain(self) -> list[tuple[bytes, int]]:
-        """Returns the tokens that spell something, with `plain` of their bytes."""
-        return [(plain(of_token), number) for of_token, number in self.ordered]
+        """Returns the tokens that spell something, with `plain` of their bytes, by which they are sorted."""
+        return sorted((plain(of_token), number) for of_token, number in self.ordered)
+
+    @cached_property
+    def apart(self) -> list[int]:
+        """Returns the tokens that begin with what is no letter: behind them no word goes on."""
+        return [number for of_token, number in self.plain if not _goes_on(of_token[0])]
+
+    @cached_property
+    def _joined(self) -> bytes:
+        return b"\0".join(of_token for of_token, _ in self.plain)
+
+    def beginning_with(self, beginnings: Iterable[bytes], inside: bytes) -> list[tuple[bytes, int]]:
+        """Returns the tokens of `plain` that begin with one of some bytes, or have others anywhere inside."""
+        found = [each for each in self.plain if inside in each[0]] if inside in self._joined else []
+        for beginning in beginnings:
+            for at in range(bisect.bisect_left(self.plain, (beginning,)), len(self.plain)):
+                if not self.plain[at][0].startswith(beginning):
+                    break
+                found.append(self.plain[at])
+        return found
 
     def ids(self, text: str) -> list[int]:
         """Returns the tokens of a text as the target's side has them, without special ones but the unknown one."""
@@ -130,9 +158,9 @@ class Spelling:
         rest = spelt[len(self.spelt(before)) :]
         return Asked(before, rest) if self.continuing(rest) else Asked(whole, b"")
 
-    def inside(self, text: str, processing: Any) -> list[list[int]]:
-        """Returns the tokens of a text in the middle of a sentence; in scripts without spaces also without one before
-        it. [] where the vocabulary cannot spell it."""
+    def inside(self, text: str, processing: Any, joined: bool = False) -> list[list[int]]:
+        """Returns the tokens of a text in the middle of a sentence; `joined`, or in scripts without spaces, also
+        without one before it. [] where the vocabulary cannot spell it."""
         shown = " ".join(processing.apply(text).split())
         ids = self.ids(shown)
         if ids and not self.spelt(ids).startswith(b" ") and self.spelt(self.ids(f" {shown}")).startswith(b" "):
@@ -140,8 +168,9 @@ class Spelling:
         if not ids or self.tokenizer.unk_token_id in ids:
             return []
         ways, first = [ids], self.bytes[ids[0]]
-        if is_unspaced(text) and first.startswith(b" "):
-            ways += [[*joined, *ids[1:]] for joined in ([[token] for token in self.exactly(first[1:])] or [[]])]
+        if (joined or is_unspaced(text)) and first.startswith(b" "):
+            beginnings = [[token] for token in self.exactly(first[1:])] if first != b" " else [[]]
+            ways += [[*beginning, *ids[1:]] for beginning in beginnings]
         return list(filter(None, ways))
 
 
@@ -155,6 +184,23 @@ def spelling_of(tokenizer: Any) -> Spelling:
     return _SPELLINGS[tokenizer]
 
 
+class Demand(NamedTuple):
+    """Something that a translation must have: its name, the tokens of its alternatives, and how often."""
+
+    name: str
+    ids: list[list[int]]
+    times: int = 1
+
+
+def constraints_of(demands: Iterable[Demand]) -> list[tuple[tuple[int, ...], ...]]:
+    """Returns the constraints of a search, each as often as it is to be met; the same of two demands is one."""
+    times: Counter[tuple[tuple[int, ...], ...]] = Counter()
+    for demand in demands:
+        if demand.ids:
+            times |= Counter({tuple(map(tuple, demand.ids)): demand.times})
+    return list(times.elements())
+
+
 class Terms:
     """A glossary and its tokens: which of its terms a text has, and what their translations may be."""
 
@@ -165,34 +211,77 @@ class Terms:
         for source, targets in terms.items():
             self.targets.setdefault(self.fold(" ".join(source.split())), []).extend(targets)
 
-    def of(self, text: str) -> dict[str, list[list[int]]]:
-        """Returns the terms in a text, each with its translations' tokens. Of terms at one place the longest counts."""
-        text = self.fold(" ".join(text.split()))
-        there = sorted((term for term in self.targets if term in text), key=lambda term: (-len(term), term))
-        if not there:
-            return {}
-        matches = re.finditer("|".join(f"({_as_word(term)})" for term in there), text)
-        found = dict.fromkeys(there[match.lastindex - 1] for match in matches if match.lastindex)
+    def of(self, text: str, chosen: Mapping[str, list[str]] = MappingProxyType({})) -> dict[str, list[list[int]]]:
+        """Returns the terms in a text, each with the tokens of its translations, or of those that are chosen."""
         return {
-            term: [ids for target in self.targets[term] for ids in self.spelling.inside(target, self.processing)]
-            for term in found
+            term: [
+                ids
+                for target in chosen.get(term, self.targets[term])
+                for ids in self.spelling.inside(target, self.processing)
+            ]
+            for term in self.found(text)
         }
 
+    def found(self, text: str) -> list[str]:
+        """Returns the terms in a text, in its order. Of terms at one place the longest counts."""
+        text = self.fold(" ".join(text.split()))
+        there = sorted((term for term in self.targets if term in text), key=lambda term: (-len(term), term))
+        matches = re.finditer("|".join(f"({as_word(term)})" for term in there), text) if there else ()
+        return list(dict.fromkeys(there[match.lastindex - 1] for match in matches if match.lastindex))
 
-def _as_word(term: str) -> str:
-    """Returns a pattern of a term that stands as words, or anywhere, in a script without spaces."""
+    def first_in(self, translation: str, term: str) -> list[str]:
+        """Returns the translation of a term that stands first in a text, the longest of several there; [] for none."""
+        shown = {target: self.processing.undo(self.processing.apply(target)) for target in self.targets[term]}
+        places = [
+            (match.start(), -len(text), target)
+            for target, text in shown.items()
+            if (match := re.search(as_word(text, ends=False), translation))
+        ]
+        return [min(places)[2]] if places else []
+
+    def rounds(
+        self, pieces: Sequence[Any], translation_of: Callable[[Any], str], chosen: dict[str, list[str]]
+    ) -> Iterator[list[Any]]:
+        """Yields pieces of a text that are searched together, so that the translation of a term that is chosen first
+        stays: what they get is what one gets that is searched after the other.
+
+        A piece waits as long as a term of its own, of several translations none of which is chosen, is in a piece
+        before it that has not been searched.
+
+        Args:
+            pieces: in the text's order. translation_of: returns the translation of one that was yielded before.
+            chosen: {term: [its translation]}, filled in.
+        """
+        several = {term for term, targets in self.targets.items() if len(set(targets)) > 1}
+        waiting = [(piece._replace(chosen=chosen), several.intersection(self.found(piece.text))) for piece in pieces]
+        while waiting:
+            taken: set[str] = set()
+            now, later = [], []
+            for piece, terms in waiting:
+                open_ = terms - chosen.keys()
+                (later if open_ & taken else now).append((piece, open_))
+                taken |= open_
+            yield [piece for piece, _ in now]
+            for piece, open_ in now:
+                first = ((term, self.first_in(translation_of(piece), term)) for term in open_)
+                chosen.update((term, targets) for term, targets in first if targets)
+            waiting = later
+
+
+def as_word(term: str, ends: bool = True) -> str:
+    """Returns a pattern of a term that stands as words, or anywhere, in a script without spaces; unless it `ends`, a
+    word may go on behind it."""
     if is_unspaced(term):
         return re.escape(term)
     before = r"(?<!\w)" if re.match(r"\w", term[0]) else ""
-    behind = r"(?!\w)" if re.match(r"\w", term[-1]) else ""
+    behind = r"(?!\w)" if ends and re.match(r"\w", term[-1]) else ""
     return before + re.escape(term) + behind
 
 
-def have(ids: Sequence[int], phrases: Iterable[Sequence[int]]) -> bool:
-    """Returns whether one of the phrases is in the tokens."""
-    return any(
-        list(phrase) == list(ids[at : at + len(phrase)]) for phrase in phrases for at in range(len(ids)) if phrase
-    )
+def times_in(ids: Sequence[int], phrases: Iterable[Sequence[int]]) -> int:
+    """Returns at how many places of the tokens one of the phrases ends."""
+    endings = {tuple(phrase) for phrase in phrases if phrase}
+    return sum(any(tuple(ids[max(0, end - len(e)) : end]) == e for e in endings) for end in range(1, 1 + len(ids)))
 
 
 class PrefixProcessor(LogitsProcessor):
@@ -255,7 +344,7 @@ class ForbiddenPhrases(LogitsProcessor):
         self.spelling, self.forced, self.ends, self.longest = spelling, forced, list(ends), longest
         self.rows: list[list[Pattern]] = [[Pattern.of(text) for text in of_text] for of_text in phrases]
         self.start: int | None = None
-        self.known: dict[tuple[Pattern, int, bool], list[int]] = {}
+        self.known: dict[tuple[Pattern, int, bool], Tensor] = {}
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Returns scores (rows, vocabulary), minus infinity for what completes a phrase; input_ids: (rows, length)."""
@@ -264,25 +353,33 @@ class ForbiddenPhrases(LogitsProcessor):
             self.start = length + (self.forced if length == 1 else 0)
             width = len(input_ids) // len(self.rows)
             self.rows = [phrases for phrases in self.rows for _ in range(width)]
-        forbidden, last = [], length - self.start + self.forced + 1 >= self.longest
-        for phrases, tokens in zip(self.rows, input_ids[:, self.start :].tolist(), strict=True):
+        last = length - self.start + self.forced + 1 >= self.longest
+        forbidden: list[tuple[int, Tensor]] = []
+        for row, (phrases, tokens) in enumerate(zip(self.rows, input_ids[:, self.start :].tolist(), strict=True)):
             text = plain(b" " + self.spelling.spelt(tokens).lstrip()) if phrases else b""
-            forbidden.append(sorted({token for each in phrases for token in self.completing(each, text, last)}))
-        if not any(forbidden):
+            forbidden += [(row, some) for some in self.forbidden_by(phrases, text, last) if len(some)]
+        if not forbidden:
             return scores
         scores = scores.clone()
-        for row, tokens in enumerate(forbidden):
-            scores[row, tokens] = -torch.inf
+        for row, some in forbidden:
+            scores[row, some] = -torch.inf
         return scores
 
-    def completing(self, pattern: Pattern, text: bytes, last: bool) -> list[int]:
+    def forbidden_by(self, phrases: Sequence[Any], text: bytes, last: bool) -> list[Tensor]:
+        """Returns the tokens that each of a row's phrases forbids behind a text."""
+        return [self.completing(each, text, last) for each in phrases]
+
+    def completing(self, pattern: Pattern, text: bytes, last: bool) -> Tensor:
         """Returns the tokens that may not follow a text, or may not be its `last` one."""
         state, whole = pattern.follow(0, text[-len(pattern.text) - 1 :]) or 0, len(pattern.text)
         if (pattern, state, last) not in self.known:
             complete = (None, whole) if last else (None,)
-            found = [number for of_token, number in self.spelling.plain if pattern.follow(state, of_token) in complete]
-            found += self.ends if state == whole else []
-            self.known[pattern, state, last] = found
+            begun = (pattern.text[:size] for size in range(1, state + 1))
+            rests = {pattern.text[len(end) :] for end in begun if pattern.text[:state].endswith(end)} - {b""}
+            likely = self.spelling.beginning_with(rests, pattern.text.lstrip())
+            found = [number for of_token, number in likely if pattern.follow(state, of_token) in complete]
+            found += [*self.spelling.apart, *self.ends] if state == whole else []
+            self.known[pattern, state, last] = torch.tensor(found, dtype=torch.long)
         return self.known[pattern, state, last]
 
     def keep_rows(self, rows: Tensor) -> None:
@@ -290,8 +387,52 @@ class ForbiddenPhrases(LogitsProcessor):
         self.rows = [self.rows[row] for row in rows.tolist()]
 
 
+class WholePart(NamedTuple):
+    """A part of the source, as tokens spell it, and how often it is to be in the translation, in others too.
+
+    `there` finds it; `end` finds it at the end of a text, also with a sign behind it that could join it to more.
+    """
+
+    pattern: Pattern
+    times: int
+    there: re.Pattern[bytes]
+    end: re.Pattern[bytes]
+
+    @classmethod
+    def of(cls, part: str, counts: Mapping[str, int]) -> WholePart:
+        """Makes one of a part, and the numbers of all parts."""
+        found = rb"(?<![\w\x80-\xff])" * part[0].isalnum() + re.escape(plain(part.encode()))
+        there = re.compile(found + rb"(?![\w\x80-\xff])" * part[-1].isalnum())
+        times = sum(number * len(there.findall(plain(other.encode()))) for other, number in counts.items())
+        joining = rb"([.,:/]?)\Z" if part[-1].isdigit() else rb"([.,:/@#?&=_-]?)\Z"
+        pattern = Pattern(plain((" " * part[0].isalnum() + part).encode()), part[-1].isalnum())
+        return cls(pattern, times, there, re.compile(found + joining))
+
+
+class WholeParts(ForbiddenPhrases):
+    """A rule that parts come whole, and no more often than they are to: no word goes on behind a letter or digit."""
+
+    def __init__(
+        self, spelling: Spelling, parts: Sequence[Mapping[str, int]], ends: Iterable[int], forced: int, longest: int
+    ):
+        """parts: of each sentence, with their numbers. The others as of ForbiddenPhrases."""
+        super().__init__(spelling, [], ends, forced, longest)
+        self.rows: list[Any] = [[WholePart.of(part, counts) for part in counts] for counts in parts]
+
+    def forbidden_by(self, phrases: Sequence[WholePart], text: bytes, last: bool) -> list[Tensor]:
+        found = []
+        for part in phrases:
+            more = len(part.there.findall(text)) - part.times
+            at = part.end.search(text) if part.pattern.as_word else None
+            if more > 0 or (more == 0 and (at is None or at[1])):
+                found.append(self.completing(part.pattern, text, last))
+            if at and more <= 0 and not any(at[0] in other.pattern.text for other in phrases if other is not part):
+                found.append(self.spelling.going_on)
+        return found
+
+
 class Pattern(NamedTuple):
-    """The bytes of a phrase; `as_word`: behind a space, and complete only where no word goes on behind them."""
+    """The bytes of a phrase, those of words behind a space; `as_word`: complete only where no word goes on behind."""
 
     text: bytes
     as_word: bool
@@ -305,7 +446,7 @@ class Pattern(NamedTuple):
         """Returns how many bytes of the phrase a text ends with, which ended with `state` of them, and goes on with
         `spelt`; None as soon as the phrase is complete."""
         for byte in spelt:
-            goes_on = byte >= 128 or chr(byte).isalnum()
+            goes_on = _goes_on(byte)
             if state == len(self.text) and not goes_on:
                 return None
             seen = self.text[:state] + bytes([byte])
@@ -313,9 +454,13 @@ class Pattern(NamedTuple):
             state = next(size for size in sizes if seen.endswith(self.text[:size]))
             if not self.as_word and state == len(self.text):
                 return None
-            if self.as_word and not state and not goes_on:
+            if self.text.startswith(b" ") and not state and not goes_on:
                 state = 1  # what is no letter stands for the space before the phrase
         return state
+
+
+def _goes_on(byte: int) -> bool:
+    return byte >= 128 or chr(byte).isalnum()
 
 
 def plain(spelt: bytes) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import yaml
 
+from hf_mlnmt.data.kept import checked_patterns
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.keys import NO_KEY, REQUIRED, Range, key, keys_of
 from hf_mlnmt.zoo.records import run_name
@@ -60,6 +61,17 @@ def _names_of_tasks(tasks: Mapping[str, Any] | None) -> str | None:
                 f".{name}: a task's name has letters, digits and single '-' between them, as en-de; "
                 f"and '{MAIN_DEV}' is the name of data.dev."
             )
+    return None
+
+
+def _placeholders(placeholders: Mapping[str, str]) -> str | None:
+    for token, pattern in placeholders.items():
+        try:
+            given = checked_patterns(pattern, f".{token}")
+        except UserError as error:
+            return str(error)
+        if len(given) > 1 or list(placeholders.values()).count(pattern) > 1:
+            return f".{token}: {pattern!r}: expected one name or regular expression, and no other token's."
     return None
 
 
@@ -175,6 +187,12 @@ class Data:
     max_length: int = key(256, "Training pairs with more subwords on a side are dropped, and counted.", SUBWORDS)
     temperature: float | None = key(
         None, "Corpora are drawn with a probability ~ size ** (1 / temperature).", Range(0.1, 1000)
+    )
+    placeholders: dict[str, str] = key(
+        {},
+        "Tokens for parts that are kept, as {<number>: number, <code>: '[A-Z]+-[0-9]+'}: url, email, number, tag, "
+        "placeholder, or a regular expression. In every other pair with such parts, those on both sides become tokens.",
+        check=_placeholders,
     )
     bpe_dropout: float = key(
         0.0, "Words are cut anew in every epoch, each merge left out with this probability.", SHARE

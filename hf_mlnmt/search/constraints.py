@@ -3,10 +3,11 @@
 References: Post and Vilar 2018, "Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural Machine
 Translation"; Hu et al. 2019, "Improved Lexically Constrained Decoding for Translation and Monolingual Rewriting".
 
-A constraint is met when one of its alternatives, each a sequence of tokens, is somewhere in the hypothesis. Where a
-hypothesis stands is a node of one automaton for each sentence (Aho and Corasick 1975: a trie of all alternatives, and
-what a mismatch falls back to) and the constraints that it has met; its bank is the number of constraint tokens that it
-has: of each constraint that is met its longest alternative's, and of one that is begun the tokens so far.
+A constraint is met when one of its alternatives, each a sequence of tokens, is somewhere in the hypothesis; one that is
+there n times when so many are. Where a hypothesis stands is a node of one automaton for each sentence (Aho and Corasick
+1975: a trie of all alternatives, and what a mismatch falls back to) and how often it has met each constraint; its bank
+is the number of constraint tokens that it has: of each constraint its longest alternative's, as often as it is met, and
+of one that is begun the tokens so far.
 
 A step, over all sentences together:
 1. Candidates are the best tokens of every beam, as many as it could at most take beams, and all tokens of the
@@ -22,7 +23,7 @@ of one that has some ends as soon as no beam can be among those that are returne
 few beams are in the fullest bank, and `num_beams` finished hypotheses would take many steps more.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -41,7 +42,8 @@ class Automaton(NamedTuple):
 
     `alphabet` (sentences, symbols), -1 where there is none; `goto` (sentences, nodes, 1 + symbols), symbol 0 stands for
     all other tokens; `met` (sentences, nodes, constraints), what ends at a node; `begun` (the same), how many tokens of
-    it a node has; `sizes` (sentences, constraints), the longest alternative, 0 where there is no constraint.
+    it a node has; `sizes` (sentences, constraints), the longest alternative, 0 where there is no constraint; `times`
+    (the same), how often it is to be met.
     """
 
     alphabet: Tensor
@@ -49,9 +51,12 @@ class Automaton(NamedTuple):
     met: Tensor
     begun: Tensor
     sizes: Tensor
+    times: Tensor
 
     @classmethod
-    def of(cls, sentences: Sequence[Sequence[Sequence[Phrase]]], device: torch.device) -> "Automaton":
+    def of(cls, asked: Sequence[Sequence[Sequence[Phrase]]], device: torch.device) -> "Automaton":
+        counted = [Counter(tuple(map(tuple, constraint)) for constraint in constraints) for constraints in asked]
+        sentences = [list(constraints) for constraints in counted]
         built = [_build(constraints) for constraints in sentences]
         symbols = max(1, *(len(alphabet) for alphabet, _ in built))
         nodes = max(len(rows) for _, rows in built)
@@ -61,10 +66,12 @@ class Automaton(NamedTuple):
         met = torch.zeros(len(built), nodes, most, dtype=torch.bool)
         begun = torch.zeros(len(built), nodes, most, dtype=torch.long)
         sizes = torch.zeros(len(built), most, dtype=torch.long)
+        times = torch.zeros(len(built), most, dtype=torch.long)
         for number, (constraints, (tokens, rows)) in enumerate(zip(sentences, built, strict=True)):
             alphabet[number, : len(tokens)] = torch.tensor(tokens, dtype=torch.long)
             for at, constraint in enumerate(constraints):
                 sizes[number, at] = max(map(len, constraint))
+                times[number, at] = counted[number][constraint]
             for node, (following, ends, depths) in enumerate(rows):
                 goto[number, node, 1 : 1 + len(tokens)] = torch.tensor(following, dtype=torch.long)
                 for constraint_met in ends:
@@ -72,21 +79,26 @@ class Automaton(NamedTuple):
                 for constraint_begun, depth in depths.items():
                     begun[number, node, constraint_begun] = depth
         begun = torch.minimum(begun, (sizes - 1).clamp(min=0).unsqueeze(1))
-        return cls(*(part.to(device) for part in (alphabet, goto, met, begun, sizes)))
+        return cls(*(part.to(device) for part in (alphabet, goto, met, begun, sizes, times)))
 
     def follow(self, nodes: Tensor, met: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Follows tokens from nodes, (sentences, any) each, and returns these and met (sentences, any, constraints)."""
+        """Follows tokens from nodes, (sentences, any) each; returns these, and how often constraints are met, no more
+        than they are to be: (sentences, any, constraints)."""
         same = tokens.unsqueeze(-1) == self.alphabet.unsqueeze(1)  # (sentences, any, symbols)
         symbols = torch.where(same.any(-1), 1 + same.int().argmax(-1), 0)
         sentence = torch.arange(len(nodes), device=nodes.device).unsqueeze(-1)
         nodes = self.goto[sentence, nodes, symbols]
-        return nodes, met | self.met[sentence, nodes]
+        return nodes, torch.minimum(met + self.met[sentence, nodes], self.times.unsqueeze(1))
 
     def banks(self, nodes: Tensor, met: Tensor) -> Tensor:
         """Counts the constraint tokens that there are: (sentences, any)."""
         sentence = torch.arange(len(nodes), device=nodes.device).unsqueeze(-1)
-        begun = self.begun[sentence, nodes].masked_fill(met, 0)
+        begun = self.begun[sentence, nodes].masked_fill(self.all_met(met), 0)
         return (met * self.sizes.unsqueeze(1)).sum(-1) + begun.amax(-1)
+
+    def all_met(self, met: Tensor) -> Tensor:
+        """Tells which constraints are met as often as they are to be: (sentences, any, constraints)."""
+        return met >= self.times.unsqueeze(1)
 
     def keep(self, sentences: Tensor) -> "Automaton":
         """Keeps these sentences (indices)."""
@@ -123,8 +135,9 @@ def _build(
             goto[node][symbol] = behind if child is None else child
             if child is not None:
                 falls[child] = behind
+                begun = {number: depth for number, depth in depths[child].items() if number not in ends[child]}
+                depths[child] = {**depths[behind], **begun}
                 ends[child] |= ends[behind]
-                depths[child] = {**depths[behind], **depths[child]}
                 waiting.append(child)
     return tokens, list(zip(goto, ends, depths, strict=True))
 
@@ -164,7 +177,7 @@ class Constrained(BeamSearch):
         self.automaton = Automaton.of(sentences, prompt.device)
         self.nodes = prompt.new_zeros(len(prompt), batch.width)
         # (sentences, width, constraints)
-        self.met = (self.automaton.sizes == 0).unsqueeze(1).expand(-1, batch.width, -1)
+        self.met = torch.zeros_like(self.automaton.sizes).unsqueeze(1).expand(-1, batch.width, -1)
 
     def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
         width = self.batch.width
@@ -176,7 +189,8 @@ class Constrained(BeamSearch):
         beams = torch.arange(width, device=sums.device).repeat_interleave(tokens.shape[2]).expand_as(sums)
         tokens = tokens.flatten(1)
         nodes, met = self.automaton.follow(self.nodes.gather(1, beams), _of_parents(self.met, beams), tokens)
-        sums = sums.masked_fill(self.rules.is_last(tokens, self.length) & ~met.all(-1), -torch.inf)
+        unmet = ~self.automaton.all_met(met).all(-1)
+        sums = sums.masked_fill(self.rules.is_last(tokens, self.length) & unmet, -torch.inf)
         order = allocated(sums, self.automaton.banks(nodes, met))
         self.following = nodes.gather(1, order), _of_parents(met, order)
         return sums.gather(1, order), beams.gather(1, order), tokens.gather(1, order)

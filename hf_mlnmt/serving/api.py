@@ -41,8 +41,8 @@ _KNOWN = {field.name: field for field in fields(DecodingOptions)}
 OPTIONS = [
     *("num_beams", "num_return_sequences", "max_new_tokens", "length_penalty", "length_normalization"),
     *("early_stopping", "recombine", "num_beam_groups", "diversity_penalty", "split", "split_long"),
-    *("do_sample", *SAMPLERS, "seed", "alignments", "target_prefix", "terms", "force_phrases", "bad_phrases"),
-    *("no_repeat_ngram_size", "repetition_penalty"),
+    *("do_sample", *SAMPLERS, "seed", "alignments", "target_prefix", "terms", "terms_consistent"),
+    *("force_phrases", "bad_phrases", "keep", "no_repeat_ngram_size", "repetition_penalty"),
 ]
 _STRICT = "With auto: refuse a text whose language is not sure, instead of taking the first served one."
 
@@ -161,6 +161,7 @@ def options_model(limits: Limits) -> type[BaseModel]:
     # A text as `terms` would be the name of a file, and a list of prefixes has no place in some of the texts.
     types |= dict.fromkeys(OF_TEXTS, str)
     types |= {"terms": Annotated[dict[str, str | list[str]], Field(max_length=MOST_TERMS)]}
+    types |= {"keep": str | list[str]}
     options: dict[str, Any] = {}
     for name in OPTIONS:
         about = Field(ge=_KNOWN[name].metadata.get("min"), le=ceilings.get(name))

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -94,13 +95,29 @@ class _Request:
     came: float = field(default_factory=time.monotonic)
     cut: list[CutText] = field(default_factory=list)
     pieces: int = 0
+    rounds: Iterator[Sequence[Input]] = field(
+        default_factory=partial(iter, ())
+    )  # of its pieces; those of the next depend on all before
+    left: int = 0  # pieces of this round that are not translated yet
     future: Future[list[list[Hypothesis]]] = field(default_factory=Future)
     results: dict[tuple[int, int], list[Hypothesis]] = field(default_factory=dict)  # by line and number of the piece
 
-    def take(self, piece: Input, hypotheses: list[Hypothesis]) -> None:
+    def take(self, piece: Input, hypotheses: list[Hypothesis]) -> Sequence[Input]:
+        """Takes what was found for a piece; returns the pieces that can be searched now."""
         self.results[piece.line, piece.number] = hypotheses
+        self.left -= 1
         if len(self.results) == self.pieces:
             self.finish()
+        return self.following()
+
+    def following(self) -> Sequence[Input]:
+        """Returns the pieces of the next round, when this one is done."""
+        more = () if self.left else next(self.rounds, ())
+        self.left += len(more)
+        return more
+
+    def translation_of(self, piece: Input) -> str:
+        return self.results[piece.line, piece.number][0].text
 
     def finish(self) -> None:
         try:
@@ -252,6 +269,7 @@ class Batcher:
             for text in texts_in(options.get(name)):
                 check_characters(text, name)
         run = TranslationCall(leg.pipeline, _options_of_leg(leg, options, last))
+        run.quotes = False
         with self._changed:
             run = self._runs.setdefault(key, run)
             while len(self._runs) > _RUNS:
@@ -305,37 +323,39 @@ class Batcher:
                 self._left(len(requests[0].texts))
                 requests[0].fail(error)
             return
-        entered, every = [], iter(cut)
+        entered, every = list[tuple[_Request, Sequence[Input]]](), iter(cut)
         for request in requests:
-            tokens = 0
             # Lines are counted in each request: what a call says of line n, and a draw, belong to its own texts.
             request.cut = [next(every).on_line(line) for line in range(1, len(request.texts) + 1)]
             request.pieces = sum(len(text.inputs) for text in request.cut)
-            for sentence in (sentence for text in request.cut for sentence in text.inputs):
-                entered.append(_Piece(request.turn + tokens, next(self._numbers), request, sentence))
-                tokens += len(sentence.ids)
+            sentences = [sentence for text in request.cut for sentence in text.inputs]
+            request.rounds = run.rounds(sentences, request.translation_of, {})
+            entered.append((request, request.following()))
         with self._changed:
-            accepted = {id(request) for request in requests if self._is_accepted(request)}
-            line = self._lines.setdefault(run, _Line())
-            for piece in entered:
-                if id(piece.request) in accepted:
-                    heapq.heappush(line.pieces, piece)
+            for request, sentences in entered:
+                if self._is_accepted(request):
+                    self._queue(request, sentences)
             self._changed.notify()
         for request in requests:
             if not request.pieces:
                 request.finish()
 
+    def _queue(self, request: _Request, sentences: Sequence[Input]) -> None:
+        """Puts pieces of a request into its line, and counts them. Called with the lock."""
+        tokens, line = 0, self._lines.setdefault(request.run, _Line())
+        for sentence in sentences:
+            heapq.heappush(line.pieces, _Piece(request.turn + tokens, next(self._numbers), request, sentence))
+            tokens += len(sentence.ids)
+        self.statistics.waiting += len(sentences)
+
     def _is_accepted(self, request: _Request) -> bool:
-        """Returns whether the pieces of a request may wait, and counts them then. Called with the lock."""
+        """Returns whether the pieces of a request may wait. Called with the lock."""
         self.statistics.waiting -= len(request.texts)
         try:
             self._make_room(request.pieces)
         except Overloaded as error:
             request.fail(error)
-        if request.future.done():  # or it was cancelled meanwhile
-            return False
-        self.statistics.waiting += request.pieces
-        return True
+        return not request.future.done()  # or it was cancelled meanwhile
 
     def _drop(self, request: _Request) -> None:
         """Takes what is left of a request out of its line: nobody waits for it any more."""
@@ -469,7 +489,9 @@ class Batcher:
             return
         self.statistics.target_tokens += sum(best[0].length for best in translations)
         for piece, hypotheses in zip(pieces, translations, strict=True):
-            piece.request.take(piece.input, hypotheses)
+            if more := piece.request.take(piece.input, hypotheses):
+                with self._changed:
+                    self._queue(piece.request, more)
 
     def _count(self, pieces: list[_Piece], seconds: float) -> None:
         tokens = sum(len(piece.input.ids) for piece in pieces)

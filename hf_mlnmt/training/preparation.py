@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import transformers
@@ -27,7 +27,14 @@ from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
 from hf_mlnmt.data.streamed import Streamed
 from hf_mlnmt.data.synthetic import Manifest, find_synthetic, read_manifest
 from hf_mlnmt.data.text import RawPairs, TextSide, TextSpec, ending, read_raw, with_end
-from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
+from hf_mlnmt.data.tokenizer import (
+    Tokenizers,
+    check_whole,
+    load_tokenizers,
+    save_tokenizers,
+    train_tokenizer,
+    with_mask,
+)
 from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
 from hf_mlnmt.errors import UserError, naming
 from hf_mlnmt.files import atomic_folder, write_json
@@ -206,7 +213,8 @@ class RecipeCorpora:
     def texts(self, spec: Spec, side: TextSide, share: float = 1.0) -> Iterator[str]:
         """Yields the text of a side of a corpus that passes the filters, of a drawn share of its items."""
         report = FilterReport()
-        for item in filtered(spec, self.root, self.filter, report, share, self.recipe.seed):
+        placeholders = self.recipe.data.placeholders
+        for item in filtered(spec, self.root, self.filter, report, placeholders, share, self.recipe.seed):
             yield item if isinstance(item, str) else item[SIDES.index(side)]
         if not report.kept:
             what = "pair" if isinstance(spec, CorpusSpec) else "sentence"
@@ -267,7 +275,7 @@ class Preparation:
         what: str,
         corpora: Sequence[tuple[Spec, TextSide]],
         codes: Sequence[str] = (),
-        processing: Mapping[TextSide, TextProcessing] = types.MappingProxyType({}),
+        processing: Mapping[TextSide, TextProcessing] = MappingProxyType({}),
     ) -> Any:
         """Trains on text of these corpora and sides; what it was trained on, if not on all, is kept with it."""
         settings = self.recipe.tokenizer
@@ -294,7 +302,7 @@ class Preparation:
             settings.byte_fallback,
             alphabet_limit=settings.alphabet_limit,
             tags=settings.tags,
-            keep=settings.keep,
+            keep=[*settings.keep, *self.recipe.data.placeholders],
         )
         if drawn:
             tokenizer.init_kwargs["trained_on"] = {
@@ -339,7 +347,7 @@ class Preparation:
             name = f"train{number}" if self.recipe.tasks is None else f"{task.name}.{number}"
             if spec.streaming:
                 return self._streamed(task, name)
-            part = self.encode(name, spec, self.corpora.filter, data.max_length)
+            part = self.encode(name, spec, self.corpora.filter, data.max_length, data.placeholders)
             self.tell(f"{spec}{part.found and f' ({part.found})'}\n{part.report.table(part.unit)}")
             parts.append(part)
         if task.texts:
@@ -355,7 +363,12 @@ class Preparation:
         return Resegmented(corpora, source, target, data.bpe_dropout_epochs, task.seed, data.max_length)
 
     def encode(
-        self, name: str, spec: Spec, pair_filter: PairFilter | None = None, max_length: int | None = None
+        self,
+        name: str,
+        spec: Spec,
+        pair_filter: PairFilter | None = None,
+        max_length: int | None = None,
+        placeholders: Mapping[str, str] = MappingProxyType({}),
     ) -> Any:
         """Returns a corpus on disk, under data/<name> of the run's folder."""
         told = False
@@ -368,13 +381,20 @@ class Preparation:
             if told and self.progress is not None:
                 self.progress(done, total)
 
-        return self._encode(name, spec, pair_filter, max_length, show)
+        check_whole(self.tokenizers, placeholders)
+        return self._encode(name, spec, pair_filter, max_length, placeholders, show)
 
     def _encode(
-        self, name: str, spec: Spec, pair_filter: PairFilter | None, max_length: int | None, hear: Progress
+        self,
+        name: str,
+        spec: Spec,
+        pair_filter: PairFilter | None,
+        max_length: int | None,
+        placeholders: Mapping[str, str],
+        hear: Progress,
     ) -> Any:
         folder, processes = self.output / "data" / name, self.recipe.data.processes
-        how = (pair_filter, max_length, processes, hear, self.check)
+        how = (pair_filter, max_length, placeholders, processes, hear, self.check)
         return encode_corpus(spec, self.root, self.tokenizers, folder, *how)
 
     def _streamed(self, task: TaskCorpora, name: str) -> Streamed:
@@ -386,8 +406,8 @@ class Preparation:
                 "temperature and bpe_dropout, and budget.steps, not epochs: nobody knows its size. Download it "
                 "(streaming: false); or make it a task of its own."
             )
-        _ = self.tokenizers  # they are trained here, where signals are heard
-        encode = partial(self._encode, name, spec, self.corpora.filter, data.max_length)
+        check_whole(self.tokenizers, data.placeholders)  # they are trained here, where signals are heard
+        encode = partial(self._encode, name, spec, self.corpora.filter, data.max_length, data.placeholders)
         streamed = Streamed(self.output / "data" / name, encode, data.max_length)
         self.tell(f"{spec}: {streamed.describe()}\n{streamed.parts[0].report.table(streamed.parts[0].unit)}")
         return streamed

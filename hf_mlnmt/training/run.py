@@ -310,6 +310,8 @@ def build(run: Run, checkpoint: Path | None, accumulate: int) -> Training:
     tasks = preparation.tasks(model)
     if model.config.is_encoder_decoder and model.can_generate():  # longer sentences are translated in parts
         generation: Any = model.generation_config
+        if recipe.data.placeholders:
+            generation.placeholders = dict(recipe.data.placeholders)  # by which `keep` knows them
         generation.max_source_tokens = max(int(task.data.source_lengths.max()) for task in tasks)
     check_lengths(preparation, model.config)
     trainer = TranslationTrainer(

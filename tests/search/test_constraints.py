@@ -34,14 +34,20 @@ CONSTRAINTS = {
     "a phrase and alternatives": [[[3, 4]], [[0], [2, 2]]],
     "one within another": [[[2, 3, 4]], [[3]]],
     "phrases that overlap": [[[2, 3]], [[3, 4]]],
+    "twice": [[[2]], [[2]]],
+    "one of two, twice, and another": [[[2, 4], [3]], [[2, 4], [3]], [[0]]],
     "none": [],
 }
 
 
 def has(body, constraints):
-    """Whether each constraint has an alternative in the tokens."""
+    """Whether each constraint has an alternative in the tokens, as often as it is there."""
     return all(
-        any(tuple(phrase) == tuple(body[i : i + len(phrase)]) for phrase in constraint for i in range(len(body)))
+        sum(
+            any(tuple(phrase) == tuple(body[max(0, end - len(phrase)) : end]) for phrase in constraint)
+            for end in range(1, len(body) + 1)
+        )
+        >= constraints.count(constraint)
         for constraint in constraints
     )
 
@@ -99,13 +105,22 @@ def test_it_finds_the_best_of_all_that_meet_them(kind):
 def test_where_one_alternative_of_several_is_begun_again():
     """A mismatch falls back to the longest end that begins a phrase; what is met stays met; banks count tokens."""
     automaton = Automaton.of([[[[2, 2, 4]], [[3], [2, 3]]], []], torch.device("cpu"))
-    node, met = torch.zeros(2, 1, dtype=torch.long), (automaton.sizes == 0).unsqueeze(1)
+    node, met = torch.zeros(2, 1, dtype=torch.long), torch.zeros_like(automaton.sizes).unsqueeze(1)
     banks = []
     for token in (2, 2, 2, 4, 0, 2, 3, 2):
         node, met = automaton.follow(node, met, torch.full((2, 1), token))
         banks.append(automaton.banks(node, met)[:, 0].tolist())
     # 2 | 2 2 | 2 2 | 2 2 4 | | 2 of the second | met, and nothing more to begin
     assert banks == [[1, 0], [2, 0], [2, 0], [3, 0], [3, 0], [4, 0], [5, 0], [5, 0]]
+
+
+def test_banks_of_a_constraint_that_is_to_be_met_twice():
+    automaton = Automaton.of([[[[2, 4]], [[2, 4]]]], torch.device("cpu"))
+    node, met, banks = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 1, 1, dtype=torch.long), []
+    for token in (2, 4, 0, 2, 4, 2, 4):
+        node, met = automaton.follow(node, met, torch.full((1, 1), token))
+        banks.append(automaton.banks(node, met).item())
+    assert banks == [1, 2, 2, 3, 4, 4, 4]
 
 
 def test_beams_go_to_the_best_of_each_bank_in_turn():
@@ -191,6 +206,45 @@ def test_terms_of_each_text_whatever_the_order(pipeline):
     assert "ball" in with_prefix[5]
 
 
+CHOICES = {
+    "dog": ["red child", "house"],
+    "green": ["ball", "on"],
+    "the": ["men", "rides", "street"],
+    "man": ["takes", "sees"],
+}
+
+
+def one_by_one(pipeline, texts, **options):
+    """Translations of texts one after the other, where a term keeps the translation that it got first."""
+    left, found = dict(CHOICES), []
+    for text in texts:
+        found.append(pipeline(text, terms=left, **options))
+        for term in left.keys() & text.strip(".").split():
+            places = {target: f" {found[-1]}".find(f" {target}") for target in left[term]}
+            there = [target for target in left[term] if places[target] >= 0]
+            left[term] = [min(there, key=places.get)] if there else left[term]
+    return found, left
+
+
+def test_a_terms_translation_that_was_chosen_first_stays(pipeline):
+    texts, options = [*SENTENCES[:11], "", "A green dog."], {"num_beams": 4, "max_new_tokens": 10}
+    expected, left = one_by_one(pipeline, texts, **options)
+    assert [len(targets) for targets in left.values()] == [1] * 4
+    asked = {**options, "terms": CHOICES, "terms_consistent": True}
+    assert pipeline(texts, **asked) == expected != pipeline(texts, terms=CHOICES, **options)
+    assert list(pipeline.stream(texts, window=3, batch_tokens=40, **asked)) == expected
+    together = pipeline(" ".join(filter(None, texts)), split="sentences", **asked)  # sentences of one line, too
+    assert together == " ".join(filter(None, expected))
+
+
+def test_which_of_several_translations_a_text_has_first(pipeline):
+    terms = Terms({"a": ["Auto", "Autos", "汽车", "(x)"]}, False, Spelling(pipeline.parts.target), TextProcessing())
+    assert terms.first_in("Wer hat Autos und ein Auto?", "a") == ["Autos"]
+    assert terms.first_in("Die汽车 Auto", "a") == ["汽车"]
+    assert terms.first_in("an (x), Auto", "a") == ["(x)"]
+    assert terms.first_in("EinAuto", "a") == []
+
+
 def test_which_terms_a_text_has(pipeline):
     spelling = Spelling(pipeline.parts.target)
     terms = {"Red house": ["a"], "house": ["b"], "House": ["c"], "U.S.": ["d"], "\u5185\u6838": ["e"], "red": ["f"]}
@@ -227,6 +281,7 @@ def test_terms_from_the_shell_and_what_is_refused(pipeline, tmp_path):
     assert translated("--terms-ignore-case", "-b", "4").stdout == f"{expected}\n"
     assert pipeline("A green dog.", num_beams=4, terms=glossary, terms_ignore_case=True) == expected
     assert "need a beam search; say num_beams (--beams) too" in str(translated().exception)
+    assert "neither --mbr nor" in str(translated("-b", "4", "--terms-consistent", "--shard", "1/2").exception)
     glossary.write_text("dog\tHund\ncat\n")
     assert f"{glossary}, line 2: 'cat' is no term; expected" in str(translated("-b", "4").exception)
     for wrong, message in [
@@ -234,5 +289,7 @@ def test_terms_from_the_shell_and_what_is_refused(pipeline, tmp_path):
     ]:  # fmt: skip
         with pytest.raises(UserError, match=f"terms: .*{message}"):
             DecodingOptions(terms=wrong)
+    with pytest.raises(UserError, match="terms_consistent: is of terms"):
+        DecodingOptions(terms_consistent=True)
     with pytest.raises(UserError, match="terms: need a beam search without sampling"):
         DecodingOptions(terms={"a": "b"}, do_sample=True)

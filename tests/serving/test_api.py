@@ -257,6 +257,10 @@ def test_terms_of_a_request_are_no_file_and_a_prefix_is_one(client, tmp_path):
     answer = client.post("/v1/translate", json={**body, "terms": many})
     assert (answer.status_code, answer.json()["error"]) == (400, "terms: the limit of this server is 100")
     assert client.post("/v1/translate", json={**body, "terms": {"zzz": ["a"]}}).status_code == 200
+    statuses = [
+        client.post("/v1/translate", json={**body, "keep": keep}).status_code for keep in ("url", ["url", "a+"], 3)
+    ]
+    assert statuses == [200, 200, 400]
 
 
 def test_openapi_says_the_options_of_the_search_and_their_limits(client):

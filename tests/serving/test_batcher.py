@@ -106,6 +106,38 @@ def test_draws_do_not_depend_on_the_batch(models, batcher):
     assert [best[0].text for best in together(batcher, SENTENCES[:10], **options)] == alone
 
 
+def test_terms_stay_in_a_request_as_they_were_chosen_first(models, batcher, caplog):
+    """Rounds of one request, each of a batch or more, beside another request; and no term is in the log."""
+    terms = {"dog": ["red child", "house"], "the": ["men", "rides"], "man": ["takes", "sees"], "red": "house " * 30}
+    options = {"num_beams": 4, "max_new_tokens": 12, "terms": terms, "terms_consistent": True}
+    several = [" ".join(SENTENCES[2 * number : 2 * number + 2]) for number in range(8)]
+    alone = [models.models[0].pipeline(texts, **options, split="sentences") for texts in (several, several[::-1])]
+    assert alone[0] != alone[1][::-1]
+
+    async def ask():
+        return await asyncio.gather(*(
+            batcher.translate(texts, "en", "de", **options, split="sentences") for texts in (several, several[::-1])
+        ))  # fmt: skip
+
+    caplog.clear()
+    answers = asyncio.run(ask())
+    assert [[best[0].text for best in answer.texts] for answer in answers] == alone
+    assert batcher.statistics.waiting == 0
+    assert "no translation was found that has these" in caplog.text
+    assert "house" not in caplog.text
+
+
+def test_what_a_request_keeps(models, batcher, caplog):
+    texts, options = ["A dog plays.", "The man takes \u27e6x\u27e7."], {"num_beams": 4, "max_new_tokens": 12}
+    answer = batcher.translate_now(texts, "en", "de", keep=["plays", "\u27e6.\u27e7", "takes"], **options)
+    for word, text in zip(("plays", "takes", "\u27e6x\u27e7"), (0, 1, 1)):
+        assert answer.texts[text][0].text.count(word) == 1
+    assert "x\u27e7" not in caplog.text
+    for keep, message in (("(a", "no regular expression"), (["a"] * 101, "at most 100")):
+        with pytest.raises(UserError, match=message):
+            batcher.translate_now(texts, "en", "de", keep=keep, **options)
+
+
 def test_many_threads_get_their_own_translations(models, batcher):
     alone, answers = models.models[0].pipeline(SENTENCES[:32]), [""] * 32
 

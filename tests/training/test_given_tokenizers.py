@@ -8,8 +8,10 @@ from tokenizers import processors
 from transformers import AutoTokenizer
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.tokenizer import load_tokenizers, save_tokenizers, train_tokenizer
+from hf_mlnmt.data.encoded import Encoded
+from hf_mlnmt.data.tokenizer import Tokenizers, check_whole, load_tokenizers, save_tokenizers, train_tokenizer
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.recipe import read_recipe
 
 SHORT = {"budget": {"steps": 1}, "evaluation": {"every": 1}, "checkpoints": {"keep": 1, "average": 1}}
 
@@ -63,3 +65,33 @@ def test_a_sentencepiece_model_is_a_tokenizer(tmp_path):
     (data / "broken.model").write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"broken\.model: not a SentencePiece model"):
         run(recipe, data, tmp_path / "other", settings=["tokenizer.path=broken.model"])
+
+
+def test_placeholders_are_tokens_of_the_pairs_and_of_the_model(tmp_path):
+    data = write_corpus(tmp_path / "data")
+    for language, sign in (("en", ""), ("de", ".")):
+        lines = "".join(f"ba {number} do{sign}\n" for number in range(10, 90))
+        (data / f"train.{language}").write_text(lines)
+    placeholders = {"<n>": "number"}
+    recipe = write_recipe(tmp_path / "recipe.yaml", data={"placeholders": placeholders}, **SHORT)
+    run(recipe, data, tmp_path / "run")
+    tokenizers = load_tokenizers(tmp_path / "run" / "average")
+    encoded = Encoded(tmp_path / "run" / "data" / "train0")
+    texts = [
+        tokenizers.decode_target([encoded[number][side]])[0] for number in (0, 1) for side in ("input_ids", "labels")
+    ]
+    assert texts == ["ba <n> do", "ba <n> do.", "ba 11 do", "ba 11 do."]
+    pipeline = TranslationPipeline.from_pretrained(str(tmp_path / "run" / "average"), device="cpu")
+    assert pipeline.model.generation_config.placeholders == placeholders
+    assert pipeline("ba 12 do", keep="number", num_beams=2).count("12") == 1
+    other = train_tokenizer(["ba do <n>"] * 9, vocab_size=120, byte_fallback=False)
+    with pytest.raises(UserError, match="<n>: the tokenizer does not leave it whole"):
+        check_whole(Tokenizers(other, other), placeholders)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"<n>": "("}, {"<n>": "number,url"}, {"<n>": "number", "<m>": "number"}, {"<n>": "urls"}]
+)
+def test_placeholders_that_are_none(tmp_path, wrong):
+    with pytest.raises(UserError, match=r"recipe.yaml: data.placeholders\.<n>: "):
+        read_recipe(write_recipe(tmp_path / "recipe.yaml", data={"placeholders": wrong}))
