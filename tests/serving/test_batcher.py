@@ -196,7 +196,7 @@ def test_where_a_batch_saves_nothing_pieces_are_searched_one_after_the_other(mod
         assert max(map(len, machine.batches[len(sizes) :])) > 1
 
 
-@pytest.mark.parametrize("dtype, beams", [("float32", 3), ("float32", 1), ("int8", 3)])
+@pytest.mark.parametrize(("dtype", "beams"), [("float32", 3), ("float32", 1), ("int8", 3)])
 def test_who_comes_passes_a_long_text_between_two_steps_of_its_batch(pair_folders, monkeypatch, dtype, beams):
     """And gets, as the long text does, what it gets alone."""
     models = ServedModels([str(pair_folders["en-de"])], device="cpu", dtype=dtype)
