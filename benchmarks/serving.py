@@ -13,8 +13,8 @@ Each client sends its next request when the last one is answered; in "1, beside"
 characters meanwhile, which count nothing. The ceiling is the pipeline's own speed with the same sentences in one call.
 "CPU ms" are those of a request in the server's processes, or in the pipeline's. The plain server gets an eighth of the
 requests. All search with the same beams and with Argos Translate's length penalty, 0.2. LibreTranslate reads
-sentencepiece's format: for it the model must be one of ours with a unigram tokenizer. Its sentences are cut by a rule (the sentencizer of spaCy, to be installed beside it): its own
-MiniSBD, which costs more, has to be downloaded.
+sentencepiece's format: for it the model must be one of ours with a unigram tokenizer. Its sentences are cut by a rule
+(the sentencizer of spaCy, to be installed beside it): its own MiniSBD, which costs more, has to be downloaded.
 """
 
 from __future__ import annotations

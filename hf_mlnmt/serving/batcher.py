@@ -5,8 +5,8 @@ same options wait in one line, and a worker thread takes batches of a token budg
 
 - An idle worker begins at once with what is there. Only where the batch before it served several requests does
   it wait for as many, at most `max_wait`: clients that were answered together ask together again.
-- Pieces are searched one after the other where that is measured to cost no more than a batch of them (`Costs`), as on a
-  CPU with several beams of a small model: each answer goes out when it is there, and turns change at every sentence.
+- A batch has no more pieces than lower its cost, which is measured (`Costs`): on a CPU a small model with several beams
+  searches them one after the other. Then answers go out, and turns change, as soon as they can.
 - A long text does not hold up a short one. Turns are counted in tokens served (start-time fair queueing, Goyal, Vin and
   Cheng 1997): a piece's turn is the tokens that each waiting request had been served when its own came, plus the tokens
   of its request's pieces before it; the smallest goes first. Of one request a batch has no more than is translated in
@@ -55,8 +55,8 @@ _LOOKED_AT = 1024  # pieces of a line from which a batch of similar lengths is c
 _WEIGHT = 0.2  # of the newest batch, in the mean speed over batches
 _SECONDS = 0.5  # that the pieces of one request may take in a batch, by the speed of the batches before;
 _MEASURED = 5  # searches of a size that count, the newest ones
-_TRIED_AGAIN = 64  # choices after which the dearer way is measured once more
-_DEARER = 1.1  # at most, of one after the other: answers that do not wait for each other are worth that
+_TRIED_AGAIN = 64  # choices after which another size is measured once more
+_DEARER = 1.15  # at most: so much it is worth that answers do not wait for each other
 _LEAST_PART = 8  # but they may have this part of a batch at any speed: tiny batches would take even longer in all
 
 
@@ -155,26 +155,27 @@ class _Line:
 
 
 class Costs:
-    """The seconds that a token has taken in searches of 1 piece, 2 or 3, 4 to 7 and so on, of one run."""
+    """The seconds that a token has taken in searches of 1 piece, about 2, 4, 8 and so on, of one run."""
 
     def __init__(self) -> None:
         self._seen: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MEASURED))
         self._choices = 0
 
     def add(self, pieces: int, tokens: int, seconds: float) -> None:
-        """Notes what a search took."""
+        """Notes what a search of about so many pieces took."""
         self._seen[pieces.bit_length()].append(seconds / tokens)
 
-    def alone(self, pieces: int) -> bool:
-        """Tells whether the first of so many is to be searched alone, and not all of them together."""
-        alone, together = self._seen[1], self._seen[pieces.bit_length()]
+    def size(self, most: int) -> int:
+        """Returns how many of so many pieces are to be searched together: the fewest that cost about the least."""
+        sizes = [*(1 << bit for bit in range(most.bit_length() - 1)), most]
         self._choices += 1
-        if pieces == 1 or len(alone) < 2:  # the first search of a kind makes things ready
-            return True
-        if len(together) < 2:
-            return False
-        cheaper = median_low(alone) <= _DEARER * median_low(together)
-        return cheaper != (self._choices % _TRIED_AGAIN == 0)
+        # The first search of a kind makes things ready. One piece costs little to try; large sizes are the likelier.
+        if unknown := [size for size in sizes if len(self._seen[size.bit_length()]) < 2]:
+            return unknown[0] if unknown[0] == 1 else unknown[-1]
+        if self._choices % _TRIED_AGAIN == 0:
+            return sizes[self._choices // _TRIED_AGAIN % len(sizes)]
+        costs = [median_low(self._seen[size.bit_length()]) for size in sizes]
+        return next(size for size, cost in zip(sizes, costs) if cost <= _DEARER * min(costs))
 
 
 class Batcher:
@@ -443,14 +444,14 @@ class Batcher:
     def _translate_batch(self, run: TranslationCall, line: _Line, passed: bool = True) -> None:
         """Translates a batch of a line, if there are pieces in it; `passed`: newcomers may pass it."""
         with self._changed:
-            (batch, fit), active = self._take(run, line), self._active
+            (batch, wanted), active = self._take(run, line), self._active
         if batch:
             with self._failing([piece.request for piece in batch]):
                 began, aside = time.monotonic(), self._aside
                 self._search(run, batch, passed)
                 seconds = time.monotonic() - began - (self._aside - aside)
                 self._count(batch, active, seconds)
-                self._costs_of(run).add(fit, sum(len(piece.input.ids) for piece in batch), seconds)
+                self._costs_of(run).add(wanted, sum(len(piece.input.ids) for piece in batch), seconds)
 
     def _let_pass(self, last: float) -> None:
         """Translates what came while a batch was searched, of those turns before `last`."""
@@ -491,15 +492,17 @@ class Batcher:
     def _take(self, run: TranslationCall, line: _Line) -> tuple[list[_Piece], int]:
         """Takes the first piece of a line, and those of similar length that fit beside it; called with the lock.
 
-        Returns them, and about how many fit; 1: the first one is to be searched alone.
+        Returns them, and about how many they were to be.
         """
         if not line.pieces:
             return [], 0
         size = len(line.pieces[0].input.ids)
         most = max(self.batch_tokens / _LEAST_PART, _SECONDS * self._tokens_a_second)  # tokens of a request
         parts = line.requests(_LOOKED_AT) * int(most // size)
-        fit = max(1, min(len(line.pieces), run.most, self.batch_tokens // size, parts))
-        if not run.ahead and self._costs_of(run).alone(fit):
+        wanted = max(1, min(len(line.pieces), run.most, self.batch_tokens // size, parts))
+        if not run.ahead:
+            wanted = self._costs_of(run).size(wanted)
+        if wanted == 1:
             self.statistics.waiting -= 1
             return [heapq.heappop(line.pieces)], 1
         first, *others = [heapq.heappop(line.pieces) for _ in range(min(_LOOKED_AT, len(line.pieces)))]
@@ -518,7 +521,7 @@ class Batcher:
             longest_then = max(longest, size)
             if (
                 (len(batch) + 1) * longest_then <= self.batch_tokens
-                and len(batch) < run.most
+                and len(batch) < (run.most if run.ahead else wanted)
                 and (not tokens[request] or tokens[request] + size <= most)
             ):
                 batch.append(piece)
@@ -527,7 +530,7 @@ class Batcher:
             else:
                 heapq.heappush(line.pieces, piece)
         self.statistics.waiting -= len(batch)
-        return batch, fit
+        return batch, wanted
 
     def _costs_of(self, run: TranslationCall) -> Costs:
         return self._costs.setdefault(run, Costs())

@@ -46,7 +46,7 @@ class Gate:
     """Holds up the searches of all runs, of whole batches, until it is opened; notes their texts and lengths."""
 
     def __init__(self, monkeypatch):
-        monkeypatch.setattr(Costs, "alone", lambda costs, pieces: False)
+        monkeypatch.setattr(Costs, "size", lambda costs, most: 10_000)
         self.open, search = threading.Event(), TranslationCall.search
         self.texts, self.lengths = [], []
         self.begun = threading.Event()
@@ -155,7 +155,7 @@ class Machine:
     def __init__(self, monkeypatch, seconds, alone=False):
         self.now, self.batches, self.comes, self.seconds = 0.0, [], {}, seconds
         if not alone:
-            monkeypatch.setattr(Costs, "alone", lambda costs, pieces: False)
+            monkeypatch.setattr(Costs, "size", lambda costs, most: 10_000)
         monkeypatch.setattr("hf_mlnmt.serving.batcher.time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(TranslationCall, "search", self.search)
 
@@ -168,30 +168,34 @@ class Machine:
         return [[Hypothesis(one.text, 0.0, 0.0, 1)] for one in inputs]
 
 
-def test_the_cheaper_way_is_taken():
-    """Of pieces one after the other and a batch of them, by what a token takes; the other one is tried now and then."""
-    for of_batch, expected in [(2.0, True), (0.95, True), (0.8, False)]:
-        costs = Costs()
-        for number in range(2):  # each way is measured twice, the one alone first
-            assert costs.alone(6)
-            costs.add(1, 10, 10.0 if number else 50.0)
-        for number in range(2):
-            assert not costs.alone(6)
-            costs.add(6, 60, of_batch * 60 if number else 500.0)
-        answers = [costs.alone(6) for _ in range(200)]
-        assert answers.count(expected) in (196, 197)
-        assert not costs.alone(20)  # of which nothing is known
-        assert costs.alone(1)
+def test_the_fewest_pieces_that_cost_about_the_least_are_searched_together():
+    """By what a token took: each size is measured twice, for the first search makes things ready, and now and then."""
+    for of_sizes, expected in [
+        ({1: 1.0, 2: 1.8, 4: 1.2, 8: 0.9}, 1),
+        ({1: 2.0, 2: 2.1, 4: 1.14, 8: 1.0}, 4),
+        ({1: 2.0, 2: 2.0, 4: 1.2, 8: 1.0}, 11),
+    ]:
+        costs, asked = Costs(), []
+        for number in range(8):
+            asked.append(costs.size(11))
+            costs.add(asked[-1], 10, 10 * of_sizes[min(asked[-1], 8)] + 50 * (number % 2 == 0))
+        assert asked == [1, 1, 11, 11, 4, 4, 2, 2]
+        answers = [costs.size(11) for _ in range(400)]
+        assert answers.count(expected) > 390
+        assert set(answers) == {1, 2, 4, 11}  # the others are tried again
+        assert costs.size(20) == 20  # of which nothing is known
 
 
 def test_where_a_batch_saves_nothing_pieces_are_searched_one_after_the_other(models, monkeypatch):
-    """But for the searches by which that is found out: two for each size, as fewer and fewer are left."""
+    """But for the searches by which that is found out: two for each size."""
     machine = Machine(monkeypatch, lambda number, inputs: sum(len(one.ids) for one in inputs) / 1000, alone=True)
     with batching(models) as batcher:
         batcher.translate_now(SENTENCES[:100] * 3, "en", "de")
+        found_out = len(machine.batches)
+        batcher.translate_now(SENTENCES[:100], "en", "de")
         sizes = list(map(len, machine.batches))
         assert sum(size > 1 for size in sizes) <= 2 * 8
-        assert sizes.count(1) > 30
+        assert sizes[found_out:].count(1) > 50
         batcher.translate_now(SENTENCES[:100], "en", "de", num_beams=3)  # which costs something else
         assert max(map(len, machine.batches[len(sizes) :])) > 1
 
@@ -200,7 +204,7 @@ def test_where_a_batch_saves_nothing_pieces_are_searched_one_after_the_other(mod
 def test_who_comes_passes_a_long_text_between_two_steps_of_its_batch(pair_folders, monkeypatch, dtype, beams):
     """And gets, as the long text does, what it gets alone."""
     models = ServedModels([str(pair_folders["en-de"])], device="cpu", dtype=dtype)
-    monkeypatch.setattr(Costs, "alone", lambda costs, pieces: pieces == 1)
+    monkeypatch.setattr(Costs, "size", lambda costs, most: most)
     at_step, steps, came = Batcher._at_step, [], []
 
     def stepping(batcher, pieces, passed):
