@@ -35,7 +35,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from statistics import median_low
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -54,7 +53,7 @@ _SHORT = 20_000  # characters of a request that a worker cuts between two batche
 _LOOKED_AT = 1024  # pieces of a line from which a batch of similar lengths is chosen
 _WEIGHT = 0.2  # of the newest batch, in the mean speed over batches
 _SECONDS = 0.5  # that the pieces of one request may take in a batch, by the speed of the batches before;
-_MEASURED = 5  # searches of a size that count, the newest ones
+_MEASURED = 3  # searches of a size that count, the newest ones; the first two of a run make things ready
 _TRIED_AGAIN = 64  # choices after which another size is measured once more
 _DEARER = 1.15  # at most: so much it is worth that answers do not wait for each other
 _LEAST_PART = 8  # but they may have this part of a batch at any speed: tiny batches would take even longer in all
@@ -169,12 +168,13 @@ class Costs:
         """Returns how many of so many pieces are to be searched together: the fewest that cost about the least."""
         sizes = [*(1 << bit for bit in range(most.bit_length() - 1)), most]
         self._choices += 1
-        # The first search of a kind makes things ready. One piece costs little to try; large sizes are the likelier.
-        if unknown := [size for size in sizes if len(self._seen[size.bit_length()]) < 2]:
+        seen = [self._seen[size.bit_length()] for size in sizes]
+        # One piece costs little to try; of the others the larger ones are the likelier.
+        if unknown := [size for size, each in zip(sizes, seen) if len(each) < _MEASURED]:
             return unknown[0] if unknown[0] == 1 else unknown[-1]
         if self._choices % _TRIED_AGAIN == 0:
             return sizes[self._choices // _TRIED_AGAIN % len(sizes)]
-        costs = [median_low(self._seen[size.bit_length()]) for size in sizes]
+        costs = [min(each) for each in seen]
         return next(size for size, cost in zip(sizes, costs) if cost <= _DEARER * min(costs))
 
 
