@@ -50,7 +50,6 @@ from hf_mlnmt.table import Number, Table
 SERVERS = ("ours", "plain", "libretranslate")
 LENGTH_PENALTY = 0.2  # of Argos Translate, which has no option for it
 DOCUMENT = 30  # sentences
-LONG = 50_000  # characters
 EVERY = 20  # in a mix, so many requests have one document
 STARTING = 120.0  # seconds that a server may take
 
@@ -226,9 +225,9 @@ def ask(connection: http.client.HTTPConnection, text: str) -> tuple[http.client.
 
 
 @contextmanager
-def long_texts(port: int, sentences: list[str]) -> Iterator[None]:
+def long_texts(port: int, sentences: list[str], characters: int) -> Iterator[None]:
     """Another client that sends one long text after the other, and leaves at the end."""
-    text = "\n".join(itertools.islice(itertools.cycle(sentences), LONG))[:LONG]
+    text = "\n".join(itertools.islice(itertools.cycle(sentences), characters))[:characters]
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
 
     def work() -> None:
@@ -238,7 +237,7 @@ def long_texts(port: int, sentences: list[str]) -> Iterator[None]:
 
     thread = threading.Thread(target=work)
     thread.start()
-    time.sleep(1)  # until it has begun
+    time.sleep(0.5)  # until it has begun
     try:
         yield
     finally:
@@ -286,11 +285,12 @@ def main() -> None:
     parser.add_argument(
         "--memory-requests", type=int, default=10_000, help="requests before memory is read, not of plain; 0: none"
     )
+    parser.add_argument("--long", type=int, default=50_000, help="characters of a long text (default: 50,000)")
     parser.add_argument("--libretranslate", help="its program, in its own virtual environment; default: left out")
     parser.add_argument("--output", type=Path, help="write the numbers as JSON")
     parser.add_argument("--plain", type=int, help=argparse.SUPPRESS)
     quick = "{toys}/model --source {toys}/train.en.gz --clients 1,2 --requests 8 --rounds 1"
-    quick += " --max-new-tokens 5 --beams 2 --memory-requests 8"
+    quick += " --max-new-tokens 5 --beams 2 --memory-requests 8 --long 500"
     options = parse(parser, quick)
     if options.plain:
         serve_plainly(str(options.model), options.plain, options.threads)
@@ -334,7 +334,7 @@ def main() -> None:
                     # The plain one is so slow that an eighth of the requests, or one a client, must do.
                     own = texts[: max(clients, len(texts) // 8)] if name == "plain" else texts
                     before = processor(process)
-                    with long_texts(port, sentences) if title == "1, beside" else nullcontext():
+                    with long_texts(port, sentences, options.long) if title == "1, beside" else nullcontext():
                         seconds, each, answers = load(port, own, clients)
                     computed[name] = 1000 * (processor(process) - before) / len(own)
                     if turn:
