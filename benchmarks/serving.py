@@ -9,11 +9,12 @@
 | plain | FastAPI around tokenizer and generate() with Transformers' own loops, as one writes it in a minute |
 | libretranslate | LibreTranslate, installed in a virtual environment of its own, with the model as an Argos package |
 
-Each client sends its next request when the last one is answered. The ceiling is the pipeline's own speed with the same
-sentences in one call. The plain server gets an eighth of the requests. All search with the same beams and with Argos
-Translate's length penalty, 0.2. LibreTranslate reads sentencepiece's format: for it the model must be one of ours with
-a unigram tokenizer. Its sentences are cut by a rule (the sentencizer of spaCy, to be installed beside it): its own
-MiniSBD, which costs more, has to be downloaded.
+Each client sends its next request when the last one is answered; in "1, beside" another one sends texts of 50,000
+characters meanwhile, which count nothing. The ceiling is the pipeline's own speed with the same sentences in one call.
+"CPU ms" are those of a request in the server's processes, or in the pipeline's. The plain server gets an eighth of the
+requests. All search with the same beams and with Argos Translate's length penalty, 0.2. LibreTranslate reads
+sentencepiece's format: for it the model must be one of ours with a unigram tokenizer. Its sentences are cut by a rule
+(the sentencizer of spaCy, to be installed beside it): its own MiniSBD, which costs more, has to be downloaded.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -197,11 +198,8 @@ def load(port: int, texts: list[str], clients: int) -> tuple[float, list[float],
     def work() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
         while (number := next(turns)) < len(texts) and not failures:
-            body = json.dumps({"q": texts[number], "source": "en", "target": "de"})
             began = time.perf_counter()
-            connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            content = answer.read()
+            answer, content = ask(connection, texts[number])
             latencies[number] = time.perf_counter() - began
             if answer.status != 200:
                 failures.append(f"status {answer.status}: {content[:300]!r}")
@@ -217,6 +215,36 @@ def load(port: int, texts: list[str], clients: int) -> tuple[float, list[float],
     if failures or not all(latencies):
         sys.exit(f"a request failed: {failures}")
     return time.perf_counter() - began, latencies, answers
+
+
+def ask(connection: http.client.HTTPConnection, text: str) -> tuple[http.client.HTTPResponse, bytes]:
+    body = json.dumps({"q": text, "source": "en", "target": "de"})
+    connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    return answer, answer.read()
+
+
+@contextmanager
+def long_texts(port: int, sentences: list[str], characters: int) -> Iterator[None]:
+    """Another client that sends one long text after the other, and leaves at the end."""
+    text = "\n".join(itertools.islice(itertools.cycle(sentences), characters))[:characters]
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+
+    def work() -> None:
+        with suppress(OSError, http.client.HTTPException):
+            while ask(connection, text)[0].status == 200:
+                pass
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.5)  # until it has begun
+    try:
+        yield
+    finally:
+        if not thread.is_alive():
+            sys.exit("a long text failed")
+        connection.sock.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 def mixed(sentences: list[str], count: int) -> list[str]:
@@ -257,11 +285,12 @@ def main() -> None:
     parser.add_argument(
         "--memory-requests", type=int, default=10_000, help="requests before memory is read, not of plain; 0: none"
     )
+    parser.add_argument("--long", type=int, default=50_000, help="characters of a long text (default: 50,000)")
     parser.add_argument("--libretranslate", help="its program, in its own virtual environment; default: left out")
     parser.add_argument("--output", type=Path, help="write the numbers as JSON")
     parser.add_argument("--plain", type=int, help=argparse.SUPPRESS)
     quick = "{toys}/model --source {toys}/train.en.gz --clients 1,2 --requests 8 --rounds 1"
-    quick += " --max-new-tokens 5 --beams 2 --memory-requests 8"
+    quick += " --max-new-tokens 5 --beams 2 --memory-requests 8 --long 500"
     options = parse(parser, quick)
     if options.plain:
         serve_plainly(str(options.model), options.plain, options.threads)
@@ -280,6 +309,7 @@ def main() -> None:
         rows, kept = [], {}
         loads = [(f"{clients}", clients, False) for clients in options.clients]
         loads.append((f"{max(options.clients)}, mix", max(options.clients), True))
+        loads.insert(1, ("1, beside", 1, False))
         for title, clients, has_documents in loads:
             count = options.requests if clients > 1 else max(1, options.requests // 4)
             texts = (
@@ -291,35 +321,40 @@ def main() -> None:
             same: dict[str, float] = {}
             computed: dict[str, float] = {}
             for turn in range(options.rounds + 1):  # the first one does not count
-                began = time.perf_counter()
+                began, before = time.perf_counter(), time.process_time()
                 translated = iter(pipeline(lines))
                 seconds = time.perf_counter() - began
+                computed["pipeline"] = 1000 * (time.process_time() - before) / len(texts)
                 expected = ["\n".join(itertools.islice(translated, text.count("\n") + 1)) for text in texts]
                 if turn:
                     rates["pipeline"].append(len(texts) / seconds)
                 for name, (port, process) in servers.items():
+                    if name == "plain" and title == "1, beside":  # which would never end a long text
+                        continue
                     # The plain one is so slow that an eighth of the requests, or one a client, must do.
                     own = texts[: max(clients, len(texts) // 8)] if name == "plain" else texts
                     before = processor(process)
-                    seconds, each, answers = load(port, own, clients)
+                    with long_texts(port, sentences, options.long) if title == "1, beside" else nullcontext():
+                        seconds, each, answers = load(port, own, clients)
                     computed[name] = 1000 * (processor(process) - before) / len(own)
                     if turn:
                         rates[name].append(len(own) / seconds)
                         latencies[name] += each
                     same[name] = statistics.mean(map(str.__eq__, answers, expected))
                     print(f"{title} clients, round {turn}: {name}: {len(own) / seconds:.1f}/s", file=sys.stderr)
-            for name, values in rates.items():
+            for name, values in ((name, values) for name, values in rates.items() if values):
                 ratio = statistics.median(value / base for value, base in zip(values, rates["pipeline"], strict=True))
                 times = [percentile(latencies[name], share) for share in (0.5, 0.95, 0.99)] if name in names else []
                 kept[f"{title} clients, {name}"] = {
                     "requests_per_second": values,
                     "ratio_to_pipeline": ratio,
                     **dict(zip(("p50_ms", "p95_ms", "p99_ms"), times)),
-                    **({"same_as_pipeline": same[name], "processor_ms": computed[name]} if name in names else {}),
+                    "processor_ms": computed[name],
+                    **({"same_as_pipeline": same[name]} if name in names else {}),
                 }
                 shown = [f"{value:,.1f}" for value in times] or ["", "", ""]
-                agrees = [f"{computed[name]:,.1f}", f"{same[name]:.0%}"] if name in names else ["", ""]
-                rows.append([title, name, f"{statistics.median(values):,.1f}", f"{ratio:.2f}", *shown, *agrees])
+                shown += [f"{computed[name]:,.1f}", f"{same[name]:.0%}" if name in names else ""]
+                rows.append([title, name, f"{statistics.median(values):,.1f}", f"{ratio:.2f}", *shown])
         used = {}
         for name, (port, process) in servers.items():
             if name == "plain":  # it would take a quarter of an hour

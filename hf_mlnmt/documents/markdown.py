@@ -42,6 +42,7 @@ def _quote(text: str) -> str:
 
 
 _MARKDOWN = Form(lambda raw: unescape(re.sub(rf"\\({_PUNCTUATION})", r"\1", raw)), _quote, str)
+_CELL = _MARKDOWN._replace(quote=lambda text: _quote(text).replace("|", r"\|"))
 
 
 def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
@@ -52,6 +53,7 @@ def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
     result: list[str | Passage] = [text[:at]]
     first, last = at, len(text)
     environment: dict[str, Any] = {}
+    form = _MARKDOWN
     blocks = re.sub(r"\r\n?", lambda match: "\n" if len(match[0]) == 2 else " ", text[at:])
     for token in MarkdownIt("commonmark").enable("table").disable("inline").parse(blocks, environment):
         reading.check()
@@ -63,16 +65,19 @@ def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
         elif token.type == "inline" and token.content:
             pieces, end = [], max(at, first)
             for line in token.content.split("\n"):
-                place = text.find(line, end, last)
-                if place < 0:  # written otherwise than it is read: left as it is
+                bar = r"\\?\|" if form is _CELL else r"\|"
+                found = re.compile(re.escape(line).replace(r"\|", bar)).search(text, end, last)
+                if not found:  # written otherwise than it is read: left as it is
                     break
-                end = place + len(line)
-                pieces.append((place, end))
+                pieces.append(found.span())
+                end = found.end()
             else:
+                content = "\n".join(text[start:end] for start, end in pieces)
                 gaps = iter([text[end:start] for (_, end), (start, _) in pairwise(pieces)])
-                tokens = _Block(token.content, gaps, reading, environment.get("references", {})).read()
-                result += [text[at : pieces[0][0]], *passages(tokens, _MARKDOWN, reading.check)]
+                tokens = _Block(content, gaps, reading, environment.get("references", {})).read()
+                result += [text[at : pieces[0][0]], *passages(tokens, form, reading.check)]
                 at = end
+        form = _CELL if token.type in ("th_open", "td_open") else _MARKDOWN
     return [*result, text[at:]]
 
 

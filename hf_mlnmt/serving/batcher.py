@@ -5,10 +5,12 @@ same options wait in one line, and a worker thread takes batches of a token budg
 
 - An idle worker begins at once with what is there. Only where the batch before it served several requests does
   it wait for as many, at most `max_wait`: clients that were answered together ask together again.
+- A batch has no more pieces than lower its cost, which is measured (`Costs`): on a CPU a small model with several beams
+  searches them one after the other. Then answers go out, and turns change, as soon as they can.
 - A long text does not hold up a short one. Turns are counted in tokens served (start-time fair queueing, Goyal, Vin and
   Cheng 1997): a piece's turn is the tokens that each waiting request had been served when its own came, plus the tokens
   of its request's pieces before it; the smallest goes first. Of one request a batch has no more than is translated in
-  about half a second.
+  about half a second, and between two steps of it those pass who came meanwhile and whose turn is before its last.
 - What nobody waits for any more leaves the line; a batch in which nobody is left ends at its next step.
 - A worker that ends is started once more; after that the batcher is not `healthy`.
 - A batch that fails is halved and tried again, until the piece that cannot be translated is alone; its request fails.
@@ -26,14 +28,15 @@ import math
 import threading
 import time
 import traceback
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.options import OF_TEXTS, DecodingOptions
@@ -50,6 +53,9 @@ _SHORT = 20_000  # characters of a request that a worker cuts between two batche
 _LOOKED_AT = 1024  # pieces of a line from which a batch of similar lengths is chosen
 _WEIGHT = 0.2  # of the newest batch, in the mean speed over batches
 _SECONDS = 0.5  # that the pieces of one request may take in a batch, by the speed of the batches before;
+_MEASURED = 3  # searches of a size that count, the newest ones; the first two of a run make things ready
+_TRIED_AGAIN = 64  # choices after which another size is measured once more
+_DEARER = 1.15  # at most: so much it is worth that answers do not wait for each other
 _LEAST_PART = 8  # but they may have this part of a batch at any speed: tiny batches would take even longer in all
 
 
@@ -163,6 +169,31 @@ class _Line:
         return len(self.uncut) + len({id(piece.request) for piece in self.pieces[:most]})
 
 
+class Costs:
+    """The seconds that a token has taken in searches of 1 piece, about 2, 4, 8 and so on, of one run."""
+
+    def __init__(self) -> None:
+        self._seen: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MEASURED))
+        self._choices = 0
+
+    def add(self, pieces: int, tokens: int, seconds: float) -> None:
+        """Notes what a search of about so many pieces took."""
+        self._seen[pieces.bit_length()].append(seconds / tokens)
+
+    def size(self, most: int) -> int:
+        """Returns how many of so many pieces are to be searched together: the fewest that cost about the least."""
+        sizes = [*(1 << bit for bit in range(most.bit_length() - 1)), most]
+        self._choices += 1
+        seen = [self._seen[size.bit_length()] for size in sizes]
+        # One piece costs little to try; of the others the larger ones are the likelier.
+        if unknown := [size for size, each in zip(sizes, seen) if len(each) < _MEASURED]:
+            return unknown[0] if unknown[0] == 1 else unknown[-1]
+        if self._choices % _TRIED_AGAIN == 0:
+            return sizes[self._choices // _TRIED_AGAIN % len(sizes)]
+        costs = [min(each) for each in seen]
+        return next(size for size, cost in zip(sizes, costs) if cost <= _DEARER * min(costs))
+
+
 class Batcher:
     """Translates texts of many requests in common batches. Safe for threads and for event loops.
 
@@ -187,6 +218,9 @@ class Batcher:
         self._changed = threading.Condition()
         self._together = 1  # requests that the last batch served
         self._served = 0.0  # tokens that each request that waits has been served
+        self._active = 0  # requests that are not answered yet
+        self._aside = 0.0  # seconds that searches have waited for those who passed
+        self._costs: WeakKeyDictionary[TranslationCall, Costs] = WeakKeyDictionary()
         self._tokens_a_second = 0.0  # mean
         self._closing = False
         self.healthy = True  # the worker works; it is False when it has ended though it was started once more
@@ -292,12 +326,18 @@ class Batcher:
             request.turn = self._served
             self._make_room(len(texts))
             self.statistics.waiting += len(texts)
+            self._active += 1
+            request.future.add_done_callback(self._answered)
             if sum(map(len, texts)) <= _SHORT:
                 self._lines.setdefault(run, _Line()).uncut.append(request)
                 self._changed.notify()
                 return request
-        self._cutter.submit(self._cut, run, [request])
+        self._cutter.submit(self._cut_into_line, run, [request])
         return request
+
+    def _answered(self, future: Future[Any]) -> None:
+        with self._changed:
+            self._active -= 1
 
     def _make_room(self, pieces: int) -> None:
         """Raises Overloaded where so many more would be too many. Called with the lock."""
@@ -309,20 +349,30 @@ class Batcher:
                 max(1.0, tokens / self._tokens_a_second if self._tokens_a_second else 1.0),
             )
 
-    def _cut(self, run: TranslationCall, requests: list[_Request]) -> None:
+    def _cut_into_line(self, run: TranslationCall, requests: list[_Request]) -> None:
         """Cuts the texts of requests and puts the pieces into their line."""
+        self._put(run, self._cut(run, requests))
+
+    def _put(self, run: TranslationCall, pieces: list[_Piece]) -> None:
+        with self._changed:
+            line = self._lines.setdefault(run, _Line())
+            for piece in pieces:
+                heapq.heappush(line.pieces, piece)
+            self._changed.notify()
+
+    def _cut(self, run: TranslationCall, requests: list[_Request]) -> list[_Piece]:
+        """Cuts the texts of requests and returns the pieces, which count as waiting."""
         try:
             if len(requests) > 1 and any(not isinstance(x, str | None) for x in of_texts(run.options).values()):
                 raise UserError("an option has an entry for each text of a request")  # which are counted in it
             cut = run.cut([text for request in requests for text in request.texts], 1)
             run.forget_lines()
         except Exception as error:
-            for request in requests if len(requests) > 1 else []:
-                self._cut(run, [request])
-            if len(requests) == 1:
-                self._left(len(requests[0].texts))
-                requests[0].fail(error)
-            return
+            if len(requests) > 1:
+                return [piece for request in requests for piece in self._cut(run, [request])]
+            self._left(len(requests[0].texts))
+            requests[0].fail(error)
+            return []
         entered, every = list[tuple[_Request, Sequence[Input]]](), iter(cut)
         for request in requests:
             # Lines are counted in each request: what a call says of line n, and a draw, belong to its own texts.
@@ -332,21 +382,21 @@ class Batcher:
             request.rounds = run.rounds(sentences, request.translation_of, {})
             entered.append((request, request.following()))
         with self._changed:
-            for request, sentences in entered:
-                if self._is_accepted(request):
-                    self._queue(request, sentences)
-            self._changed.notify()
+            accepted = [(request, sentences) for request, sentences in entered if self._is_accepted(request)]
+            pieces = [piece for request, sentences in accepted for piece in self._pieces_of(request, sentences)]
         for request in requests:
             if not request.pieces:
                 request.finish()
+        return pieces
 
-    def _queue(self, request: _Request, sentences: Sequence[Input]) -> None:
-        """Puts pieces of a request into its line, and counts them. Called with the lock."""
-        tokens, line = 0, self._lines.setdefault(request.run, _Line())
+    def _pieces_of(self, request: _Request, sentences: Sequence[Input]) -> list[_Piece]:
+        """Returns pieces of a request for its line, counted as waiting. Called with the lock."""
+        tokens, pieces = 0, []
         for sentence in sentences:
-            heapq.heappush(line.pieces, _Piece(request.turn + tokens, next(self._numbers), request, sentence))
+            pieces.append(_Piece(request.turn + tokens, next(self._numbers), request, sentence))
             tokens += len(sentence.ids)
-        self.statistics.waiting += len(sentences)
+        self.statistics.waiting += len(pieces)
+        return pieces
 
     def _is_accepted(self, request: _Request) -> bool:
         """Returns whether the pieces of a request may wait. Called with the lock."""
@@ -396,24 +446,52 @@ class Batcher:
     def _translate_batches(self) -> None:
         """Translates until the batcher is closed."""
         while (run := self._next_run()) is not None:
-            held: list[_Request] = []
-            try:
-                with self._changed:
-                    line = self._lines.get(run, _Line())
-                    held, line.uncut = line.uncut, []
+            with self._changed:
+                line = self._lines.get(run, _Line())
+                held, line.uncut = line.uncut, []
+            with self._failing(held):
                 if held:
-                    self._cut(run, held)
-                with self._changed:
-                    batch = self._take(run)
-                if not batch:
-                    continue
-                held, began = [piece.request for piece in batch], time.monotonic()
-                self._search(run, batch)
-                self._count(batch, time.monotonic() - began)
-            except BaseException as error:  # a fault of ours: no request shall wait for ever, and no worker be lost
-                log_failure(error)
-                for request in held:
-                    request.fail(error)
+                    self._cut_into_line(run, held)
+                self._translate_batch(run, line)
+
+    @contextmanager
+    def _failing(self, requests: list[_Request]) -> Iterator[None]:
+        """Lets requests fail by a fault of ours inside: none shall wait for ever, and no worker be lost."""
+        try:
+            yield
+        except BaseException as error:
+            log_failure(error)
+            for request in requests:
+                request.fail(error)
+
+    def _translate_batch(self, run: TranslationCall, line: _Line, passed: bool = True) -> None:
+        """Translates a batch of a line, if there are pieces in it; `passed`: newcomers may pass it."""
+        with self._changed:
+            (batch, wanted), active = self._take(run, line), self._active
+        if batch:
+            with self._failing([piece.request for piece in batch]):
+                began, aside = time.monotonic(), self._aside
+                self._search(run, batch, passed)
+                seconds = time.monotonic() - began - (self._aside - aside)
+                self._count(batch, active, seconds)
+                self._costs_of(run).add(wanted, sum(len(piece.input.ids) for piece in batch), seconds)
+
+    def _let_pass(self, last: float) -> None:
+        """Translates what came while a batch was searched, of those turns before `last`."""
+        with self._changed:
+            due = ((run, line) for run, line in self._lines.items() if line.uncut and line.uncut[0].turn < last)
+            if (found := next(due, None)) is None:
+                return
+            run, line = found
+            held, line.uncut = line.uncut, []
+        began = time.monotonic()
+        with self._failing(held):
+            pieces = self._cut(run, held)
+            now = _Line(pieces=[piece for piece in pieces if piece.turn < last])
+            self._put(run, [piece for piece in pieces if piece.turn >= last])
+            while now.pieces:
+                self._translate_batch(run, now, False)
+        self._aside += time.monotonic() - began
 
     def _next_run(self) -> TranslationCall | None:
         """Waits for work and returns the run whose turn it is; None: closed, and nothing is left."""
@@ -434,11 +512,22 @@ class Batcher:
                     return run
                 self._changed.wait(left)  # until someone comes or leaves, or the time is over
 
-    def _take(self, run: TranslationCall) -> list[_Piece]:
-        """Takes the first piece of a line, and those of similar length that fit beside it. Called with the lock."""
-        line = self._lines.get(run)
-        if line is None or not line.pieces:
-            return []
+    def _take(self, run: TranslationCall, line: _Line) -> tuple[list[_Piece], int]:
+        """Takes the first piece of a line, and those of similar length that fit beside it; called with the lock.
+
+        Returns them, and about how many they were to be.
+        """
+        if not line.pieces:
+            return [], 0
+        size = len(line.pieces[0].input.ids)
+        most = max(self.batch_tokens / _LEAST_PART, _SECONDS * self._tokens_a_second)  # tokens of a request
+        parts = line.requests(_LOOKED_AT) * int(most // size)
+        wanted = max(1, min(len(line.pieces), run.most, self.batch_tokens // size, parts))
+        if not run.ahead:
+            wanted = self._costs_of(run).size(wanted)
+        if wanted == 1:
+            self.statistics.waiting -= 1
+            return [heapq.heappop(line.pieces)], 1
         first, *others = [heapq.heappop(line.pieces) for _ in range(min(_LOOKED_AT, len(line.pieces)))]
         # Those whose turn has come go first, then the ones that waste the least padding.
         others.sort(
@@ -449,14 +538,13 @@ class Batcher:
             )
         )
         batch, longest = [first], len(first.input.ids)
-        most = max(self.batch_tokens / _LEAST_PART, _SECONDS * self._tokens_a_second)  # tokens of a request
         tokens = Counter({id(first.request): longest})
         for piece in others:
             size, request = len(piece.input.ids), id(piece.request)
             longest_then = max(longest, size)
             if (
                 (len(batch) + 1) * longest_then <= self.batch_tokens
-                and len(batch) < run.most
+                and len(batch) < (run.most if run.ahead else wanted)
                 and (not tokens[request] or tokens[request] + size <= most)
             ):
                 batch.append(piece)
@@ -465,17 +553,18 @@ class Batcher:
             else:
                 heapq.heappush(line.pieces, piece)
         self.statistics.waiting -= len(batch)
-        return batch
+        return batch, wanted
 
-    def _search(self, run: TranslationCall, pieces: list[_Piece]) -> None:
+    def _costs_of(self, run: TranslationCall) -> Costs:
+        return self._costs.setdefault(run, Costs())
+
+    def _search(self, run: TranslationCall, pieces: list[_Piece], passed: bool) -> None:
+        """Searches; `passed`: at every step newcomers may pass."""
         pieces = [piece for piece in pieces if not piece.request.future.done()]
         if not pieces:
             return
         try:
-            translations = run.search(
-                [piece.input for piece in pieces],
-                abandoned=lambda: all(piece.request.future.done() for piece in pieces),
-            )
+            translations = run.search([piece.input for piece in pieces], partial(self._at_step, pieces, passed))
         except Abandoned:
             return
         except Exception as error:
@@ -484,23 +573,33 @@ class Batcher:
                 return
             logger.warning("a batch of %d failed (%s): each half is tried alone", len(pieces), type(error).__name__)
             half = len(pieces) // 2
-            self._search(run, pieces[:half])
-            self._search(run, pieces[half:])
+            self._search(run, pieces[:half], passed)
+            self._search(run, pieces[half:], passed)
             return
         self.statistics.target_tokens += sum(best[0].length for best in translations)
         for piece, hypotheses in zip(pieces, translations, strict=True):
             if more := piece.request.take(piece.input, hypotheses):
                 with self._changed:
-                    self._queue(piece.request, more)
+                    following = self._pieces_of(piece.request, more)
+                self._put(run, following)
 
-    def _count(self, pieces: list[_Piece], seconds: float) -> None:
+    def _at_step(self, pieces: list[_Piece], passed: bool) -> bool:
+        """Lets others pass, and tells whether nobody waits for these any more."""
+        if passed:
+            self._let_pass(max(piece.turn for piece in pieces))
+        return all(piece.request.future.done() for piece in pieces)
+
+    def _count(self, pieces: list[_Piece], active: int, seconds: float) -> None:
+        """Counts a batch, at whose beginning so many requests were not answered."""
         tokens = sum(len(piece.input.ids) for piece in pieces)
+        room = self.batch_tokens // max(len(piece.input.ids) for piece in pieces)
         with self._changed:
             statistics, self._together = self.statistics, len({id(piece.request) for piece in pieces})
             statistics.pieces += len(pieces)
             statistics.source_tokens += tokens
             statistics.batches += 1
-            self._served += tokens / self._together
+            # Each of them has been served its share; of many, each of as many as a batch has room for.
+            self._served += tokens / max(1, min(active, room))
             self._tokens_a_second += _WEIGHT * (tokens / max(seconds, 1e-6) - self._tokens_a_second)
         if statistics.on_batch:
             statistics.on_batch(len(pieces), tokens, seconds)

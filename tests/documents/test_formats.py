@@ -312,6 +312,10 @@ def test_markdown():
     assert "a quoted line over two" in texts
     assert translated(MARKDOWN.replace("\n", "\r\n"), ".md")[1] == expected.replace("\n", "\r\n")
     assert translated("He **has _read_** [it](x).", ".md", backwards)[1] == "[it](x). **_read_ has** He"
+    table = "| a \\| **b** | `c \\| d` e |\n| --- | --- |\n| f | g \\| h |\n"
+    texts, out = translated(table, ".md")
+    assert texts[0].split() == ["a", "|", "b"]
+    assert out == table.upper().replace("`C \\| D`", "`c \\| d`")
     assert translated("- a *b", ".md")[1] == "- A *B"  # alone it is no markup
     assert translated("May 1", ".md", lambda text: same("1. Mai"))[1] == "1\\. Mai"  # no item of a list
 

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +18,7 @@ from hf_mlnmt import UserError
 from hf_mlnmt.generation import Hypothesis
 from hf_mlnmt.generation.pipeline import TranslationCall
 from hf_mlnmt.search.rules import Rules
-from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
+from hf_mlnmt.serving.batcher import Batcher, Costs, Overloaded, TimedOut
 from hf_mlnmt.serving.models import ServedModels
 
 
@@ -42,9 +43,10 @@ def batcher(models):
 
 
 class Gate:
-    """Holds up the searches of all runs until it is opened, and notes their texts and lengths."""
+    """Holds up the searches of all runs, of whole batches, until it is opened; notes their texts and lengths."""
 
     def __init__(self, monkeypatch):
+        monkeypatch.setattr(Costs, "size", lambda costs, most: 10_000)
         self.open, search = threading.Event(), TranslationCall.search
         self.texts, self.lengths = [], []
         self.begun = threading.Event()
@@ -175,10 +177,17 @@ SHORT = "The dog sleeps."
 
 
 class Machine:
-    """In place of the search: a batch takes as long as it says, on a clock of its own; in some of them others come."""
+    """In place of the search: a batch takes as long as it says, on a clock of its own; in some of them others come.
 
-    def __init__(self, monkeypatch, seconds):
+    Pieces are searched together, unless it says `alone`; `passed`: those who came may pass, and the batch is over then.
+    """
+
+    passed = False
+
+    def __init__(self, monkeypatch, seconds, alone=False):
         self.now, self.batches, self.comes, self.seconds = 0.0, [], {}, seconds
+        if not alone:
+            monkeypatch.setattr(Costs, "size", lambda costs, most: 10_000)
         monkeypatch.setattr("hf_mlnmt.serving.batcher.time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(TranslationCall, "search", self.search)
 
@@ -186,7 +195,111 @@ class Machine:
         self.now += self.seconds(len(self.batches), inputs)
         self.batches.append([one.text for one in inputs])
         self.comes.pop(len(self.batches), lambda: None)()
+        if self.passed:
+            abandoned()
         return [[Hypothesis(one.text, 0.0, 0.0, 1)] for one in inputs]
+
+
+def test_the_fewest_pieces_that_cost_about_the_least_are_searched_together():
+    """By what a token took: each size is measured thrice, for the first ones make things ready, and now and then."""
+    for of_sizes, expected in [
+        ({1: 1.0, 2: 1.8, 4: 1.2, 8: 0.9}, 1),
+        ({1: 2.0, 2: 2.1, 4: 1.14, 8: 1.0}, 4),
+        ({1: 2.0, 2: 2.0, 4: 1.2, 8: 1.0}, 11),
+    ]:
+        costs, asked = Costs(), []
+        for number in range(12):
+            asked.append(costs.size(11))
+            costs.add(asked[-1], 10, 10 * of_sizes[min(asked[-1], 8)] + 50 * (number % 3 < 2))
+        assert asked == [1, 1, 1, 11, 11, 11, 4, 4, 4, 2, 2, 2]
+        answers = [costs.size(11) for _ in range(400)]
+        assert answers.count(expected) > 390
+        assert set(answers) == {1, 2, 4, 11}  # the others are tried again
+        assert costs.size(20) == 20  # of which nothing is known
+
+
+def test_where_a_batch_saves_nothing_pieces_are_searched_one_after_the_other(models, monkeypatch):
+    """But for the searches by which that is found out: three for each size, and one in 64."""
+    machine = Machine(monkeypatch, lambda number, inputs: sum(len(one.ids) for one in inputs) / 1000, alone=True)
+    with batching(models) as batcher:
+        for _ in range(3):
+            batcher.translate_now(SENTENCES[:100] * 3, "en", "de")
+        found_out = len(machine.batches)
+        batcher.translate_now(SENTENCES[:100], "en", "de")
+        sizes = list(map(len, machine.batches))
+        assert sum(size > 1 for size in sizes) <= 3 * 9 + len(sizes) / 64
+        assert sizes[found_out:].count(1) > 50
+        batcher.translate_now(SENTENCES[:100], "en", "de", num_beams=3)  # which costs something else
+        assert max(map(len, machine.batches[len(sizes) :])) > 1
+
+
+@pytest.mark.parametrize(("dtype", "beams"), [("float32", 3), ("float32", 1), ("int8", 3)])
+def test_who_comes_passes_a_long_text_between_two_steps_of_its_batch(pair_folders, monkeypatch, dtype, beams):
+    """And gets, as the long text does, what it gets alone."""
+    models = ServedModels([str(pair_folders["en-de"])], device="cpu", dtype=dtype)
+    monkeypatch.setattr(Costs, "size", lambda costs, most: most)
+    at_step, steps, came = Batcher._at_step, [], []
+
+    def stepping(batcher, pieces, passed):
+        if passed and len(pieces) == 30:
+            steps.append(len(came))
+        if passed and len(steps) in (4, 8):
+            options = {"num_beams": beams + len(came)}
+            ask = partial(batcher.translate_now, [SHORT], "en", "de", **options)
+            thread = threading.Thread(target=lambda: came.append((options, ask())))
+            thread.start()
+            until(lambda: sum(len(line.uncut) for line in batcher._lines.values()))
+            ended = at_step(batcher, pieces, passed)
+            thread.join(30)  # it is answered before the batch goes on
+            return ended
+        return at_step(batcher, pieces, passed)
+
+    monkeypatch.setattr(Batcher, "_at_step", stepping)
+    with batching(models) as batcher:
+        answer = batcher.translate_now(SENTENCES[:30], "en", "de", num_beams=beams)
+    pipeline = models.models[0].pipeline
+    assert [best[0].text for best in answer.texts] == [pipeline(text, num_beams=beams) for text in SENTENCES[:30]]
+    assert steps[:10] == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
+    for options, answer in came:
+        assert answer.texts[0][0].text == pipeline(SHORT, **options)
+
+
+def test_who_passes_and_fails_or_leaves_harms_nobody(models, monkeypatch):
+    """And what is served beside a batch is neither its time nor its turn."""
+
+    def seconds(number, inputs):
+        if inputs[0].text == "This fails.":
+            raise RuntimeError("a fault")
+        return 1.0
+
+    machine = Machine(monkeypatch, seconds)
+    machine.passed, failed, counted = True, [], []
+    with batching(models) as batcher:
+        batcher.statistics.on_batch = lambda *numbers: counted.append(numbers)
+
+        def fail():
+            with pytest.raises(RuntimeError, match="a fault"):
+                batcher.translate_now(["This fails."], "en", "de")
+            failed.append(len(machine.batches))
+
+        async def leave():
+            task = asyncio.create_task(batcher.translate([SHORT], "en", "de", num_beams=2))
+            await asyncio.to_thread(until, lambda: sum(len(line.uncut) for line in batcher._lines.values()) == 2)
+            task.cancel()
+
+        def come():
+            thread = threading.Thread(target=fail)
+            thread.start()
+            asyncio.run(leave())
+            machine.threads = [thread]
+
+        machine.comes[1] = come
+        answer = batcher.translate_now(SENTENCES[:30], "en", "de")
+        machine.threads[0].join(30)
+        assert [best[0].text for best in answer.texts] == SENTENCES[:30]
+        assert failed == [1]
+        assert batcher.statistics.waiting == batcher._active == 0
+    assert [(pieces, seconds) for pieces, _, seconds in counted] == [(1, 0.0), (30, 1.0)]
 
 
 @pytest.mark.parametrize("when", [1, 3, 6])
