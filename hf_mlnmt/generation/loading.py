@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from hf_mlnmt.convert.huggingface import KNOWN
 from hf_mlnmt.convert.importing import import_model
@@ -21,6 +21,7 @@ from hf_mlnmt.generation.options import NUMBERS, DecodingOptions, problem_of_num
 from hf_mlnmt.keys import build
 from hf_mlnmt.model_folder import (
     ADAPTER,
+    ADAPTER_WEIGHTS,
     CONFIG,
     GENERATION_CONFIG,
     LANGUAGE_TOKENIZERS,
@@ -172,7 +173,7 @@ def _adapted(folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
     """Loads the base model that a folder of PEFT names, with the adapter, and the folder's tokenizers if any."""
     base = read_part(folder, ADAPTER)["base_model_name_or_path"]
     with ExitStack() as stack:
-        check_weights(folder / "adapter_model.safetensors", stack)
+        check_weights(folder / ADAPTER_WEIGHTS, stack)
     try:
         from peft import PeftModel
     except ImportError as error:
@@ -183,6 +184,8 @@ def _adapted(folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f"{folder}: its adapter does not fit {base} ({first_line(error)}).") from error
     model = _without_adapter(adapted)
+    if (folder / GENERATION_CONFIG).is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
     if not any(folder.glob("*token*")):
         return parts._replace(model=model)
     loaded = load_tokenizers(folder, bool(options.get("trust_remote_code")))

@@ -152,6 +152,18 @@ def check_fusion(recipe: Recipe) -> None:
         raise UserError(f"{where}: init_from beside model.fuse: what is fused has weights. Leave one of them out.")
 
 
+def check_adapter(recipe: Recipe) -> None:
+    """Checks that an adapter is of one trained model, whose name it will have."""
+    if recipe.adapter is None:
+        return
+    begun, model = recipe.init_from, recipe.model
+    if not (isinstance(begun, str) or (begun and list(begun) == ["all"])) or model.fuse or model.add_to:
+        raise UserError(
+            f"{recipe.path}: adapter: it is of one trained model: name that in init_from, without parts, model.fuse "
+            "and model.add_to, or leave the adapter out."
+        )
+
+
 def check_choices(recipe: Recipe) -> None:
     """Checks what must be chosen, and what must go together."""
     where, budget, model, optimizer = recipe.path, recipe.budget, recipe.model, recipe.optimizer
@@ -204,7 +216,7 @@ def check_schedule(recipe: Recipe) -> None:
         )
 
 
-CHECKS = (check_values, check_tasks, check_fusion, check_choices, check_bpe_dropout, check_schedule)
+CHECKS = (check_values, check_tasks, check_fusion, check_adapter, check_choices, check_bpe_dropout, check_schedule)
 
 
 def check_budget(recipe: Recipe, steps: int) -> Iterator[str]:

@@ -341,7 +341,7 @@ def _in_words(text: str) -> str:
 def check_memory(recipe: Recipe, config: PreTrainedConfig, parameters: int, processes: int, tokens: int) -> None:
     """Refuses a training that this machine cannot hold. tokens: of the largest batch, on the side of batch.side."""
     # Divided over the processes; while it is evaluated or saved each has all weights.
-    bytes_of_weight = BYTES_OF_WEIGHT[recipe.optimizer.name]
+    bytes_of_weight = 4 if recipe.adapter else BYTES_OF_WEIGHT[recipe.optimizer.name]  # those of an adapter are few
     state = parameters * (bytes_of_weight / processes + 4 if is_sharded() else bytes_of_weight) / GIB
     step = bytes_of_step(recipe, config, tokens) / GIB
     on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()

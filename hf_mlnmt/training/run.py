@@ -53,6 +53,7 @@ from hf_mlnmt.recipe.reading import Recipe, find_recipe, read_recipe
 from hf_mlnmt.recipe.schema import saved_steps
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training import arguments, callbacks, checkpoints, folder
+from hf_mlnmt.training.adapters import parameters_of_adapter, save_config
 from hf_mlnmt.training.dev import Alone, DevSet, Stopped
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.preflight import check_before, check_lengths
@@ -307,7 +308,7 @@ def build(run: Run, checkpoint: Path | None, accumulate: int) -> Training:
         recipe.batch,
         Schedule(**dataclasses.asdict(recipe.schedule)),
         measured_by(tasks, preparation.dev_sets),
-        save_extras=preparation.tokenizers.save,
+        save_extras=lambda folder: (preparation.tokenizers.save(folder), save_config(model, folder)),
         compiled=arguments.is_compiled(recipe, args.use_cpu),
         sharded=arguments.is_sharded() and run.processes.num_processes > 1,
     )
@@ -397,7 +398,10 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
         run.preparation.initialise(trainer.model)
     parameters = lasting_parameters(trainer.model)
     divided = f", divided over {run.processes.num_processes} processes (FSDP2)" if trainer.sharded else ""
-    run.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}{divided}")
+    trained = parameters_of_adapter(trainer.model)
+    beside = f" and an adapter of {trained:,}, which alone is trained" if trained else ""
+    kind = f"{type(trainer.model).__name__}: {parameters:,} parameters{beside}"
+    run.tell(f"{kind}, training on {trainer.args.device}{divided}")
     kinds = kinds_of_products(run, checkpoint is not None) if trainer.args.device.type == "cpu" else frozenset()
     with products.using(kinds), closing(training.progress), training.stop.listening():
         try:
