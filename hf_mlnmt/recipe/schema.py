@@ -444,6 +444,7 @@ class Evaluation:
         None, "Whether a larger value is better; unless told: no for loss, perplexity and ter, else yes."
     )
     patience: int | None = key(None, "Stop after so many evaluations without a better one.", COUNT)
+    before: bool = key(False, "Also score the model of init_from on the test sets, beside the average and the best.")
 
 
 @dataclass
