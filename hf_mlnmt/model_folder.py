@@ -120,6 +120,11 @@ def check_model_folder(folder: str | Path) -> Path:
     return folder
 
 
+def is_adapter(folder: Path) -> bool:
+    """Returns whether a folder holds an adapter of PEFT alone, whose base model is elsewhere."""
+    return (folder / ADAPTER).is_file() and not (folder / CONFIG).is_file()
+
+
 def weight_files(folder: Path) -> list[Path]:
     """Returns the files with the weights of a folder, as Transformers looks for them: one, else all that an index
     names.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from huggingface_hub import hf_hub_download
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from hf_mlnmt.convert.huggingface import KNOWN
@@ -29,6 +30,7 @@ from hf_mlnmt.model_folder import (
     check_weights,
     fetch_small_files,
     first_line,
+    is_adapter,
     load_model,
     read_part,
 )
@@ -155,10 +157,9 @@ def check_search(where: str, settings: Mapping[str, Any]) -> None:
 
 
 def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
-    if (Path(name) / ADAPTER).is_file() and not (Path(name) / CONFIG).is_file():
-        return _adapted(Path(name), dtype, options)
+    if is_adapter(folder := fetch_small_files(name, **options)):
+        return _adapted(name, folder, dtype, options)
     model = load_model(name, dtype=dtype, **options)
-    folder = fetch_small_files(name, **options)
     loaded = load_tokenizers(folder, bool(options.get("trust_remote_code")))
     if loaded.each:
         check_languages(name, model.config, loaded.each)
@@ -169,9 +170,15 @@ def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
     return Parts(model, loaded)
 
 
-def _adapted(folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
-    """Loads the base model that a folder of PEFT names, with the adapter, and the folder's tokenizers if any."""
+def _adapted(name: str, folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
+    """Loads the base model that a folder of PEFT names, with the adapter, and the folder's tokenizers if any.
+
+    folder: with the small files of a Hub name, or itself.
+    """
     base = read_part(folder, ADAPTER)["base_model_name_or_path"]
+    if not Path(name).is_dir():
+        of_hub = {key: options[key] for key in _OF_THE_HUB & options.keys()}
+        folder = Path(hf_hub_download(name, ADAPTER_WEIGHTS, **of_hub)).parent
     with ExitStack() as stack:
         check_weights(folder / ADAPTER_WEIGHTS, stack)
     try:

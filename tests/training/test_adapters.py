@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.tiny_run import run, same_weights, write_recipe
+from huggingface_hub import metadata_load
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.hub import build_folder
 from hf_mlnmt.training.callbacks import ShowProgress
 from hf_mlnmt.training.checkpoints import write_model
 
@@ -89,6 +92,32 @@ def test_checkpoints_are_averaged_without_the_run(tuned, tmp_path):
         load_file(folder / "model.safetensors") for folder in (tmp_path / "mean", tuned[0] / "average")
     )
     assert all(torch.equal(written[name], weight) for name, weight in expected.items())
+
+
+def test_an_adapter_is_published_by_itself(whole, tuned, tmp_path):
+    adapter = tuned[0] / "average" / "adapter"
+    with pytest.raises(UserError, match=r"nobody can use an adapter without its base model.*: --base-model OWNER/NAME"):
+        build_folder(adapter, tmp_path / "published")
+    for _ in range(2):  # an earlier one is replaced
+        built = build_folder(adapter, tmp_path / "published", name="me/adapter", base_models=["me/base"])
+    assert not [warning for warning in built.warnings if "parameters" in warning]
+    said = metadata_load(built.folder / "README.md")
+    assert [said["library_name"], said["base_model"], said["base_model_relation"]] == ["peft", ["me/base"], "adapter"]
+    assert {path.name for path in built.folder.iterdir()} >= {
+        "results.json",
+        "tokenizer.json",
+        "adapter_model.safetensors",
+    }
+
+    config = json.loads((built.folder / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "me/base"
+    config["base_model_name_or_path"] = str(whole[0] / "average")  # where nothing is on the Hub
+    (built.folder / "adapter_config.json").write_text(json.dumps(config))
+    tokenizer = AutoTokenizer.from_pretrained(built.folder)
+    batch = tokenizer(["ba do", "su ti ki me"], return_tensors="pt", padding=True)
+    folders = built.folder, tuned[0] / "average"
+    one, other = (AutoModelForSeq2SeqLM.from_pretrained(folder)(**batch, labels=batch.input_ids) for folder in folders)
+    torch.testing.assert_close(one.logits, other.logits)
 
 
 @pytest.mark.parametrize(
