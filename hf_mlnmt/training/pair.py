@@ -281,7 +281,13 @@ def _config_to_tune(model: str, languages: tuple[str, str], data: Path) -> Any:
     with naming("--init-from"):
         if auto_class_of(check_model_folder(folder)) != "AutoModelForSeq2SeqLM":
             raise UserError(f"{model}: is no translation model. Give one of {' to '.join(languages)}.")
-        config, there, codes = read_config(folder), direction_of(folder), codes_of(load_tokenizers(folder).source)
+        config, there, source = read_config(folder), direction_of(folder), load_tokenizers(folder).source
+        if hasattr(source, "src_lang") and not config.model_type.startswith("mlnmt-"):
+            raise UserError(
+                f"{model}: its tokenizer is told languages by codes ({config.model_type}) that a recipe does not know. "
+                "Fine-tune it in Python: docs/opus-mt.md."
+            )
+        codes = codes_of(source)
         if there and not all(map(same_language, there, languages)):
             raise UserError(
                 f"{model}: translates {' to '.join(there)}, and the files are {' to '.join(languages)}. Give the files "
