@@ -178,8 +178,8 @@ SIZES = (
 )
 
 
-# Fine-tuning: below so many pairs so many epochs, and target tokens in a step.
-TUNING = ((500, 40, 512), (5_000, 20, 512), (50_000, 8, 2048), (math.inf, 3, 4096))
+# Fine-tuning: below so many pairs so many epochs of full batches, and target tokens in a step.
+TUNING = ((500, 70, 512), (5_000, 20, 512), (50_000, 8, 2048), (math.inf, 3, 4096))
 RATE, WIDTH = 1e-3, 192  # measured at this width; a wider model gets less, as the square of its width
 FEW = "results/fine-tuning"
 
@@ -279,10 +279,10 @@ def tune(corpus: Measured, machine: Machine, model: str, width: int | None) -> t
     lines = [
         f"size: {corpus.pairs:,} distinct pairs, to fine-tune {model}: its weights, shape and tokenizer",
         f"machine: {machine}; --dry-run estimates the time",
-        f"optimizer: adamw, learning rate {rate:g}, linear: measured on 200 and 1,000 pairs at width {WIDTH} ({FEW}); "
+        f"optimizer: adamw, learning rate {rate:g}, linear: measured on 200 pairs at width {WIDTH} ({FEW}); "
         "for wider models less, not measured",
-        f"steps: {steps:,} of {step:,} target tokens, about {epochs} epochs: "
-        + (f"measured on 200 and 1,000 pairs ({FEW})" if corpus.pairs < 5_000 else "ours, not measured"),
+        f"steps: {steps:,} of at most {step:,} target tokens: "
+        + (f"measured on 200 pairs ({FEW})" if epochs == TUNING[0][1] else "ours, not measured"),
         "scores: those of the model as it is stand beside them as `before`, of the development set too",
     ]
     return content, lines
