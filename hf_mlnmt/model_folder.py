@@ -36,7 +36,8 @@ LANGUAGE_TOKENIZERS = "tokenizers"
 TEXT_PROCESSING = "text_processing.json"
 RESULTS, RESULTS_SCHEMA = "results.json", "hf_mlnmt.results/1"
 CARD = "README.md"
-ADAPTER = "adapter_config.json"  # of PEFT: in a folder without config.json, of an adapter alone
+# Of PEFT: in a folder without config.json, of an adapter alone; in a checkpoint, of one beside the model's weights.
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 CURVES = "curves.png"
 MODELS_OF_A_RUN = ("average", "best")
 # Patterns. What a tokenizer of any kind consists of, and what is done to text before it:
@@ -117,6 +118,11 @@ def check_model_folder(folder: str | Path) -> Path:
     check_config(folder / CONFIG)
     read_part(folder, GENERATION_CONFIG)
     return folder
+
+
+def is_adapter(folder: Path) -> bool:
+    """Returns whether a folder holds an adapter of PEFT alone, whose base model is elsewhere."""
+    return (folder / ADAPTER).is_file() and not (folder / CONFIG).is_file()
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -466,7 +472,7 @@ def needs_code(model_class: type) -> bool:
 
 def copy_text_files(source: Path, target: Path) -> None:
     """Copy tokenizers and text processing from a model folder into another, and what its config says of them."""
-    _copy(source, target, TEXT_FILES)
+    copy_files(source, target, TEXT_FILES)
     note_tokenizers(target, read_part(source, CONFIG).get("tokenizers"))
 
 
@@ -478,10 +484,11 @@ def note_tokenizers(folder: Path, tokenizers: Mapping[str, Any] | None) -> None:
 
 def copy_all_but_weights(source: Path, target: Path) -> None:
     """Copy config, generation config, the model's code, tokenizers and text processing."""
-    _copy(source, target, (CONFIG, GENERATION_CONFIG, "*.py", *TEXT_FILES))
+    copy_files(source, target, (CONFIG, GENERATION_CONFIG, "*.py", *TEXT_FILES))
 
 
-def _copy(source: Path, target: Path, patterns: Iterable[str]) -> None:
+def copy_files(source: Path, target: Path, patterns: Iterable[str]) -> None:
+    """Copy the files and folders of these names from a model folder into another."""
     for path in sorted({path for pattern in patterns for path in source.glob(pattern)}):
         if path.is_dir():
             shutil.copytree(path, target / path.name)

@@ -103,14 +103,18 @@ def _summary(name: str, lines: Metrics) -> dict[str, Any]:
 
 def figure(runs: Mapping[str, Metrics], over: str = "step") -> Any:
     """Draws the curves of runs {name: lines of metrics.jsonl} as a matplotlib figure."""
-    speed = [SPEED] if any(series(lines, SPEED)[0] for lines in runs.values()) else []
-    panels = ["loss", *dev_scores(runs.values()), "learning_rate", *speed]
-    heights = [2.0 if key == "loss" else 0.7 if key in ("learning_rate", SPEED) else 1.2 for key in panels]
+    scores = scores_of_sets(runs.values())
+    last = [key for key in ("learning_rate", SPEED) if any(series(lines, key)[0] for lines in runs.values())]
+    panels = ["loss", *scores, *last]
+    heights = [
+        2.0 if key == "loss" or len(scores.get(key, ())) > INSIDE else 0.7 if key in ("learning_rate", SPEED) else 1.2
+        for key in panels
+    ]
     many = len(runs) > INSIDE
     drawn = new_figure(7.5, 1.0 + 1.7 * sum(heights) + (0.1 * len(runs) if many else 0))
     axes = drawn.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axis, key in zip(axes, panels):
-        _draw_panel(axis, key, runs, over)
+        _draw_panel(axis, key, scores.get(key, {}), runs, over)
         axis.grid(alpha=0.3, linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel(AXES[over])
@@ -130,34 +134,78 @@ def dev_scores(metrics: Iterable[Metrics]) -> list[str]:
     return [key for key in keys if not key.endswith(("loss", "perplexity", "_per_second", "runtime"))]
 
 
+def scores_of_sets(metrics: Iterable[Metrics]) -> dict[str, dict[str, str]]:
+    """Returns metric -> {development set: key of metrics.jsonl}; the first set is "", the mean of several "mean"."""
+    metrics = list(metrics)
+    keys = {key for lines in metrics for line in lines for key in line}
+    sets = {key[len("eval_") : -len("_loss")] for key in keys if key.startswith("eval_") and key.endswith("_loss")}
+    found: dict[str, dict[str, str]] = {}
+    for key in dev_scores(metrics):
+        name = key.removeprefix("eval_")
+        of = next((each for each in sets if name.startswith(f"{each}_")), "")
+        found.setdefault(name.removeprefix(f"{of}_"), {})[of] = key
+    return found
+
+
 def label(key: str) -> str:
     """Returns the name of a key of metrics.jsonl in figures."""
     return LABELS.get(key, f"dev {key.removeprefix('eval_')}")
 
 
-def _draw_panel(axis: Any, key: str, runs: Mapping[str, Metrics], over: str) -> None:
+def _draw_panel(axis: Any, key: str, sets: Mapping[str, str], runs: Mapping[str, Metrics], over: str) -> None:
+    """Draws one panel; of a score, `sets` says the keys. Of one run each set is a thin line, named at its end."""
+    main = sets.get("mean", sets.get("", next(iter(sets.values()), "")))
     for number, (name, lines) in enumerate(runs.items()):
         colour = COLOURS[number % len(COLOURS)]
         marker = MARKERS[number if len(runs) <= len(COLOURS) else number // len(COLOURS) % len(MARKERS)]
         run = f"{name}, " if len(runs) > 1 else ""
         dev = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.8}
         if key == "loss":
-            thin, thick = (None, name) if len(runs) > INSIDE else (f"{run}{_training(lines)}", f"{run}development")
-            axis.plot(*series(lines, "loss", over), color=colour, alpha=0.55, linewidth=1.0, label=thin)
-            axis.plot(*series(lines, "eval_loss", over), **dev, label=thick)
+            training, lines = _training(lines)
+            several = "eval_mean_loss" if series(lines, "eval_mean_loss")[0] else "eval_loss"
+            both = training, "development" if several == "eval_loss" else "development, mean of all sets"
+            thin, thick = (None, name) if len(runs) > INSIDE else (f"{run}{each}" for each in both)
+            if (points := series(lines, "loss", over))[0]:
+                axis.plot(*points, color=colour, alpha=0.55, linewidth=1.0, label=thin)
+            axis.plot(*series(lines, several, over), **dev, label=thick)
         elif key in ("learning_rate", SPEED):
             axis.plot(*series(lines, key, over), color=colour, linewidth=1.2)
         else:
-            axis.plot(*series(lines, key, over), **dev)
+            ends = {}
+            for of, each in sets.items() if len(runs) == 1 else ():
+                if each != main and (points := series(lines, each, over))[0]:
+                    axis.plot(*points, color="#999999", linewidth=0.8)
+                    ends[of or "dev"] = points[0][-1], points[1][-1]
+            axis.plot(*series(lines, main, over), **dev)
+            lowest, (bottom, top) = float("-inf"), axis.get_ylim()
+            for of, (x, y) in sorted(ends.items(), key=lambda end: end[1][1]):
+                lowest = max(y, lowest + 0.028 * (top - bottom))  # names that do not cover one another
+                axis.annotate(f"  {of}", (x, lowest), fontsize=6, va="center")
+    if main and len(sets) > 1:
+        what = "the mean of all sets" if "mean" in sets else "the first set"
+        axis.set_title(f"thick: {what}{'; thin: each set' * (len(runs) == 1)}", loc="left", fontsize=8)
     if key == "loss":
         axis.set_title(DIFFER, loc="left", fontsize=8)
     if key == SPEED:
         axis.set_ylim(bottom=0)  # half the speed should look like half
-    axis.set_ylabel("loss per token\n(thin: training)" if key == "loss" and len(runs) > INSIDE else label(key))
+    axis.set_ylabel(
+        "loss per token\n(thin: training)"
+        if key == "loss" and len(runs) > INSIDE
+        else label(f"eval_{key}" if sets else key)
+    )
 
 
-def _training(lines: Metrics) -> str:
-    """Returns how a run's training loss is called: of several tasks, or with auxiliary decoders, it is a sum."""
+def _training(lines: Metrics) -> tuple[str, Metrics]:
+    """Returns how a run's training loss is called, and the lines with a "loss" per token.
+
+    Of several tasks, or with auxiliary decoders, the one that is logged is a sum: drawn is the mean of the tasks', or
+    translation's alone.
+    """
     parts = {key for line in lines for key in line if key.startswith("loss_")}
-    whole = [key for key in parts if not any(key.startswith(f"{other}_") for other in parts)]
-    return f"training, sum of {len(whole)} losses" if len(whole) > 1 else "training"
+    whole = sorted(key for key in parts if not any(key.startswith(f"{other}_") for other in parts))
+    if len(whole) < 2:
+        return "training", lines
+    drawn = ["loss_translation"] if "loss_translation" in whole else whole
+    values = [[line[key] for key in drawn if line.get(key) is not None] for line in lines]
+    lines = [{**line, "loss": sum(each) / len(each) if each else None} for line, each in zip(lines, values)]
+    return "training, translation alone" if len(drawn) == 1 else f"training, mean of {len(drawn)} tasks", lines

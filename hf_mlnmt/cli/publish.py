@@ -15,7 +15,7 @@ _of_upload = partial(option, rich_help_panel="Upload")
 
 
 def publish(
-    model: Path = argument(..., "Model folder: a run's average/ or best/."),
+    model: Path = argument(..., "Model folder: a run's average/ or best/, or the adapter/ in it."),
     output: Path | None = options.output(None, "Folder to make. An earlier publication there is replaced."),
     push: str | None = _of_upload(None, "Upload to this Hub repository.", metavar="OWNER/NAME"),
     space: str | None = _of_upload(None, "Also a Space that shows the model, in OUTPUT-space.", metavar="OWNER/NAME"),

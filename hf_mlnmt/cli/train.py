@@ -28,6 +28,9 @@ def train(
     dev: tuple[str, str] | None = _of_pair(None, "Development set; else some pairs.", metavar="SOURCE TARGET"),
     test: list[str] | None = _of_pair(None, "A test set. Give it again for more.", metavar="SOURCE TARGET"),
     text: str | None = _of_pair(None, "Text of the target language: it is translated back and trained on too."),
+    init_from: str | None = _of_pair(
+        None, "A trained model, a folder or Hub name, that is fine-tuned on them.", "--init-from"
+    ),
     system: str | None = option(None, "A system of the zoo, m-10, or a recipe of the setup. Default: the recipe's."),
     data: options.DataFolder = Path(),
     output: Path | None = options.output(None, "Folder of this run, or of all rounds. Default: runs/<recipe>."),
@@ -54,6 +57,7 @@ def train(
     Examples:
 
         hf-mlnmt train --pair train.en train.de --test test.en test.de
+        hf-mlnmt train --pair mine.en mine.de --init-from published/en-de
         hf-mlnmt train multi30k-ende --system m-10 --data DIR --dry-run
         hf-mlnmt train french.yaml --data DIR --set model.add_to=runs/bridge/average -o runs/bridge-fr
     """
@@ -61,8 +65,8 @@ def train(
 
     named = recipe or []
     if pair is None:
-        of_pair = {"--from": from_, "--to": to, "--dev": dev, "--test": test, "--text": text}
-        options.refuse(of_pair, "is of --pair; a recipe says it with its keys (languages, data, rounds).")
+        of_pair = {"--from": from_, "--to": to, "--dev": dev, "--test": test, "--text": text, "--init-from": init_from}
+        options.refuse(of_pair, "is of --pair; a recipe says it with its keys (languages, data, rounds, init_from).")
         if len(named) != 1:
             raise UserError(
                 f"train: expected one recipe (a setup such as multi30k-ende, or a YAML file), not {len(named)}; or two "
@@ -91,7 +95,9 @@ def train(
             watcher = progress.watcher()
             if pair is not None:
                 # An option of two values cannot be repeated in typer: the second ones stand among the arguments.
-                asked = TwoFiles(pair, from_, to, dev, tuple(zip(test or [], named, strict=True)), text, system)
+                asked = TwoFiles(
+                    pair, from_, to, dev, tuple(zip(test or [], named, strict=True)), text, system, init_from
+                )
                 train_pair(asked, data, output, set_ or [], seed, dry_run, console, watcher, check)
             else:
                 run_recipe(named[0], data, output, set_ or [], seed, dry_run, console, watcher, system, check)

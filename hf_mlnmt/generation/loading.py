@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import PreTrainedTokenizerFast
+from huggingface_hub import hf_hub_download
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from hf_mlnmt.convert.huggingface import KNOWN
 from hf_mlnmt.convert.importing import import_model
@@ -22,6 +23,7 @@ from hf_mlnmt.generation.options import NUMBERS, DecodingOptions, problem_of_num
 from hf_mlnmt.keys import build
 from hf_mlnmt.model_folder import (
     ADAPTER,
+    ADAPTER_WEIGHTS,
     CONFIG,
     GENERATION_CONFIG,
     LANGUAGE_TOKENIZERS,
@@ -29,6 +31,7 @@ from hf_mlnmt.model_folder import (
     check_weights,
     fetch_small_files,
     first_line,
+    is_adapter,
     load_model,
     read_part,
 )
@@ -157,10 +160,9 @@ def check_search(where: str, settings: Mapping[str, Any]) -> None:
 
 
 def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
-    if (Path(name) / ADAPTER).is_file() and not (Path(name) / CONFIG).is_file():
-        return _adapted(Path(name), dtype, options)
+    if is_adapter(folder := fetch_small_files(name, **options)):
+        return _adapted(name, folder, dtype, options)
     model = load_model(name, dtype=dtype, **options)
-    folder = fetch_small_files(name, **options)
     loaded = load_tokenizers(folder, bool(options.get("trust_remote_code")))
     if loaded.each:
         check_languages(name, model.config, loaded.each)
@@ -171,11 +173,17 @@ def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
     return Parts(model, loaded)
 
 
-def _adapted(folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
-    """Loads the base model that a folder of PEFT names, with the adapter, and the folder's tokenizers if any."""
+def _adapted(name: str, folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
+    """Loads the base model that a folder of PEFT names, with the adapter, and the folder's tokenizers if any.
+
+    folder: with the small files of a Hub name, or itself.
+    """
     base = read_part(folder, ADAPTER)["base_model_name_or_path"]
+    if not Path(name).is_dir():
+        of_hub = {key: options[key] for key in _OF_THE_HUB & options.keys()}
+        folder = Path(hf_hub_download(name, ADAPTER_WEIGHTS, **of_hub)).parent
     with ExitStack() as stack:
-        check_weights(folder / "adapter_model.safetensors", stack)
+        check_weights(folder / ADAPTER_WEIGHTS, stack)
     try:
         from peft import PeftModel
     except ImportError as error:
@@ -186,6 +194,8 @@ def _adapted(folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f"{folder}: its adapter does not fit {base} ({first_line(error)}).") from error
     model = _without_adapter(adapted)
+    if (folder / GENERATION_CONFIG).is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
     if not any(folder.glob("*token*")):
         return parts._replace(model=model)
     loaded = load_tokenizers(folder, bool(options.get("trust_remote_code")))

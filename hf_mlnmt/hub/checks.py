@@ -14,7 +14,16 @@ from transformers import GenerationConfig
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_folder_name
-from hf_mlnmt.model_folder import CARD, CONFIG, GENERATION_CONFIG, TOKEN_IDS, auto_class_of, read_part
+from hf_mlnmt.model_folder import (
+    ADAPTER,
+    CARD,
+    CONFIG,
+    GENERATION_CONFIG,
+    TOKEN_IDS,
+    auto_class_of,
+    is_adapter,
+    read_part,
+)
 from hf_mlnmt.reports.facts import front_matter
 from hf_mlnmt.reports.paths import SECRET, find_paths, machine_roots
 
@@ -100,7 +109,7 @@ def check_folder(folder: str | Path, *origins: str | Path) -> None:
 
 def _missing(folder: Path) -> Iterator[str]:
     masked = (folder / CONFIG).is_file() and auto_class_of(folder) == "AutoModelForMaskedLM"  # generates nothing
-    for name in _NEEDED:
+    for name in (ADAPTER, *_NEEDED[1:]) if is_adapter(folder) else _NEEDED:
         if not (folder / name).is_file() and not (masked and name == GENERATION_CONFIG):
             yield f"{name} is missing"
     weights = list(folder.glob("*.safetensors"))

@@ -13,6 +13,8 @@ from hf_mlnmt.files import atomic_folder, read_json, write_json, write_text
 from hf_mlnmt.hub.check_reload import check_loading
 from hf_mlnmt.hub.checks import check_folder, check_replaceable, clean_generation_config
 from hf_mlnmt.model_folder import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
     CARD,
     CONFIG,
     CURVES,
@@ -24,6 +26,8 @@ from hf_mlnmt.model_folder import (
     TEXT_PROCESSING,
     auto_class_of,
     check_model_folder,
+    copy_files,
+    is_adapter,
     load_model,
     read_part,
 )
@@ -32,6 +36,7 @@ from hf_mlnmt.reports.card import EVAL_RESULTS, build_card, eval_results, is_hub
 from hf_mlnmt.reports.facts import Facts, front_matter, inside, languages_of_results, load_results
 from hf_mlnmt.reports.parameters import parameters_by_part
 from hf_mlnmt.reports.paths import hide_paths
+from hf_mlnmt.training.adapters import parameters_of_adapter
 from hf_mlnmt.zoo.systems import architecture_of
 
 _OURS = {CONFIG, GENERATION_CONFIG, CARD, CURVES, RESULTS, TEXT_PROCESSING, TARGET_TOKENIZER, LANGUAGE_TOKENIZERS}
@@ -66,7 +71,8 @@ def build_folder(
     The same input gives the same bytes, so that an upload can go on.
 
     Args:
-        model: a model folder: a run's average/ or best/, or any folder of a Transformers encoder-decoder.
+        model: a model folder: a run's average/ or best/, or any folder of a Transformers encoder-decoder; or the
+            adapter/ in one of these, for which its base model is to be on the Hub.
         target: the folder to make; an earlier publication there is replaced, anything else is refused.
         name: what the card calls it and its examples load; default: the name of `target`.
         licence: of the weights, as the Hub spells it (apache-2.0 ...), or other:NAME; default: not recorded.
@@ -80,19 +86,29 @@ def build_folder(
         again, or something in it must not go out.
     """
     source, target = Path(model), Path(target)
-    check_model_folder(source)
+    alone = is_adapter(source)  # what is said of it lies beside the model that it was merged into
+    home = source.resolve().parent if alone else source
+    if not alone:
+        check_model_folder(source)
     _check_licence(licence)
+    path = Path(results) if results else home / RESULTS
     if licence and not confirm_licence:
-        _check_rights(source, Path(results) if results else source / RESULTS, licence)
+        _check_rights(source, path, licence)
     check_target(source, target)
     tell(f"loading {source}")
     network, tokenizers = _load(source)
     weights = _round(network, dtype) if dtype else None
-    path = Path(results) if results else source / RESULTS
     recorded = load_results(path) if results or path.is_file() else {}
-    folders = [source, *([source.resolve().parent] if source.resolve().name in MODELS_OF_A_RUN else [])]
+    folders = [home, *([home.resolve().parent] if home.resolve().name in MODELS_OF_A_RUN else [])]
     said = inside(recorded, "recipe", "data")
     made_of, relation = _origins(source, recorded, base_models)
+    if alone:
+        relation = "adapter"
+        if len(made_of) != 1:
+            raise UserError(
+                f"{source}: nobody can use an adapter without its base model, which is on this machine alone. Publish "
+                "that, and name it here: --base-model OWNER/NAME."
+            )
     facts = Facts(
         name=name or target.resolve().name,
         config=network.config,
@@ -117,7 +133,12 @@ def build_folder(
         rounded=dtype,
     )
     with atomic_folder(target) as new:
-        _write_model(network, new, weights)
+        if alone:
+            copy_files(source, new, (ADAPTER_WEIGHTS,))
+            write_json(new / ADAPTER, {**read_part(source, ADAPTER), "base_model_name_or_path": made_of[0]})
+            network.generation_config.save_pretrained(new)
+        else:
+            _write_model(network, new, weights)
         tokenizers.save(new, code=facts.carries_code)
         if facts.results:
             write_json(new / RESULTS, facts.results[0])
@@ -128,9 +149,11 @@ def build_folder(
             write_text(new / EVAL_RESULTS / file, content)
         check_folder(new, source, target)
         ways = ("package", "remote-code") if facts.carries_code else ("package",)
-        tell(f"loading the new folder again in a fresh process ({' and '.join(ways)})")
-        check_loading(new, network, tokenizers, ways)
-    return Published(target, list(_warnings(facts, path, parameters_by_part(network)["total"])), facts)
+        if not alone:  # its base may not be on the Hub yet
+            tell(f"loading the new folder again in a fresh process ({' and '.join(ways)})")
+            check_loading(new, network, tokenizers, ways)
+    parameters = parameters_by_part(network)["total"] - parameters_of_adapter(network)
+    return Published(target, list(_warnings(facts, path, parameters)), facts)
 
 
 def _origins(source: Path, recorded: Mapping[str, Any], given: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
@@ -227,7 +250,7 @@ def check_target(source: Path, target: Path) -> None:
     if here == there or there in here.parents or here in there.parents:
         raise UserError(f"{target}: lies in or around the model folder {source}. Choose another folder for --output.")
     check_replaceable(target, "publication", _OURS, _OUR_SUFFIXES)
-    if target.is_dir() and any(target.iterdir()) and not (target / CONFIG).is_file():
+    if target.is_dir() and any(target.iterdir()) and not ((target / CONFIG).is_file() or is_adapter(target)):
         raise UserError(f"{target}: is not empty and holds no model. Choose a new or empty folder for --output.")
 
 
@@ -237,7 +260,8 @@ def _load(source: Path) -> tuple[Any, Tokenizers]:
 
     from hf_mlnmt.generation.loading import load
 
-    if (auto_class := auto_class_of(source)) == "AutoModelForSeq2SeqLM":
+    auto_class = "AutoModelForSeq2SeqLM" if is_adapter(source) else auto_class_of(source)
+    if auto_class == "AutoModelForSeq2SeqLM":
         model = load(str(source), device="cpu").model.eval()
     else:
         model = load_model(source, getattr(transformers, auto_class)).eval()

@@ -152,6 +152,18 @@ def check_fusion(recipe: Recipe) -> None:
         raise UserError(f"{where}: init_from beside model.fuse: what is fused has weights. Leave one of them out.")
 
 
+def check_begun(recipe: Recipe) -> None:
+    """Checks that what is of one trained model has one: an adapter, the scores of the model before the training."""
+    begun, model = recipe.init_from, recipe.model
+    whole = isinstance(begun, str) or (begun is not None and list(begun) == ["all"])
+    for key, told in {"adapter": recipe.adapter, "evaluation.before": recipe.evaluation.before}.items():
+        if told and (not whole or model.fuse or model.add_to):
+            raise UserError(
+                f"{recipe.path}: {key}: it is of one trained model: name that in init_from, without parts, model.fuse "
+                f"and model.add_to, or leave {key} out."
+            )
+
+
 def check_choices(recipe: Recipe) -> None:
     """Checks what must be chosen, and what must go together."""
     where, budget, model, optimizer = recipe.path, recipe.budget, recipe.model, recipe.optimizer
@@ -204,7 +216,7 @@ def check_schedule(recipe: Recipe) -> None:
         )
 
 
-CHECKS = (check_values, check_tasks, check_fusion, check_choices, check_bpe_dropout, check_schedule)
+CHECKS = (check_values, check_tasks, check_fusion, check_begun, check_choices, check_bpe_dropout, check_schedule)
 
 
 def check_budget(recipe: Recipe, steps: int) -> Iterator[str]:

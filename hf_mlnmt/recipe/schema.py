@@ -315,6 +315,21 @@ class Round:
 
 
 @dataclass
+class Adapter:
+    """An adapter of PEFT (extra `peft`): what is trained in the place of the weights of init_from, which stay."""
+
+    kind: Literal["lora"] = key("lora", "LoRA: to a layer's weight W is added alpha / r B A.")
+    r: int = key(16, "The rank: A has so many rows, B so many columns.", THOUSAND)
+    alpha: float = key(32.0, "The factor of B A, before it is divided by r.", Range(0, 10**4, above=True))
+    dropout: float = key(0.0, "The dropout of A's inputs.", SHARE)
+    modules: str | list[str] = key(
+        "all-linear",
+        "The layers with an adapter: all-linear, all but the output projection; a list of names, as [qkv_proj, fc1]; "
+        "or a regular expression of whole names.",
+    )
+
+
+@dataclass
 class Tokenizer:
     """Trained on the training corpora, or taken from `path`."""
 
@@ -455,6 +470,7 @@ class Evaluation:
         None, "Whether a larger value is better; unless told: no for loss, perplexity and ter, else yes."
     )
     patience: int | None = key(None, "Stop after so many evaluations without a better one.", COUNT)
+    before: bool = key(False, "Also score the model of init_from on the test sets, beside the average and the best.")
 
 
 @dataclass
@@ -522,6 +538,7 @@ class Recipe:
         "Weights to begin with: a folder or Hub name, or part -> folder (encoder, decoder, embeddings, all).",
         check=_parts,
     )
+    adapter: Adapter | None = key(None, "Train an adapter of the model of init_from, and not its weights.")
     tokenizer: Tokenizer = key(Tokenizer, "The tokenizer.")
     batch: Batches = key(Batches, "The size of a batch.")
     optimizer: Optimizer = key(Optimizer, "The optimizer.")

@@ -1,7 +1,8 @@
 """A recipe for a corpus of which only two files are known: chosen by its size and the machine (docs/training.md).
 
 `SIZES` is the table: what each size of corpus is trained with, and for each choice the reason and the source, measured
-here or literature. `choose` makes a recipe's content of it; training/pair.py reads the corpus and runs the recipe.
+here or literature. `choose` makes a recipe's content of it, `tune` of `TUNING`, where a trained model is fine-tuned;
+training/pair.py reads the corpus and runs the recipe.
 
 | literature | of |
 | --- | --- |
@@ -177,6 +178,12 @@ SIZES = (
 )
 
 
+# Fine-tuning: below so many pairs so many epochs of full batches, and target tokens in a step.
+TUNING = ((500, 70, 512), (5_000, 20, 512), (50_000, 8, 2048), (math.inf, 3, 4096))
+RATE, WIDTH = 1e-3, 192  # measured at this width; a wider model gets less, as the square of its width
+FEW = "results/fine-tuning"
+
+
 @dataclass(frozen=True)
 class Measured:
     """The size of a corpus: its distinct pairs after filters; the words of their targets, an end of each too."""
@@ -245,6 +252,38 @@ def choose(corpus: Measured, machine: Machine) -> tuple[dict[str, Any], list[str
         f"optimizer: {optimizer}: {chosen.why['optimizer']}",
         f"steps: {steps:,} of {chosen.tokens:,} target tokens{each}{restarts}, about {steps / epoch:.1f} epochs: "
         f"{chosen.why['steps']}",
+    ]
+    return content, lines
+
+
+def tune(corpus: Measured, machine: Machine, model: str, width: int | None) -> tuple[dict[str, Any], list[str]]:
+    """Chooses how a trained model is fine-tuned: keys of a recipe, and a line with each reason.
+
+    model: a folder or Hub name. width: its d_model, if it says one.
+    """
+    epochs, step = next((epochs, tokens) for below, epochs, tokens in TUNING if corpus.pairs < below)
+    tokens = max(1, step // machine.processes)
+    steps = max(10, _rounded(epochs * corpus.words * SUBWORDS_PER_WORD / (step * FILLED)))
+    rate = float(f"{RATE * min(1, (WIDTH / (width or WIDTH)) ** 2):.1g}")
+    content = {
+        "init_from": model,
+        "tokenizer": {"path": model},
+        "batch": {"tokens": tokens, "side": "target"},
+        "optimizer": {"name": "adamw", "learning_rate": rate, "betas": [0.9, 0.98], "clip": 1.0},
+        "schedule": {"name": "linear", "warmup": max(1, steps // 10)},
+        "budget": {"steps": steps},
+        "precision": {"dtype": "auto"},
+        "evaluation": {"every": max(1, steps // 6), "metrics": ["bleu", "chrf"], "best": "bleu", "before": True},
+        "checkpoints": {"keep": 3, "average": 3},
+    }
+    lines = [
+        f"size: {corpus.pairs:,} distinct pairs, to fine-tune {model}: its weights, shape and tokenizer",
+        f"machine: {machine}; --dry-run estimates the time",
+        f"optimizer: adamw, learning rate {rate:g}, linear: measured on 200 pairs at width {WIDTH} ({FEW}); "
+        "for wider models less, not measured",
+        f"steps: {steps:,} of at most {step:,} target tokens: "
+        + (f"measured on 200 pairs ({FEW})" if epochs == TUNING[0][1] else "ours, not measured"),
+        "scores: those of the model as it is stand beside them as `before`, of the development set too",
     ]
     return content, lines
 

@@ -79,7 +79,7 @@ def metadata(facts: Facts) -> ModelCardData:
     datasets = _datasets(facts)
     task = PIPELINE_TAGS.get(auto_class_of_facts(facts), "translation")
     licence, _, own_licence = (facts.licence or "").lower().partition(":")  # other:NAME
-    own = [facts.config.model_type] if facts.carries_code else []
+    own, adapts = [facts.config.model_type] if facts.carries_code else [], facts.relation == "adapter"
     shown = task == "translation" and facts.train is None and (facts.languages[0] or facts.codes)
     sentence = f"<2{_another(facts)}> " * bool(facts.codes) + example(facts.languages[0])
     languages = dict.fromkeys([*filter(None, facts.languages), *facts.codes, *getattr(facts.config, "languages", ())])
@@ -87,9 +87,9 @@ def metadata(facts: Facts) -> ModelCardData:
         language=list(languages) or None,
         license=licence or None,
         license_name=own_licence or None,
-        library_name=LIBRARY if facts.carries_code or task == "translation" else "transformers",
+        library_name="peft" if adapts else LIBRARY if facts.carries_code or task == "translation" else "transformers",
         pipeline_tag=task,
-        tags=[task, "neural-machine-translation", "transformers", *own],
+        tags=[task, "neural-machine-translation", "transformers", *(["lora"] if adapts else []), *own],
         datasets=datasets or None,
         base_model=list(facts.base_models) or None,
         base_model_relation=facts.relation if facts.base_models else None,

@@ -56,7 +56,7 @@ class Facts:
     base_models: tuple[str, ...] = ()
     """Models of the Hub that it was made of."""
     relation: str | None = None
-    """The way that it was made of them, in the Hub's words: finetune or merge."""
+    """The way that it was made of them, in the Hub's words: finetune, merge or adapter."""
     emissions: Mapping[str, Any] | None = None
     """The numbers that CodeCarbon measured, under the Hub's names."""
     processing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

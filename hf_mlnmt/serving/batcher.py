@@ -382,8 +382,12 @@ class Batcher:
             request.rounds = run.rounds(sentences, request.translation_of, {})
             entered.append((request, request.following()))
         with self._changed:
-            accepted = [(request, sentences) for request, sentences in entered if self._is_accepted(request)]
-            pieces = [piece for request, sentences in accepted for piece in self._pieces_of(request, sentences)]
+            pieces = [
+                piece
+                for request, sentences in entered
+                if self._is_accepted(request)
+                for piece in self._pieces_of(request, sentences)
+            ]
         for request in requests:
             if not request.pieces:
                 request.finish()

@@ -30,6 +30,7 @@ from hf_mlnmt.files import atomic_folder, follow_umask, read_json, size_and_crc,
 from hf_mlnmt.languages import check_same_direction, keep_direction
 from hf_mlnmt.made_from import differences
 from hf_mlnmt.model_folder import (
+    ADAPTER,
     CONFIG,
     TEXT_FILES,
     WEIGHTS,
@@ -39,6 +40,7 @@ from hf_mlnmt.model_folder import (
     open_weights,
     read_part,
 )
+from hf_mlnmt.training import adapters
 from hf_mlnmt.training.tasks import is_head
 
 MANIFEST, STATE, METER = "complete.json", "trainer_state.json", "meter.json"
@@ -209,7 +211,8 @@ def write_model(
 ) -> Path:
     """Writes a model folder from a checkpoint's config and tokenizers and the mean weights of `weights_of`; atomically.
 
-    Heads of objectives stay behind. `generation` replaces the checkpoint's generation_config.
+    Heads of objectives stay behind; an adapter is merged, and is in adapter/ by itself. `generation` replaces the
+    checkpoint's generation_config.
     """
     check_model_folder(checkpoint)
     with atomic_folder(folder) as new:
@@ -222,6 +225,9 @@ def write_model(
             begin_texts(new)
         weights = load_file(checkpoint / WEIGHTS) if weights_of == [checkpoint] else average_checkpoints(weights_of)
         weights = {name: tensor for name, tensor in weights.items() if not is_head(name)}
+        if config := read_part(checkpoint, ADAPTER):
+            adapters.write_adapter(new, checkpoint, weights)
+            weights = adapters.merged(weights, config)
         save_file(weights, new / WEIGHTS, metadata={"format": "pt"})
     return folder
 

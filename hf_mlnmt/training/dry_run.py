@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from hf_mlnmt.memory import peak_memory
+from hf_mlnmt.training.adapters import parameters_of_adapter
 from hf_mlnmt.training.arguments import precision
 from hf_mlnmt.training.batching import BatchStatistics, TokenBatchSampler, batch_statistics
 from hf_mlnmt.training.half_weights import HalfWeights
@@ -35,13 +36,15 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     counts = [batches * count / sampler.rotation.length for count in sampler.rotation.counts]
     tokens = [count * figure.target_tokens_per_batch for count, figure in zip(counts, figures)]
     seconds = sum(map(operator.mul, tokens, seconds_per_token))
-    cycles = recipe.schedule.ends(steps)
+    cycles, trained = recipe.schedule.ends(steps), parameters_of_adapter(trainer.model)
     evaluations = len({*range(recipe.evaluation.every, steps, recipe.evaluation.every), steps, *cycles})
-    state = trainer.model.num_parameters() * 16 / 2**20  # weights, gradients and Adam's two moments, float32
+    # Weights, gradients and Adam's two moments, float32.
+    state = sum(weight.numel() * (16 if weight.requires_grad else 4) for weight in trainer.model.parameters()) / 2**20
     lines = {
         **_tasks(trainer, sampler, figures, steps),
         "development sets": ", ".join(f"{dev.name} {len(dev.dataset):,}" for dev in trainer.dev_sets) or "none",
-        "parameters": f"{lasting_parameters(trainer.model):,} ({type(trainer.model).__name__})",
+        "parameters": f"{lasting_parameters(trainer.model):,} ({type(trainer.model).__name__})"
+        + (f", and {trained:,} of the adapter, which alone is trained" if trained else ""),
         "shapes": f"{len(sampler.shapes(min(steps, SEEN)))} in the first {min(steps, SEEN):,} steps (sentences, source "
         "and target length of a batch)",
         "steps": f"{steps:,} ({steps / steps_per_epoch:.2f} epochs, {steps_per_epoch:,} steps each; "

@@ -41,7 +41,10 @@ from hf_mlnmt.training import checkpoints
 
 # Keys that change neither the weights nor the checkpoints so far, with all keys below them.
 ON_CARDS = ("data.name", "data.licence", "data.domain", "data.datasets")
-FREE = ("logging", "decoding", "data.test", "data.processes", *ON_CARDS, "checkpoints.keep", "checkpoints.average")
+FREE = (
+    *("logging", "decoding", "data.test", "data.processes", *ON_CARDS, "checkpoints.keep", "checkpoints.average"),
+    "evaluation.before",
+)
 # Of these, keys whose change leaves a finished run as finished as it was.
 WITHOUT_EFFECT = ("logging", "checkpoints.keep", "data.processes")
 # Schedules whose learning rate at a step depends on the step where the training ends.

@@ -26,6 +26,7 @@ from transformers import PreTrainedModel
 from hf_mlnmt.data.tokenizer import Tokenizers, identity_of, load_tokenizers
 from hf_mlnmt.errors import UserError, naming
 from hf_mlnmt.model_folder import CONFIG, check_model_folder, first_line, open_weights, read_part
+from hf_mlnmt.training.adapters import is_of_adapter, plain_name
 from hf_mlnmt.training.checkpoints import NO_ARCHITECTURE
 from hf_mlnmt.training.objectives import part_of
 from hf_mlnmt.training.tasks import is_head
@@ -113,7 +114,7 @@ def initialise(
     Raises: UserError for what does not fit: a part, tokenizers where the part has a row for each subword, a config that
         gives the weights another meaning, a shape.
     """
-    tensors, names, account = model.state_dict(keep_vars=True), _names(model), Account(dict(sources))
+    tensors, names, account = _tensors(model), _names(model), Account(dict(sources))
     wanted = _sources_of_tensors(model, names, sources, file)
     rows = {table.shape[0] for table in _tables(model)}  # what has so many has one for each subword
     stored: dict[str, dict[str, Any]] = {}  # folder as named -> its tensors
@@ -159,7 +160,7 @@ def initialise(
 
 def _notes(model: PreTrainedModel, wanted: Mapping[str, str], sources: Mapping[str, str]) -> Iterator[str]:
     """Yields a sentence for each side whose layers and token embeddings are not of one folder."""
-    tensors = model.state_dict(keep_vars=True)
+    tensors = _tensors(model)
     for side in ("encoder", "decoder"):
         part = part_of(model, side)
         if side not in sources or not hasattr(part, "get_input_embeddings"):
@@ -176,12 +177,17 @@ def _notes(model: PreTrainedModel, wanted: Mapping[str, str], sources: Mapping[s
             )
 
 
+def _tensors(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Returns the tensors of a model by their plain names, without heads of objectives and an adapter's matrices."""
+    tensors = model.state_dict(keep_vars=True).items()
+    return {plain_name(name): tensor for name, tensor in tensors if not (is_head(name) or is_of_adapter(name))}
+
+
 def _names(model: PreTrainedModel) -> dict[str, list[str]]:
-    """Returns the first name of each tensor -> all its names; the heads of objectives are none of the model's."""
+    """Returns the first name of each tensor -> all its names."""
     names: dict[int, list[str]] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if not is_head(name):
-            names.setdefault(id(tensor), []).append(name)
+    for name, tensor in _tensors(model).items():
+        names.setdefault(id(tensor), []).append(name)
     return {each[0]: each for each in names.values()}
 
 
@@ -201,7 +207,7 @@ def _sources_of_tensors(
     model: PreTrainedModel, names: Mapping[str, Sequence[str]], sources: Mapping[str, str], file: str
 ) -> dict[str, str]:
     """Returns tensor -> the part that it comes from, without those that no part of `sources` names."""
-    tensors, output, tables = model.state_dict(keep_vars=True), model.get_output_embeddings(), _tables(model)
+    tensors, output, tables = _tensors(model), model.get_output_embeddings(), _tables(model)
     modules = {side: part_of(model, side) for side in ("encoder", "decoder")}
     prefixes = {
         f"{name}.": side for name, module in model.named_modules() for side, part in modules.items() if module is part

@@ -1,5 +1,7 @@
 """A model from two files: a corpus is read, a development set held out, a recipe chosen and written, and trained.
 
+With a trained model to begin with (`init_from`) that is fine-tuned: tokenizer and shape are its own.
+
 The run's folder has recipe.yaml, to copy and change, and pair/: asked.json, what was asked for, by checksums, and what
 was chosen; dev.*, the pairs that were held out; train.* and text.*, what is left without sentences of the development
 set, where there were such.
@@ -26,20 +28,25 @@ from rich.console import Console
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter
 from hf_mlnmt.data.text import TextSpec, read_text
+from hf_mlnmt.data.tokenizer import languages_of as codes_of
+from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.data.words import words
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.errors import UserError, naming
 from hf_mlnmt.evaluation import Results
 from hf_mlnmt.files import atomic_folder, read_json, size_and_crc, write_json, write_text
 from hf_mlnmt.generation.back_translation import Watcher
-from hf_mlnmt.languages import check_language
+from hf_mlnmt.languages import check_language, direction_of, same_language
 from hf_mlnmt.made_from import differences
+from hf_mlnmt.model_folder import auto_class_of, check_model_folder, read_config
 from hf_mlnmt.recipe import sizes
 from hf_mlnmt.recipe.reading import recipe_of, set_key
 from hf_mlnmt.training import folder
+from hf_mlnmt.training.init_from import local_folder
 from hf_mlnmt.training.processes import join_group, main_first, meet
 from hf_mlnmt.training.run import run_recipe
 
 HELD_OUT = 1000  # pairs, or a twentieth of a smaller corpus
+FEWEST_HELD_OUT = 50  # where a model is fine-tuned, of 200 pairs and more
 FEWEST = 200  # distinct pairs that a training is begun with
 Row = TypeVar("Row", bound=Sequence[str])
 RECIPE, HELD, ASKED = folder.RECIPE, "pair", "asked.json"
@@ -50,7 +57,8 @@ class TwoFiles:
     """The files that a user has, all relative to --data.
 
     pair: sources and targets. source, target: codes of their languages; unless told, the file names say them.
-    dev, test: pairs of files. text: sentences of the target language. system: of the zoo.
+    dev, test: pairs of files. text: sentences of the target language. system: of the zoo. init_from: a trained model, a
+    folder or Hub name, that is fine-tuned.
     """
 
     pair: tuple[str, str]
@@ -60,6 +68,7 @@ class TwoFiles:
     test: Sequence[tuple[str, str]] = ()
     text: str | None = None
     system: str | None = None
+    init_from: str | None = None
 
     @property
     def name(self) -> str:
@@ -95,7 +104,8 @@ def train_pair(
         home = stack.enter_context(folder.temporary()) if dry_run and not there else output
         with nullcontext() if dry_run else main_first():
             content, lines = _prepared(asked, languages, data, home, processes.num_processes)
-        content["data"]["test"] = _tests(asked, data)
+        before = {"dev": content["data"]["dev"]} if asked.init_from else {}  # to be scored by both models
+        content["data"]["test"] = _tests(asked, before)
         if asked.system is not None:
             content["model"]["system"] = asked.system
         for setting in settings:
@@ -122,12 +132,18 @@ def _prepared(
     """Returns the recipe's content and what is said of it: chosen now, or when this was asked for the first time."""
     kept = home / HELD / ASKED
     _check_files(asked, languages, data)
+    if asked.init_from and (asked.text or asked.system):
+        raise UserError(
+            "--init-from: the model says its system, and translates in one direction: leave out --system, and --text, "
+            "which needs a model of the other one."
+        )
     files = [*asked.pair, *(asked.dev or ()), *([asked.text] if asked.text else [])]
     asking = {
         "pair": list(asked.pair),
         "languages": list(languages),
         "dev": list(asked.dev) if asked.dev else None,
         "text": asked.text,
+        "init_from": asked.init_from,
         "checksums": {name: size_and_crc(data / name) for name in files if (data / name).is_file()},
     }
     if kept.is_file():
@@ -180,9 +196,9 @@ def _check_files(asked: TwoFiles, languages: tuple[str, str], data: Path) -> Non
         )
 
 
-def _tests(asked: TwoFiles, data: Path) -> dict[str, Any]:
-    """Returns the test sets by the names of their files."""
-    tests: dict[str, Any] = {}
+def _tests(asked: TwoFiles, before: dict[str, Any]) -> dict[str, Any]:
+    """Returns the test sets by the names of their files, behind those in `before`."""
+    tests = dict(before)
     for files in asked.test:
         name = sizes.stem_of(files[0]) or "test"
         while name in tests:
@@ -200,10 +216,11 @@ def _chosen(
 ) -> tuple[dict[str, Any], list[str]]:
     """Reads the corpus, holds out the development set (into `making`, which becomes `held`), chooses the recipe."""
     spec, kept = CorpusSpec(**_corpus(*asked.pair)), PairFilter(**sizes.FILTERS)
+    config = _config_to_tune(asked.init_from, languages, data) if asked.init_from else None
     if asked.dev:
         dev = list(read_pairs(CorpusSpec(**_corpus(*asked.dev)), data))
     else:
-        dev = _held_out(kept(read_pairs(spec, data)))
+        dev = _held_out(kept(read_pairs(spec, data)), FEWEST_HELD_OUT if asked.init_from else 0)
     known = tuple({pair[side].strip() for pair in dev} for side in (0, 1))
     counts, filtered = Counter[str](), FilterReport()
     remaining = kept(_unknown(read_pairs(spec, data), known, counts), filtered)
@@ -228,9 +245,11 @@ def _chosen(
     else:
         for name in _files(making, "train", languages):
             Path(name).unlink()
-    chosen, choices = sizes.choose(
-        corpus, sizes.Machine(torch.accelerator.is_available(), processes, os.cpu_count() or 1)
-    )
+    machine = sizes.Machine(torch.accelerator.is_available(), processes, os.cpu_count() or 1)
+    if asked.init_from:
+        chosen, choices = sizes.tune(corpus, machine, asked.init_from, getattr(config, "d_model", None))
+    else:
+        chosen, choices = sizes.choose(corpus, machine)
     content: dict[str, Any] = {
         "languages": dict(zip(("source", "target"), languages)),
         "data": {
@@ -257,6 +276,31 @@ def _chosen(
     return content, lines
 
 
+def _config_to_tune(model: str, languages: tuple[str, str], data: Path) -> Any:
+    """Returns the config of the model of --init-from. UserError for one that is no whole model of this direction."""
+    folder = local_folder(model, data, "--init-from")
+    with naming("--init-from"):
+        if auto_class_of(check_model_folder(folder)) != "AutoModelForSeq2SeqLM":
+            raise UserError(f"{model}: is no translation model. Give one of {' to '.join(languages)}.")
+        config, there, source = read_config(folder), direction_of(folder), load_tokenizers(folder).source
+        if hasattr(source, "src_lang") and not config.model_type.startswith("mlnmt-"):
+            raise UserError(
+                f"{model}: its tokenizer is told languages by codes ({config.model_type}) that a recipe does not know. "
+                "Fine-tune it in Python: docs/opus-mt.md."
+            )
+        codes = codes_of(source)
+        if there and not all(map(same_language, there, languages)):
+            raise UserError(
+                f"{model}: translates {' to '.join(there)}, and the files are {' to '.join(languages)}. Give the files "
+                "in its order, or a model of theirs. To begin with it all the same, name it in a recipe's init_from."
+            )
+        if codes and languages[1] not in codes:
+            raise UserError(
+                f"{model}: translates into {', '.join(codes)}, not into {languages[1]}. Say --to as it does."
+            )
+    return config
+
+
 def _too_few(spec: CorpusSpec, pairs: int, left: int, filtered: FilterReport, given: bool) -> str:
     """Returns what to say of so few pairs. given: the development set was not taken from them."""
     without, other = " that hold no sentence of the development set", ", or another development set"
@@ -268,8 +312,11 @@ def _too_few(spec: CorpusSpec, pairs: int, left: int, filtered: FilterReport, gi
     )
 
 
-def _held_out(pairs: Iterator[Pair]) -> list[Pair]:
-    """Chooses a twentieth of the pairs, at most `HELD_OUT`, of distinct sources: those of the smallest digests."""
+def _held_out(pairs: Iterator[Pair], least: int) -> list[Pair]:
+    """Chooses a twentieth of the pairs, at most `HELD_OUT`, of distinct sources: those of the smallest digests.
+
+    least: so many are chosen of fewer pairs, but no more than a quarter.
+    """
     count = 0
 
     def keyed() -> Iterator[tuple[bytes, Pair]]:
@@ -280,7 +327,7 @@ def _held_out(pairs: Iterator[Pair]) -> list[Pair]:
 
     smallest = heapq.nsmallest(4 * HELD_OUT, keyed())
     distinct = dict(smallest)  # one pair of each source
-    return [distinct[key] for key in sorted(distinct)][: min(HELD_OUT, count // 20)]
+    return [distinct[key] for key in sorted(distinct)][: min(HELD_OUT, max(count // 20, min(least, count // 4)))]
 
 
 def _unknown(rows: Iterable[Row], known: Sequence[set[str]], counts: Counter[str]) -> Iterator[Row]:

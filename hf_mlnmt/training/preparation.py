@@ -43,6 +43,7 @@ from hf_mlnmt.languages import direction_of, same_language
 from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
 from hf_mlnmt.training import checkpoints, dev, model_making
+from hf_mlnmt.training.adapters import add_adapter
 from hf_mlnmt.training.arguments import generation_config
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
 from hf_mlnmt.training.init_from import initialise, local_folder, read_sources
@@ -503,6 +504,11 @@ class Preparation:
             saved = checkpoints.checkpoints(self.output / "checkpoints")
             rules = model_making.token_rules(self.recipe, self.root, saved[-1] if saved else None)
             model.generation_config.update(**rules)
+        if self.recipe.adapter is not None:
+            name = read_sources(self.recipe.init_from or {})["all"]
+            with naming(str(self.recipe.path)):
+                base = self.root / name if (self.root / name).is_dir() else name
+                add_adapter(model, self.recipe.adapter, str(base))
         return model
 
     def auto_class(self, config: PreTrainedConfig) -> Any:

@@ -44,17 +44,19 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
 from hf_mlnmt.evaluation.perplexity import perplexity
 from hf_mlnmt.evaluation.scores import with_arrow
-from hf_mlnmt.files import file_name, read_json, write_json, write_text
+from hf_mlnmt.files import file_name, read_json, size_and_crc, write_json, write_text
 from hf_mlnmt.generation.back_translation import Watcher
 from hf_mlnmt.made_from import Changes, MadeFrom, digest
-from hf_mlnmt.model_folder import RESULTS, WEIGHTS, auto_class_of, load_model
+from hf_mlnmt.model_folder import GENERATION_CONFIG, RESULTS, WEIGHTS, auto_class_of, load_model, read_part
 from hf_mlnmt.recipe.checks import check_budget
 from hf_mlnmt.recipe.reading import Recipe, find_recipe, read_recipe
 from hf_mlnmt.recipe.schema import saved_steps
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training import arguments, callbacks, checkpoints, folder
+from hf_mlnmt.training.adapters import parameters_of_adapter, save_config
 from hf_mlnmt.training.dev import Alone, DevSet, Stopped
 from hf_mlnmt.training.dry_run import report as dry_run_report
+from hf_mlnmt.training.init_from import local_folder, read_sources
 from hf_mlnmt.training.preflight import check_before, check_lengths
 from hf_mlnmt.training.preparation import ACCOUNT, Preparation, measured_by
 from hf_mlnmt.training.processes import check_all, check_same, join_group, main_first, of_main, together
@@ -321,7 +323,7 @@ def build(run: Run, checkpoint: Path | None, accumulate: int) -> Training:
         recipe.batch,
         Schedule(**dataclasses.asdict(recipe.schedule)),
         measured_by(tasks, preparation.dev_sets),
-        save_extras=preparation.tokenizers.save,
+        save_extras=lambda folder: (preparation.tokenizers.save(folder), save_config(model, folder)),
         compiled=arguments.is_compiled(recipe, args.use_cpu),
         sharded=arguments.is_sharded() and run.processes.num_processes > 1,
     )
@@ -411,7 +413,10 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
         run.preparation.initialise(trainer.model)
     parameters = lasting_parameters(trainer.model)
     divided = f", divided over {run.processes.num_processes} processes (FSDP2)" if trainer.sharded else ""
-    run.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}{divided}")
+    trained = parameters_of_adapter(trainer.model)
+    beside = f" and an adapter of {trained:,}, which alone is trained" if trained else ""
+    kind = f"{type(trainer.model).__name__}: {parameters:,} parameters{beside}"
+    run.tell(f"{kind}, training on {trainer.args.device}{divided}")
     kinds = kinds_of_products(run, checkpoint is not None) if trainer.args.device.type == "cpu" else frozenset()
     with products.using(kinds), closing(training.progress), training.stop.listening():
         try:
@@ -482,15 +487,22 @@ def average(run: Run, training: Training) -> dict[str, Path]:
 
 
 def score(run: Run, training: Training, models: Mapping[str, Path]) -> Results:
-    """Scores both models on all test sets, writes results.json beside each; returns the results of the average."""
+    """Scores both models on all test sets, writes results.json beside each; returns the results of the average.
+
+    With evaluation.before also the model of init_from, whose results are in before/.
+    """
     tests, made = run.preparation.test_sets(), folder.made_from(run.output)
     described, steps = _described(run, training.trainer), averaged_steps(run, training)
     pairs, texts = [test for test in tests if test.references], [test for test in tests if not test.references]
     results = {}
+    if run.recipe.evaluation.before:
+        model = model_before(run, made)
+        named = Results(str(model), data=described.data, extra={"languages": described.extra["languages"]})
+        results["before"] = score_model(run, made, "before", model, pairs, named)
     for name, model in models.items():
         extra = {**described.extra, "checkpoints": steps[name]}
         own = dataclasses.replace(described, scores={}, outputs={}, extra=extra)
-        results[name] = score_model(run, made, model, pairs, own)
+        results[name] = score_model(run, made, name, model, pairs, own)
     if texts:
         measured = {name: losses(model, run, training, texts) for name, model in models.items()}
         for name, numbers in measured.items():
@@ -545,13 +557,24 @@ def _described(run: Run, trainer: TranslationTrainer) -> Results:
     )
 
 
-def score_model(run: Run, made: MadeFrom, model: Path, tests: Sequence[RawPairs], results: Results) -> Results:
-    """Adds the scores of every test set to `results`, and writes them; what is unchanged is not done again (`made`)."""
-    file = model / RESULTS
+def model_before(run: Run, made: MadeFrom) -> Path:
+    """Returns the folder of the model of init_from, noted in `made`."""
+    model = local_folder(read_sources(run.recipe.init_from or {})["all"], run.data)
+    weights = [size_and_crc(path) for path in sorted(model.glob("*.safetensors"))]
+    made.note("model/before", digest(weights, read_part(model, GENERATION_CONFIG)))
+    return model
+
+
+def score_model(
+    run: Run, made: MadeFrom, name: str, model: Path, tests: Sequence[RawPairs], results: Results
+) -> Results:
+    """Adds the scores of every test set to `results`, and writes them under the name in the run's folder; what is
+    unchanged is not done again (`made`)."""
+    file = run.output / name / RESULTS
     before = read_results(file) if file.is_file() else None
     for test in tests:
-        outputs = _translations(run, made, model, test)
-        product = f"scores/{test.name}.{model.name}"
+        outputs = _translations(run, made, name, model, test)
+        product = f"scores/{test.name}.{name}"
         made_of = digest(outputs, test.references, test.language, versions())
         if before is not None and made.same(product, made_of) and test.name in before.scores:
             results.scores[test.name] = before.scores[test.name]
@@ -563,12 +586,12 @@ def score_model(run: Run, made: MadeFrom, model: Path, tests: Sequence[RawPairs]
     return results
 
 
-def _translations(run: Run, made: MadeFrom, model: Path, test: RawPairs) -> list[str]:
+def _translations(run: Run, made: MadeFrom, name: str, model: Path, test: RawPairs) -> list[str]:
     """Returns the translations: those of before if nothing that they depend on changed."""
     from hf_mlnmt.generation import TranslationPipeline
 
-    kept = run.output / "translations" / file_name(f"{test.name}.{model.name}.{test.language}")
-    made_of = made.digests.get(f"model/{model.name}")
+    kept = run.output / "translations" / file_name(f"{test.name}.{name}.{test.language}")
+    made_of = made.digests.get(f"model/{name}")
     made_of = digest(made_of, test.sources, *test.asked.values(), test.language, versions())
     if kept.is_file():
         outputs = kept.read_text(encoding="utf-8").split("\n")[:-1]

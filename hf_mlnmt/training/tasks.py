@@ -29,6 +29,7 @@ from hf_mlnmt.data.training_set import TrainingSet
 from hf_mlnmt.errors import UserError, naming
 from hf_mlnmt.recipe.checks import whole_numbers
 from hf_mlnmt.recipe.schema import TASK_NAME, Batches
+from hf_mlnmt.training.adapters import is_of_adapter
 from hf_mlnmt.training.batching import Boxes, Shape, TokenBatchSampler
 from hf_mlnmt.training.objectives import IGNORED, SHOWN, Batch, Example, Objective
 
@@ -102,8 +103,9 @@ def is_head(name: str) -> bool:
 
 
 def lasting_parameters(model: nn.Module) -> int:
-    """Counts the parameters that the finished model has."""
-    return sum(parameter.numel() for name, parameter in model.named_parameters() if not is_head(name))
+    """Counts the parameters that the finished model has, without heads, its adapter merged."""
+    lasting = (parameter for name, parameter in model.named_parameters() if not (is_head(name) or is_of_adapter(name)))
+    return sum(parameter.numel() for parameter in lasting)
 
 
 ORDER = 4  # beside the seed, so that the order of the tasks is drawn apart from what else is drawn by it

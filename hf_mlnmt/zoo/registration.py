@@ -7,12 +7,16 @@ A config finds its models: whoever has a config of ours has imported hf_mlnmt.mo
 registered by Transformers' own `register`, and generate() gets its faster loop. Earlier it cannot be: Transformers
 imports its table of configs while the modules that ours are built on are half-imported. Nor by names: every other
 package's TransformerConfig would find ours.
+PEFT finds the layers that an adapter changes by their names: as soon as it is there, its tables have our models, with
+all linear layers, and names that our models lack are warned of.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -23,14 +27,16 @@ from hf_mlnmt.zoo.systems import Architecture, architectures
 
 _CONFIG_TABLE = "transformers.models.auto.configuration_auto"
 _MODELING = "hf_mlnmt.modeling"
+ALL_LINEAR = "all-linear"  # PEFT's word for all linear layers but the output projection
 
 
 def introduce() -> None:
-    """Makes the Auto classes know the zoo's models, whatever is imported now or later; cheap, once."""
-    if not any(isinstance(finder, _Introduction) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Introduction())
-    if _CONFIG_TABLE in sys.modules:
-        name_configs(sys.modules[_CONFIG_TABLE])
+    """Makes the Auto classes and PEFT know the zoo's models, whatever is imported now or later; cheap, once."""
+    if any(isinstance(finder, _Introduction) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, introduction := _Introduction())
+    for name in introduction.afterwards.keys() & sys.modules.keys() - {_MODELING}:
+        introduction.afterwards[name](sys.modules[name])
 
 
 def name_configs(table: Any) -> None:
@@ -62,11 +68,45 @@ def register_models(_: Any = None) -> None:
             getattr(transformers, auto_class).register(config_class, head, exist_ok=True)
 
 
+def name_adapted_layers(constants: Any) -> None:
+    """Puts our models into PEFT's tables of the layers that are adapted unless told (`target_modules=None`)."""
+    for name, table in vars(constants).items():
+        if name.endswith("_TARGET_MODULES_MAPPING") and table.get("bart") == ["q_proj", "v_proj"]:
+            table.update(dict.fromkeys((architecture.model_type for architecture in architectures()), ALL_LINEAR))
+
+
+def warn_of_unknown_layers(tuners: Any) -> None:
+    """Lets PEFT warn of `target_modules` that a model of ours lacks, as v_proj: it adapts what is left in silence."""
+    inject = tuners.BaseTuner.inject_adapter
+
+    @wraps(inject)
+    def checked(self: Any, model: Any, adapter_name: str, *args: Any, **kwargs: Any) -> None:
+        asked = getattr(self.peft_config[adapter_name], "target_modules", None)
+        inject(self, model, adapter_name, *args, **kwargs)
+        adapted = self.targeted_module_names
+        names = asked if isinstance(asked, list | set | tuple) else ()
+        unknown = sorted(name for name in names if not any(f".{each}".endswith(f".{name}") for each in adapted))
+        if unknown and str(getattr(getattr(model, "config", None), "model_type", "")).startswith("mlnmt-"):
+            warnings.warn(
+                f"target_modules: no layer of {type(model).__name__} is called {', '.join(unknown)}: an adapter is "
+                f"in {len(adapted)} of its layers alone. Self-attention is qkv_proj, attention over the source q_proj "
+                f"and kv_proj, then come out_proj, fc1 and fc2. Leave target_modules out: it is '{ALL_LINEAR}' then.",
+                stacklevel=2,
+            )
+
+    tuners.BaseTuner.inject_adapter = checked
+
+
 class _Introduction(MetaPathFinder):
-    """Finds the modules transformers.models.mlnmt_*, and does what is to be done after the import of two others."""
+    """Finds the modules transformers.models.mlnmt_*, and does what is to be done after the import of some others."""
 
     def __init__(self) -> None:
-        self.afterwards: dict[str, Callable[[Any], None]] = {_CONFIG_TABLE: name_configs, _MODELING: register_models}
+        self.afterwards: dict[str, Callable[[Any], None]] = {
+            _CONFIG_TABLE: name_configs,
+            _MODELING: register_models,
+            "peft.utils.constants": name_adapted_layers,
+            "peft.tuners.tuners_utils": warn_of_unknown_layers,
+        }
         self.ours = {f"transformers.models.{entry.model_type.replace('-', '_')}": entry for entry in architectures()}
 
     def find_spec(

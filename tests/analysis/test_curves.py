@@ -58,17 +58,33 @@ def test_what_several_runs_show(run, tmp_path):
 
 
 def test_what_a_loss_is_made_of_is_said():
-    """Of several tasks, or of auxiliary decoders, the training's loss is a sum; and it is not what the dev loss is."""
+    """The one that is logged is a sum over tasks or decoders; and training's is not what the dev loss is."""
     parts = {"loss_de": 4.0, "loss_de_translation": 4.0, "loss_fr": 5.0, "loss_fr_translation": 5.0}
     loss = figure(
         {"many": [{"step": 1, "loss": 9.0, "learning_rate": 0.1, **parts}, {"step": 1, "eval_loss": 2.0}]}
     ).axes[0]
-    assert [text.get_text() for text in loss.get_legend().get_texts()] == ["training, sum of 2 losses", "development"]
+    assert [text.get_text() for text in loss.get_legend().get_texts()] == ["training, mean of 2 tasks", "development"]
     assert (
         loss.get_title("left") == "training: with dropout, and label smoothing where it is used; development: without"
     )
     alone = figure({"one": [{"step": 1, "loss": 9.0, "learning_rate": 0.1, "loss_translation": 9.0}]}).axes[0]
     assert alone.get_legend().get_texts()[0].get_text() == "training"
+    assert [line.get_ydata().tolist() for line in loss.lines] == [[4.5], [2.0]]
+    auxiliary = {"loss": 9.0, "loss_translation": 4.0, "loss_auxiliary_1": 5.0}
+    assert figure({"ms-1": [{"step": 1, **auxiliary}]}).axes[0].lines[0].get_ydata().tolist() == [4.0]
+
+
+def test_a_score_of_many_sets_is_one_panel():
+    """A line for each, and a thick one for their mean: else a model of twelve directions has sixteen panels."""
+    scores = {"eval_loss": 3.0, "eval_de-en_loss": 2.0, "eval_mean_loss": 2.5}
+    scores |= {"eval_bleu": 20.0, "eval_de-en_bleu": 21.0, "eval_mean_bleu": 20.5, "eval_exact_match": 7.0}
+    lines = [{"step": step, "learning_rate": 0.1, **scores} for step in (1, 2)]
+    loss, bleu, match, rate = figure({"one": lines}).axes
+    assert [line.get_ydata().tolist()[0] for line in (*loss.lines, *bleu.lines)] == [2.5, 20.0, 21.0, 20.5]
+    assert [text.get_text().strip() for text in bleu.texts] == ["dev", "de-en"]
+    assert [bleu.get_title("left"), match.get_title("left")] == ["thick: the mean of all sets; thin: each set", ""]
+    assert [axis.get_ylabel() for axis in (bleu, match, rate)] == ["dev BLEU", "dev exact_match", "learning rate"]
+    assert len(figure({"one": lines, "two": lines}).axes[1].lines) == 2
 
 
 def write(folder: Path, *lines: dict) -> Path:
@@ -98,7 +114,7 @@ def test_the_study_has_every_number_and_the_best_score(tmp_path):
     assert not any("samples" in row for row in study.rows)
     axes = study.figures["curves"].axes
     assert [axis.get_ylabel() for axis in axes] == [
-        "loss per token", "dev BLEU", "dev TER", "learning rate", "target tokens / s"
+        "loss per token", "dev BLEU", "dev TER", "target tokens / s"
     ]  # fmt: skip
     assert axes[1].lines[0].get_xydata().tolist() == [[1.0, 10.0], [1.5, 12.0], [2.0, 11.0]]
     assert axes[-1].get_xlabel() == "epoch"

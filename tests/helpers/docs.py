@@ -220,7 +220,7 @@ class StandIns:
 KINDS = {
     r"DIR|data/multi30k": "data",
     r"fused": "fused",
-    r"MODEL|opus-en-de": "system",
+    r"MODEL|opus-en-de|published/en-de": "system",
     r"lm-en": "lm",
     r"(?:report|messages|film)\.(docx|po|srt)": "document",
     r"(?:.*[./])?(en|de|fr|cs)(\.gz)?": "text",
@@ -230,7 +230,7 @@ KINDS = {
     r"runs/(?:encoder-cloze|pseudo-encoder)\..*/best": "pre_norm",
     r"runs/transformer\.multi30k-deen/tokenizer": "tokenizer_folder",
     r"runs/(?:other-)?(lm)\..*": "named",
-    r"runs/([\w-]+)(?:\.[\w.-]+)?/(?:average|best)": "named",
+    r"runs/([\w-]+)(?:\.[\w.-]+)?/(?:average|best)(?:/adapter)?": "named",
     r"(?:runs|sweeps/zoo)/([\w.-]+)": "run",
 }
 

@@ -311,6 +311,82 @@ def test_text_of_the_target_language_is_translated_back_and_trained_on(files, tm
     assert not (tmp_path / "other").exists()
 
 
+# A model that is there
+
+
+def tune(whole, files, output, **asked) -> str:
+    """Fine-tune the model of two files on them; what was printed."""
+    settings = [setting for setting in SMALL if not setting.startswith(("model", "tokenizer", "evaluation"))]
+    model = str(asked.pop("init_from", whole[0] / "average"))
+    asked = {"init_from": model, "settings": [*settings, "evaluation.every=4"], **asked}
+    return run(files, output, **asked)
+
+
+def test_a_model_is_fine_tuned_and_scored_before_and_after(whole, files, tmp_path):
+    model, output, asked = whole[0] / "average", tmp_path / "run", {"test": [("test.en", "test.de")]}
+    text = tune(whole, files, output, **asked)
+    for said in (f"to fine-tune {model}: its weights", "50 of the pairs are held out", "learning rate 0.001"):
+        assert said in text
+    results = {name: json.loads((output / name / "results.json").read_text()) for name in ("before", "average", "best")}
+    assert all(list(each["scores"]) == ["dev", "test"] for each in results.values())
+    assert lines(output / "translations" / "test.before.de") == lines(whole[0] / "translations" / "test.average.de")
+    rows = [[cell.strip() for cell in row.split("│")[1:3]] for row in text.splitlines() if row.startswith("│ dev")]
+    assert rows == [["dev", "before"], ["dev", "best"], ["dev", "average"]]
+    assert "the same sentences" not in text
+    assert (output / "average" / "tokenizer.json").read_bytes() == (model / "tokenizer.json").read_bytes()
+    begun = json.loads((output / "init_from.json").read_text())
+    assert begun["loaded"]
+    assert not begun["initialised"]
+
+    assert "is finished, and nothing changed" in tune(whole, files, output, **asked)
+    with pytest.raises(UserError, match=r"another training \(old -> new\):\n  init_from: .*average -> None"):
+        run(files, output, test=[("test.en", "test.de")])
+
+
+def test_a_dry_run_says_how_a_model_would_be_fine_tuned(whole, files, tmp_path):
+    text = tune(whole, files, tmp_path / "run", dry_run=True)
+    for said in ("to fine-tune", "0 tensors, 0 numbers", "steps/s"):
+        assert said in text
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"system": "m-10"}, "--init-from: the model says its system"),
+        ({"text": "test.de"}, "--init-from: .* leave out --system, and --text"),
+        ({"pair": ("train.de", "train.en")}, "--init-from: .*average: translates en to de, and the files are de to en"),
+        ({"init_from": "nowhere"}, "--init-from: nowhere is neither a folder nor to be had from the Hub"),
+        ({"init_from": "."}, "--init-from: .*: no config.json there"),
+    ],
+)
+def test_a_model_that_is_not_of_the_files_is_refused(whole, files, tmp_path, asked, message):
+    with pytest.raises(UserError, match=message):
+        tune(whole, files, tmp_path / "run", **asked)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_into_other_languages_is_refused(whole, files, tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_mlnmt.training.pair.codes_of", lambda tokenizer: ["cs", "fr"])
+    with pytest.raises(UserError, match=r"--init-from: .*average: translates into cs, fr, not into de. Say --to"):
+        tune(whole, files, tmp_path / "run")
+
+
+@pytest.mark.parametrize(("width", "rate"), [(None, 1e-3), (128, 1e-3), (192, 1e-3), (512, 1e-4), (1024, 4e-5)])
+def test_wider_models_are_fine_tuned_at_smaller_rates(width, rate):
+    assert chooser.tune(Measured(1000, 20_000), Machine(False), "x", width)[0]["optimizer"]["learning_rate"] == rate
+
+
+def test_fewer_pairs_are_seen_more_often():
+    for pairs in (200, 1000, 30_000, 10**6):
+        content, said = chooser.tune(Measured(pairs, 20 * pairs), Machine(True, 2), "x", 512)
+        files = {"files": {"source": "a.en", "target": "a.de"}}
+        data = {"languages": {"source": "en", "target": "de"}, "data": {"train": files, "dev": files}}
+        recipe = recipe_of({**data, **content}, Path("x.yaml"))
+        assert recipe.schedule.warmup < recipe.budget.steps
+        assert any("measured" in line for line in said)
+
+
 def broken(folder: Path, name: str) -> Path:
     """A folder with train.en and train.de, in one way broken."""
     write_corpus(folder, {"train": 300})

@@ -355,7 +355,7 @@ def test_a_test_set_of_another_language_is_scored_as_that_language(tmp_path, mon
     monkeypatch.setattr(TranslationPipeline, "from_pretrained", lambda name, **options: Echo())
     tests = [RawPairs(code, ["a"], ["l'un"], code, code) for code in ("de", "fr")]
     run = SimpleNamespace(output=tmp_path, tell=print)
-    scores = score_model(run, made_from(tmp_path), tmp_path / "average", tests, Results("toy")).scores
+    scores = score_model(run, made_from(tmp_path), "average", tmp_path / "average", tests, Results("toy")).scores
     for code in ("de", "fr"):
         assert f"tok:moses-{code}" in scores[code]["classic"]["BLEU"]["signature"]
         assert (tmp_path / "translations" / f"{code}.average.{code}").read_text() == f"a ({code})\n"
