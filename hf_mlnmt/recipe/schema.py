@@ -566,6 +566,22 @@ class SmoothedSettings(ObjectiveSettings):
 
 
 @dataclass
+class DistillationSettings(SmoothedSettings):
+    """What a student learns from its teachers beside its targets (training/distillation.py)."""
+
+    teacher: str | list[str] = key("", "Its folder or Hub name, or several; the first one's attention aligns words.")
+    words: float = key(0.0, "The share of a loss on the teachers' distribution of each word.", Range(0, 1))
+    alignment: float = key(
+        0.0, "The weight of a loss that has the last attention look where the teacher's does.", Range(0, 100)
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.teacher or not (self.words or self.alignment):
+            raise UserError("give a teacher, and words or alignment above 0.")
+
+
+@dataclass
 class EncoderSettings(SmoothedSettings):
     """The settings of an objective that trains an encoder."""
 
@@ -664,6 +680,11 @@ class ObjectiveKey:
 
 OBJECTIVES = {
     "translation": ObjectiveKey(SmoothedSettings, "Cross-entropy of the target, given the source.", translates=True),
+    "distillation": ObjectiveKey(
+        DistillationSettings,
+        "The same, with the distribution of a teacher, and where it looks, in one loss.",
+        translates=True,
+    ),
     "encoder-lm": ObjectiveKey(
         EncoderSettings, "The encoder, its self-attention causal, predicts the next source token.", "text", "source"
     ),
