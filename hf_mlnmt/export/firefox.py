@@ -1,8 +1,7 @@
 """Students as Firefox's engines (Bergamot, fxtranslate) run them: int8, a SentencePiece vocabulary, a shortlist.
 
-A calibration translates sentences and sees how large the inputs of every product become: alpha = 127 / (mean + 1.1
-standard deviations of max |x|), over sentences in the encoder and steps in the decoder. What an import has kept of its
-int8 (convert/marian.py) is written again as it was, as long as the weights are the same.
+A calibration translates sentences and sees how large the inputs of every product become (training/rounded.py). What an
+import has kept of its int8 (convert/marian.py) is written again as it was, as long as the weights are the same.
 """
 
 import copy
@@ -11,7 +10,6 @@ import struct
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,9 +45,9 @@ from hf_mlnmt.export.unigram import Vocabulary, check_cut, vocabulary_of
 from hf_mlnmt.files import read_json
 from hf_mlnmt.generation.alignments import SourceAttention
 from hf_mlnmt.generation.batches import Generated, attention_over_source, batches_by_tokens
-from hf_mlnmt.generation.batches import generate as search
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.languages import base_language, direction_of
+from hf_mlnmt.training.rounded import OUTPUT, calibrate, encoded, greedy, products
 
 _FORM = {"settings": str, "multipliers": {...: float}, "alphas": {...: float}}
 _BATCH_TOKENS = 2048
@@ -124,7 +122,7 @@ def write(parts: Parts, source: Path, folder: Path, asked: Asked) -> dict[str, A
     shortlist = _shortlist(parts, source, sides, asked)
     if texts:
         check_cut(f"{source}: the tokenizer", sides[0], texts, tokenizers.encode_source(texts))
-        alphas = _named(calibrate(parts, texts), shared and "Wemb" in tensors)
+        alphas = _named(calibrated(parts, texts), shared and "Wemb" in tensors)
     elif unchanged and kept["alphas"]:
         alphas = kept["alphas"]
     else:
@@ -237,58 +235,11 @@ def _settings(config: Any, sides: Sequence[Vocabulary], tied_all: bool) -> str:
 # Calibration
 
 
-def _products(config: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields each linear layer of ours and the matrices of Marian's that it is made of, but the output projection."""
-    for ours, theirs, transposed in moves(config):
-        if transposed and ours.endswith(".weight"):
-            yield ours.removesuffix(".weight"), theirs
-
-
-@torch.inference_mode()
-def calibrate(parts: Parts, texts: Sequence[str]) -> dict[str, float]:
+def calibrated(parts: Parts, texts: Sequence[str]) -> dict[str, float]:
     """Returns alpha of the inputs of each of Marian's matrices, by name; "" is the output projection's."""
-    model, largest = parts.model, defaultdict[str, list[float]](list)
-
-    def see(name: str, by_step: bool, _: nn.Module, inputs: tuple[Tensor]) -> None:
-        sizes = inputs[0].abs().amax(-1).flatten()
-        largest[name] += (sizes if by_step else sizes.amax(0, keepdim=True)).tolist()
-
-    products = {**dict(_products(model.config)), "lm_head": ("",)}
-    sources = _encoded(parts, texts)
-    translations = _translate(parts, sources)
-    hooks = []
-    try:
-        for name in products:
-            by_step = "encoder." not in name and not name.endswith("kv_proj")
-            hooks.append(model.get_submodule(name).register_forward_pre_hook(partial(see, name, by_step)))
-        for source, translation in zip(sources, translations, strict=True):
-            target = [model.config.decoder_start_token_id, *translation[:-1]]
-            model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([target]), use_cache=False)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    spread = {name: np.mean(sizes) + 1.1 * np.std(sizes) or 1.0 for name, sizes in largest.items()}
-    return {each: float(np.float32(STEPS / spread[name])) for name, theirs in products.items() for each in theirs}
-
-
-def _encoded(parts: Parts, texts: Sequence[str]) -> list[list[int]]:
-    return [ids.tolist()[: _longest(parts)] for ids in parts.tokenizers.encode_source(texts)]
-
-
-def _longest(parts: Parts) -> int:
-    return parts.model.config.max_position_embeddings - 1
-
-
-def _translate(parts: Parts, sources: Sequence[list[int]]) -> list[list[int]]:
-    """Returns the greedy translations of ids, with their end."""
-    found: list[list[int]] = [[] for _ in sources]
-    for batch in batches_by_tokens(list(map(len, sources)), _BATCH_TOKENS):
-        limit = min(2 * max(len(sources[index]) for index in batch) + 4, 256, _longest(parts))
-        options = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False, "max_new_tokens": limit}
-        rows = search(parts, [sources[index] for index in batch], options, 0, False)
-        for index, (best,) in zip(batch, rows, strict=True):
-            found[index] = best.ids
-    return found
+    alphas = calibrate(parts, texts)
+    matrices = [*products(parts.model.config), (OUTPUT, ("",))]
+    return {each: alphas[name] for name, theirs in matrices for each in theirs}
 
 
 # Shortlists
@@ -322,8 +273,8 @@ def lexical_shortlist(parts: Parts, texts: Sequence[str], sides: Sequence[Vocabu
     """Makes a shortlist of the model's greedy translations of texts: what each subword was attended to for."""
     attention = SourceAttention(parts.model)
     rows = [{index: row for row, index in enumerate(side.ids) if index is not None} for side in sides]
-    sources = _encoded(parts, texts)
-    translations = _translate(parts, sources)
+    sources = encoded(parts, texts)
+    translations = greedy(parts, sources)
     read: defaultdict[int, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
     for batch in batches_by_tokens(list(map(len, sources)), _BATCH_TOKENS):
         inputs, outputs = ([ids[index] for index in batch] for ids in (sources, translations))
@@ -391,7 +342,7 @@ def as_engine(model: Any, kept: Mapping[str, Any], saturated: bool = False) -> A
     alphas = {name.removesuffix(ALPHA): alpha for name, alpha in kept["alphas"].items()}
     alphas[output] = alphas["none"] if "none" in alphas else STEPS / alphas[output]
     memo: dict[int, nn.Module] = {}
-    for layer, theirs in [*_products(model.config), ("lm_head", (output,))]:
+    for layer, theirs in [*products(model.config), (OUTPUT, (output,))]:
         matrices = dict(zip(theirs, state[f"{layer}.weight"].chunk(len(theirs)), strict=True))
         parts = [
             ((matrix * multipliers[name]).round().to(torch.int8), multipliers[name], alphas[name])

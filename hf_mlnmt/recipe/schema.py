@@ -464,6 +464,11 @@ class Precision:
     gradient_checkpointing: bool = key(
         False, "Keep only the input of each layer, and compute the layer again for its gradient."
     )
+    int8: bool = key(
+        False,
+        "Round weights and inputs in the forward pass as Firefox's engines do (quantisation-aware): for the last steps "
+        "of a student of system ssru, in float32.",
+    )
 
 
 @dataclass

@@ -26,7 +26,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.aligning import Aligner
 from hf_mlnmt.generation.fusing import Member, check_same_vocabulary, fuse
@@ -67,8 +66,8 @@ class Distillation(Translation):
     words: float = 0.0
     alignment: float = 0.0
     model: Any = None
-    aligner: Aligner | None = None
-    tokenizers: Tokenizers | None = None
+    aligner: Any = None
+    tokenizers: Any = None
     links: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -138,7 +137,6 @@ class Distillation(Translation):
 
     def guide(self, batch: Batch, numbers: Tensor) -> Tensor:
         """Returns G of equation 3, (batch, target, source), float32; each row sums to 1, or to 0."""
-        assert self.aligner is not None and self.tokenizers is not None
         labels, mask = batch["labels"], batch["attention_mask"]
         real = [mask.bool(), labels != IGNORED]
         pairs = [[ids[here].tolist() for ids, here in zip(batch[side], real[i])] for i, side in enumerate(SIDES)]

@@ -46,6 +46,7 @@ from hf_mlnmt.evaluation.perplexity import perplexity
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.files import file_name, read_json, write_json, write_text
 from hf_mlnmt.generation.back_translation import Watcher
+from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.made_from import Changes, MadeFrom, digest
 from hf_mlnmt.model_folder import RESULTS, WEIGHTS, auto_class_of, load_model
 from hf_mlnmt.recipe.checks import check_budget
@@ -58,6 +59,7 @@ from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.preflight import check_before, check_lengths
 from hf_mlnmt.training.preparation import ACCOUNT, Preparation, measured_by
 from hf_mlnmt.training.processes import check_all, check_same, join_group, main_first, of_main, together
+from hf_mlnmt.training.rounded import SENTENCES, RoundedProducts, calibrate
 from hf_mlnmt.training.rounds import PlannedRound, read_rounds
 from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import lasting_parameters
@@ -395,6 +397,8 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
         run.tell(f"going on from {checkpoint}")
     else:
         run.preparation.initialise(trainer.model)
+    if run.recipe.precision.int8:
+        trainer.rounded = RoundedProducts(trainer.model, alphas(run, trainer))
     parameters = lasting_parameters(trainer.model)
     divided = f", divided over {run.processes.num_processes} processes (FSDP2)" if trainer.sharded else ""
     run.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}{divided}")
@@ -414,6 +418,18 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
             f"{name}: stopped at step {trainer.state.global_step}; the state is saved in {run.saved}. The same "
             "command goes on from there.",
         )
+
+
+def alphas(run: Run, trainer: TranslationTrainer) -> dict[str, float]:
+    """Returns how inputs are rounded in this run: as the weights that it began with ask, on its development set."""
+    path = run.output / folder.ALPHAS
+    if run.is_main and not path.is_file():
+        dev = next((each for each in trainer.dev_sets if each.sources), None)
+        if dev is None:
+            raise UserError("precision.int8: needs a development set of pairs, by which inputs are rounded.")
+        parts = Parts(trainer.model, run.preparation.tokenizers)
+        write_json(path, calibrate(parts, list(dev.sources)[:SENTENCES]))
+    return of_main(read_json(path, {...: float}))
 
 
 def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:

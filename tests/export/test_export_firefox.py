@@ -24,11 +24,12 @@ from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.export import export
 from hf_mlnmt.export.check import until_end
-from hf_mlnmt.export.firefox import EngineLinear, as_engine, calibrate, exportable, lexical_shortlist
+from hf_mlnmt.export.firefox import EngineLinear, as_engine, calibrated, exportable, lexical_shortlist
 from hf_mlnmt.export.unigram import check_cut, vocabulary_of
 from hf_mlnmt.generation.batches import pad
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.hub import publish
+from hf_mlnmt.training.rounded import RoundedProducts, calibrate
 
 NAME = "model.ende.intgemm.alphas.bin"
 
@@ -217,11 +218,30 @@ def test_products_are_the_engines(inputs, saturated):
     assert overflowed == (saturated and inputs == 64)
 
 
+def test_training_in_int8_computes_as_the_engine(ours, exported, dev, tokenizers, tmp_path):
+    """But where a number lies between two steps; alphas are those of the export."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(ours).eval()
+    alphas = calibrate(Parts(model, tokenizers), dev.read_text().splitlines())
+    imported = import_model(next(exported.folder.glob("model*")), tmp_path / "again")
+    engine = as_engine(imported.model, json.loads((tmp_path / "again" / "marian.json").read_text()))
+    sides = []
+    for network, own in ((model, tokenizers), (engine, imported.tokenizers)):
+        batch = [own.encode_source([text])[0][None].astype(int) for text in SENTENCES[:8]]
+        sides.append([{"input_ids": torch.tensor(ids), "labels": torch.tensor(ids)} for ids in batch])
+    with torch.no_grad():
+        plain = [model(**batch).loss for batch in sides[0]]
+        with RoundedProducts(model, alphas).computing():
+            rounded = [model(**batch).loss for batch in sides[0]]
+        theirs = [engine(**batch).loss for batch in sides[1]]
+    near, far = (sum(abs(a - b) for a, b in zip(each, theirs)) for each in (rounded, plain))
+    assert near < 0.2 * far
+
+
 def test_alphas_are_of_the_largest_inputs(tokenizers):
     """In the encoder of a sentence, in the decoder of a step."""
     model = student(tokenizers)
     texts = SENTENCES[:5]
-    alphas = calibrate(Parts(model, tokenizers), texts)
+    alphas = calibrated(Parts(model, tokenizers), texts)
     largest = {"encoder_l1_self_Wk": [], "decoder_l1_rnn_Wf": [], "decoder_l2_context_Wv": [], "": []}
     for ids in tokenizers.encode_source(texts):
         source = torch.tensor(ids[None].tolist())
