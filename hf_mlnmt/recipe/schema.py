@@ -275,7 +275,9 @@ class TranslationSection:
     method: str | dict[str, Any] = key("beam", "The method: a name, or {name: ..., option: ...}.", of=METHOD)
     forward: bool = key(False, "The text is the source side, not the target side.")
     tag: str | None = key(None, "A token that is put before every synthetic source, such as `<bt>`.")
-    settings: dict[str, Any] = key({}, "What is dropped, and how much is translated: limit, drop, max_ratio ...")
+    settings: dict[str, Any] = key(
+        {}, "What is dropped, and how much is translated: limit, drop, max_ratio, references, reverse ..."
+    )
 
 
 @dataclass

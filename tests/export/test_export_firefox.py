@@ -225,7 +225,7 @@ def test_training_in_int8_computes_as_the_engine(ours, exported, dev, tokenizers
     imported = import_model(next(exported.folder.glob("model*")), tmp_path / "again")
     engine = as_engine(imported.model, json.loads((tmp_path / "again" / "marian.json").read_text()))
     sides = []
-    for network, own in ((model, tokenizers), (engine, imported.tokenizers)):
+    for own in (tokenizers, imported.tokenizers):
         batch = [own.encode_source([text])[0][None].astype(int) for text in SENTENCES[:8]]
         sides.append([{"input_ids": torch.tensor(ids), "labels": torch.tensor(ids)} for ids in batch])
     with torch.no_grad():
