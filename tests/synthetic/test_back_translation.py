@@ -70,7 +70,7 @@ def test_of_all_beams_that_is_kept_which_is_nearest_to_what_people_wrote(folder,
     settings = Settings(limit=17, window=5, **FREE)
     lists = pipeline(SENTENCES[:17], num_beams=3, num_return_sequences=3, max_new_tokens=20)
     people = tmp_path / "people.en"
-    people.write_text("".join(f"{ranked[i % 3].text} !\n" for i, ranked in enumerate(lists)) + "\n" * (71 - 17))
+    people.write_text("".join(f"{ranked[i % 3].text}\n" for i, ranked in enumerate(lists)) + "\n" * (71 - 17))
     settings = replace(settings, references=(str(people),))
     back_translate(folder, texts[:1], tmp_path / "near", Method("beam", beams=3), settings, forward=True)
     outputs = lines_of(tmp_path / "near" / "target.txt")
