@@ -287,6 +287,10 @@ class Round:
     reverse: bool = key(False, "Train in the other direction than the recipe's.")
     translate: TranslationSection | None = key(None, "What is translated for this round.")
     ratio: float | None = key(None, "Synthetic pairs to each pair of the recipe's own corpora.", MILLION)
+    alone: bool = key(False, "Train on what is translated alone, as a student on what its teacher writes.")
+    after: str | None = key(
+        None, "Go on with the model of an earlier round: its weights, its tokenizer, what was translated for it."
+    )
     recipe: dict[str, Any] | None = key(
         None,
         "Keys of the recipe that are different in this round.",

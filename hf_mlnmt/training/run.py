@@ -645,18 +645,18 @@ def train_in_rounds(
     results = {}
     for planned in rounds.values():
         run.tell(f"round {planned.name}: {'-'.join(planned.languages)}", "bold")
-        recipe, synthetic = planned.recipe, planned.synthetic(run.output)
-        if planned.round.translate is not None:
-            if not dry_run:
-                with together():
-                    if run.is_main:
-                        planned.translate(run.data, run.output, watcher)
-                manifest = synthetic / MANIFEST
-                check_all(manifest, None if manifest.is_file() else "no such file")
-            if (synthetic / MANIFEST).is_file():
-                recipe = planned.with_synthetic(synthetic)
-            else:
-                run.tell(f"{synthetic} is still to be made: what follows is without it.")
+        manifest = planned.synthetic(run.output) / MANIFEST
+        if planned.round.translate is not None and not dry_run:
+            with together():
+                if run.is_main:
+                    planned.translate(run.data, run.output, watcher)
+            check_all(manifest, None if manifest.is_file() else "no such file")
+        if planned.round.translate is not None and not manifest.is_file():
+            run.tell(f"{manifest.parent} is still to be made: what follows is without it.")
+        recipe = planned.whole_recipe(run.output)
+        if dry_run and recipe.init_from and planned.before and not Path(str(recipe.init_from)).is_dir():
+            run.tell(f"{recipe.init_from} is still to be trained.")
+            continue
         of_round = dataclasses.replace(run, recipe=recipe, output=run.output / planned.name)
         results[planned.name] = train_in_folder(of_round, dry_run)
     return {name: each for name, each in results.items() if each is not None} or None
