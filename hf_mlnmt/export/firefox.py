@@ -43,6 +43,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.export.check import Sentences, check_scores, compare_searches, generate, log_probabilities
 from hf_mlnmt.export.unigram import Vocabulary, check_cut, vocabulary_of
 from hf_mlnmt.files import read_json
+from hf_mlnmt.generation.aligning import Aligner
 from hf_mlnmt.generation.alignments import SourceAttention
 from hf_mlnmt.generation.batches import Generated, attention_over_source, batches_by_tokens
 from hf_mlnmt.generation.loading import Parts
@@ -95,11 +96,13 @@ def exportable(model: Any, tokenizers: Tokenizers) -> Any:
 
 
 class Asked(NamedTuple):
-    """The files that an export is told: sentences to calibrate by, a shortlist, text to make one from."""
+    """The files that an export is told: sentences to calibrate by, a shortlist, text to make one from, and the folder
+    of the model whose attention is to say what is a translation of what; unless told its own."""
 
     calibration: Path | None = None
     shortlist: Path | None = None
     shortlist_text: Path | None = None
+    shortlist_teacher: Path | None = None
 
 
 def write(parts: Parts, source: Path, folder: Path, asked: Asked) -> dict[str, Any]:
@@ -248,7 +251,9 @@ def calibrated(parts: Parts, texts: Sequence[str]) -> dict[str, float]:
 def _shortlist(parts: Parts, source: Path, sides: Sequence[Vocabulary], asked: Asked) -> bytes | None:
     sizes = [len(side.ids) for side in sides]
     if asked.shortlist_text:
-        return shortlist_bytes(lexical_shortlist(parts, _texts(asked.shortlist_text), sides))
+        texts, teacher = _texts(asked.shortlist_text), asked.shortlist_teacher
+        aligner = None if teacher is None else Aligner.of(str(teacher), str((direction_of(source) or ("", ""))[1]))
+        return shortlist_bytes(lexical_shortlist(parts, texts, sides, aligner))
     file = asked.shortlist or source / SHORTLIST
     if not asked.shortlist and not file.is_file():
         return None
@@ -269,8 +274,11 @@ def _numbers(side: Vocabulary) -> dict[str, int]:
     return {engine.id_to_piece(index): index for index in range(len(engine))}
 
 
-def lexical_shortlist(parts: Parts, texts: Sequence[str], sides: Sequence[Vocabulary]) -> Shortlist:
-    """Makes a shortlist of the model's greedy translations of texts: what each subword was attended to for."""
+def lexical_shortlist(
+    parts: Parts, texts: Sequence[str], sides: Sequence[Vocabulary], aligner: Aligner | None = None
+) -> Shortlist:
+    """Makes a shortlist of the model's greedy translations of texts: what each subword was attended to for, by its own
+    attention, or by that of an aligner."""
     attention = SourceAttention(parts.model)
     rows = [{index: row for row, index in enumerate(side.ids) if index is not None} for side in sides]
     sources = encoded(parts, texts)
@@ -278,11 +286,15 @@ def lexical_shortlist(parts: Parts, texts: Sequence[str], sides: Sequence[Vocabu
     read: defaultdict[int, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
     for batch in batches_by_tokens(list(map(len, sources)), _BATCH_TOKENS):
         inputs, outputs = ([ids[index] for index in batch] for ids in (sources, translations))
-        weights = attention_over_source(attention, parts, inputs, [[Generated(ids, 0.0)] for ids in outputs], {})
-        for source, target, (matrix,) in zip(inputs, outputs, weights, strict=True):
+        if aligner is None:
+            each = [[Generated(ids, 0.0)] for ids in outputs]
+            weights = [matrix for (matrix,) in attention_over_source(attention, parts, inputs, each, {})]
+        else:
+            weights = [linked.float() for linked in aligner.of_subwords(parts.tokenizers, inputs, outputs)]
+        for source, target, matrix in zip(inputs, outputs, weights, strict=True):
             for token, row in zip(target, matrix.tolist(), strict=True):
                 for index, weight in zip(source, row, strict=True):
-                    if index in rows[0] and token in rows[1]:
+                    if weight and index in rows[0] and token in rows[1]:
                         read[rows[0][index]][rows[1][token]] += weight
     return shortlist_of(read, len(sides[0].ids))
 

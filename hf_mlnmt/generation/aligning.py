@@ -8,7 +8,7 @@ spaces is one word, of which nothing can be learnt.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from hf_mlnmt.data.tokenizer import Tokenizers, decode, languages_of
 from hf_mlnmt.generation.alignments import Link, SourceAttention, word_links, words_of_source, words_of_target
 from hf_mlnmt.generation.batches import Generated, attention_over_source, batches_by_tokens
-from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.generation.loading import Parts, load
 
 _BATCH_TOKENS = 2048
 Ids = Sequence[int]
@@ -29,6 +29,12 @@ class Aligner:
         """language: of the targets, for a model that is told it. Raises: UserError as `SourceAttention`."""
         self.parts, self.attention = parts, SourceAttention(parts.model, name)
         self.language = language if languages_of(parts.source) else None
+
+    @classmethod
+    def of(cls, name: str, language: str | None = None) -> Self:
+        """Loads a model, of several fused ones the first. Raises: UserError as `load`."""
+        parts = load(name, device="cpu", fast=True)
+        return cls(parts._replace(model=getattr(parts.model, "translation_models", [parts.model])[0]), name, language)
 
     def to(self, device: Any) -> None:
         """Moves the model to a device."""

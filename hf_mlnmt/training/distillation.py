@@ -32,6 +32,7 @@ from hf_mlnmt.generation.fusing import Member, check_same_vocabulary, fuse
 from hf_mlnmt.generation.loading import load
 from hf_mlnmt.languages import check_same_direction
 from hf_mlnmt.modeling.attention import CrossAttention
+from hf_mlnmt.modeling.linear import in_own_precision
 from hf_mlnmt.modeling.loss import divisor
 from hf_mlnmt.training.init_from import local_folder
 from hf_mlnmt.training.objectives import (
@@ -79,16 +80,16 @@ class Distillation(Translation):
         objective.words, objective.alignment = settings.words, settings.alignment
         objective.tokenizers = given.tokenizers
         if settings.words:
-            objective.model = _teacher(folders, Member("the student", given.model, given.tokenizers))
+            with torch.device("cpu"):  # checks before a training make objectives for models without memory
+                objective.model = _teacher(folders, Member("the student", given.model, given.tokenizers))
         if settings.alignment:
             if type(_attention(given.model)) is not CrossAttention:
                 raise UserError(
                     f"alignment is {settings.alignment:g}: {type(given.model).__name__} has another attention over the "
                     "source in its last decoder layer than the baseline, whose first head is taught. Set it to 0."
                 )
-            parts = load(folders[0], device="cpu", fast=True)
-            parts = parts._replace(model=getattr(parts.model, "translation_models", [parts.model])[0])
-            objective.aligner = Aligner(parts, folders[0], given.languages.get("target"))
+            with torch.device("cpu"):
+                objective.aligner = Aligner.of(folders[0], given.languages.get("target"))
             given.model.generation_config.alignment_head = [given.model.config.decoder_layers, 1]
         return objective
 
@@ -161,7 +162,8 @@ def attention_logs(query: Tensor, key: Tensor, heads: int, mask: Tensor) -> Tens
     -> (batch, target, source), float32 or wider."""
     size = query.shape[-1] // heads
     exact = torch.promote_types(query.dtype, torch.float32)
-    scores = query[..., :size].to(exact) @ key[..., :size].to(exact).mT * size**-0.5
+    with in_own_precision(query):
+        scores = query[..., :size].to(exact) @ key[..., :size].to(exact).mT * size**-0.5
     return scores.masked_fill(mask[:, None] == 0, torch.finfo(exact).min).log_softmax(-1)
 
 

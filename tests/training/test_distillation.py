@@ -94,6 +94,8 @@ def test_a_student_with_other_subwords_learns_where_its_teacher_looks(teacher, u
         optimizer.step()
         optimizer.zero_grad()
     assert losses[-1] < 0.5 * losses[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert objective.loss(model, batch)[1]["alignment"].item() == pytest.approx(losses[-1], rel=0.1)
     assert model.generation_config.alignment_head == [model.config.decoder_layers, 1]
     aligner, pairs = Aligner(Parts(model.eval(), unigram)), (SENTENCES[:8], [*SENTENCES[1:8], SENTENCES[0]])
     ours, theirs = aligner.links(*pairs), objective.aligner.links(*pairs)
