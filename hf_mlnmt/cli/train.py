@@ -56,9 +56,8 @@ def train(
     same weights; a run is amended by starting it again with other test sets, decoding or a longer budget. The run's
     folder then holds average/ and best/, results.json, metrics.jsonl, curves.png and checkpoints/.
 
-    Several processes, rounds of back-translation, recipes and what --pair chooses: docs/training.md. A new language for
-    a trained model, `--set model.add_to=MODEL`: docs/multilingual.md. A student, its int8 and its folder for Firefox's
-    engines: docs/students.md.
+    Several processes, rounds of back-translation, recipes, students, what --pair chooses: docs/training.md. A new
+    language for a trained model, `--set model.add_to=MODEL`: docs/multilingual.md.
 
     Examples:
 
@@ -86,8 +85,8 @@ def train(
         )
     elif bool(student) != bool(teacher) or (student is None and reverse) or (student and system):
         raise UserError(
-            "train: a student needs --student SIZE and --teacher MODEL, whose --reverse and --text are of it; SIZE says "
-            "its --system."
+            "train: a student needs both --student SIZE and --teacher MODEL; --reverse is of these, and SIZE says the "
+            "--system."
         )
     started_by_us = group.end_with_parent()
     if processes > 1 and "RANK" not in os.environ:  # else this is one of them

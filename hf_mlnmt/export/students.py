@@ -64,6 +64,7 @@ from hf_mlnmt.zoo.systems import config_for
 
 PLAN, TEACHER, ENGINE, ROWS = "student.json", "teacher", "firefox", "students.json"
 SAMPLE = 64  # lines that the teacher translates to be timed
+WINDOW = 512  # lines that an interruption may cost
 SHORTLIST_LINES = 50_000
 COMPARED = 500  # pairs of the development set whose alignments are compared
 METHOD = Method("beam")
@@ -154,7 +155,7 @@ class Student:
             "text": texts,
             "forward": True,
             "method": METHOD.to_dict(),
-            "settings": {"drop": drop, "references": references, "reverse": self.reverse, **told[0]},
+            "settings": {"drop": drop, "references": references, "reverse": self.reverse, "window": WINDOW, **told[0]},
         }
         machine = Machine(torch.accelerator.is_available(), cores=torch.get_num_threads())
         corpus = Measured(len(sources), count)

@@ -562,6 +562,8 @@ def score_model(run: Run, made: MadeFrom, model: Path, tests: Sequence[RawPairs]
             results.add_scores(test.name, score_protocols(outputs, test.references, language=test.language))
         results.write(file)
         made.note(product, made_of)
+    if not tests:
+        results.write(file)  # which says the languages
     return results
 
 
