@@ -59,6 +59,7 @@ from hf_mlnmt.recipe.sizes import INT8, STUDENT, Machine, Measured
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training import TwoFiles, folder, train_pair
 from hf_mlnmt.training.pair import unknown, write_columns
+from hf_mlnmt.training.processes import join_group
 from hf_mlnmt.training.sweep import duration
 from hf_mlnmt.zoo.systems import config_for
 
@@ -157,7 +158,7 @@ class Student:
             "method": METHOD.to_dict(),
             "settings": {"drop": drop, "references": references, "reverse": self.reverse, "window": WINDOW, **told[0]},
         }
-        machine = Machine(torch.accelerator.is_available(), cores=torch.get_num_threads())
+        machine = Machine(torch.accelerator.is_available(), join_group().num_processes)
         corpus = Measured(len(sources), count)
         lines = [line for line in said if line.startswith(("corpus", "dropped", "development set", "training:"))]
         lines += sizes.for_student(content, self.shape, self.teachers, translate, corpus, machine)
@@ -356,6 +357,8 @@ def seconds_of_step(content: dict[str, Any], length: float) -> tuple[float, int]
     for _ in range(3):
         begin = time.perf_counter()
         Translation(0, 0.1).loss(network, inputs)[0].backward()
+        if device.type != "cpu":
+            torch.accelerator.synchronize()
         times.append(time.perf_counter() - begin)
     return min(times) * batch.get("accumulate", 1), sum(each.numel() for each in network.parameters())
 

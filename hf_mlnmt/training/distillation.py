@@ -103,7 +103,7 @@ class Distillation(Translation):
         batch = dict(batch)
         numbers, labels = batch.pop(SENTENCE), batch["labels"]
         items, seen = divisor(labels, num_items_in_batch), dict[str, Tensor]()
-        attention = _attention(model)
+        attention = _attention(model) if self.alignment else None
         layers = {"query": attention.q_proj, "key": attention.kv_proj} if self.alignment else {}
         hooks = [layer.register_forward_hook(partial(_keep, seen, name)) for name, layer in layers.items()]
         try:
@@ -177,8 +177,9 @@ def _keep(seen: dict[str, Tensor], name: str, module: nn.Module, inputs: Any, ou
 
 
 def _attention(model: nn.Module) -> Any:
-    """Returns the attention over the source of the last decoder layer."""
-    return getattr(unwrap(model).get_decoder().layers[-1], "source_attn", None)
+    """Returns the attention over the source of the last decoder layer; None of a decoder without such layers."""
+    layers = getattr(unwrap(model).get_decoder(), "layers", None)
+    return getattr(layers[-1], "source_attn", None) if layers else None
 
 
 def _teacher(folders: Sequence[str], student: Member) -> Any:

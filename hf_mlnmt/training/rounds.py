@@ -95,7 +95,7 @@ class PlannedRound:
         assert section is not None
         if settings is not None and settings.references:
             settings = replace(settings, references=tuple(str(data / name) for name in settings.references))
-        back_translate(
+        manifest = back_translate(
             str(output / str(section.model) / "average") if self.by_round else section.model,
             self.files(data),
             self.synthetic(output),
@@ -105,6 +105,13 @@ class PlannedRound:
             tag=section.tag,
             watcher=watcher,
         )
+        if not manifest.pairs:
+            counts = manifest.content["counts"]
+            dropped = ", ".join(f"{reason} {count:,}" for reason, count in counts["dropped"].items())
+            raise UserError(
+                f"{manifest.folder}: of {counts['read']:,} translations none is left ({dropped}). Is the text in the "
+                f"language that {section.model} reads?"
+            )
 
 
 def _count_lines(path: Path) -> int:

@@ -404,10 +404,10 @@ def lines_of(file):
     return file.read_text().splitlines()
 
 
-def teach(taught, output, asked=FILES, shape="student-tiny", teachers=None, **more):
+def teach(taught, output, asked=FILES, shape="student-tiny", teachers=None, settings=()):
     data, folder = taught
-    console = Console(file=io.StringIO(), width=200)
-    rows = train_student(asked, shape, teachers or [str(folder)], data, output, TINY, console=console, **more)
+    console, settings = Console(file=io.StringIO(), width=200), (*TINY, *settings)
+    rows = train_student(asked, shape, teachers or [str(folder)], data, output, settings, console=console)
     return rows, console.file.getvalue()
 
 
@@ -473,6 +473,9 @@ def test_teachers_and_students_that_cannot_be(taught, tmp_path):
         with pytest.raises(UserError, match=message):
             teach(taught, tmp_path / "run", asked, shape, [str(each) for each in teachers])
         assert not list(tmp_path.glob("run/*/manifest.json"))
+    silent = [f"rounds.student.translate.settings.{setting}" for setting in ("drop=[long, empty]", "max_new_tokens=1")]
+    with pytest.raises(UserError, match=r"translations none is left \(.*\). Is the text in the language that"):
+        teach(taught, tmp_path / "run", settings=silent)
 
 
 def test_bpe_is_refused_by_name(dev, tmp_path):
