@@ -147,10 +147,10 @@ class Student:
             if not (home / TEACHER / CONFIG).is_file():
                 fuse_folders(self.teachers, teacher, self.tell, normalization="symbol")
         texts, references = self._texts(content, home)
-        sources = [line for file in texts for line in read_lines(self.data / file)]
-        count = sum(len(words(line)) + 1 for line in sources)
-        drop = [*USUAL, *(["language"] if find_spec("py3langid") else [])]
-        drop += ["unlikely"] if self.reverse else []
+        size, sample = self._measured(texts)
+        drop = [*USUAL, *(["unlikely"] if self.reverse else [])]
+        looks = bool(find_spec("py3langid") and (told[0] or direction_of(fetch_small_files(teacher))))
+        drop += ["language"] if looks else []
         translate = {
             "model": teacher,
             "text": texts,
@@ -159,12 +159,14 @@ class Student:
             "settings": {"drop": drop, "references": references, "reverse": self.reverse, "window": WINDOW, **told[0]},
         }
         machine = Machine(torch.accelerator.is_available(), join_group().num_processes)
-        corpus = Measured(len(sources), count)
         lines = [line for line in said if line.startswith(("corpus", "dropped", "development set", "training:"))]
-        lines += sizes.for_student(content, self.shape, self.teachers, translate, corpus, machine)
-        if "language" not in drop:
-            lines.append("languages of translations are not looked at: pip install 'hf-mlnmt[serve]' for py3langid")
-        lines += self._cost(teacher, told[0], sources, count)
+        lines += sizes.for_student(content, self.shape, self.teachers, translate, size, machine)
+        if not looks:
+            lines.append(
+                "languages of translations are not looked at: that needs py3langid (pip install 'hf-mlnmt[serve]') and "
+                "a teacher whose languages are known"
+            )
+        lines += self._cost(teacher, told[0], size, sample)
         names = ("model", "objective", "tokenizer", "batch", "optimizer", "schedule", "budget", "precision")
         planned = {name: content[name] for name in (*names, "evaluation", "checkpoints", "rounds")}
         write_json(kept, {"asked": asking, "content": planned, "lines": lines})
@@ -202,10 +204,20 @@ class Student:
             texts.append(str(file))
         return texts, [train["target"]]
 
-    def _cost(self, teacher: str, told: dict[str, str], sources: list[str], count: int) -> list[str]:
+    def _measured(self, texts: list[str]) -> tuple[Measured, list[str]]:
+        """Returns how many lines and words are translated, and the first lines."""
+        lines = count = 0
+        sample: list[str] = []
+        for file in texts:
+            for line in read_lines(self.data / file):
+                lines, count = lines + 1, count + len(words(line)) + 1
+                if len(sample) < SAMPLE and line.strip():
+                    sample.append(line)
+        return Measured(lines, count), sample
+
+    def _cost(self, teacher: str, told: dict[str, str], size: Measured, sample: list[str]) -> list[str]:
         """Translates some lines and trains some steps; returns what all of it will take."""
-        pipeline = TranslationPipeline.from_pretrained(teacher)
-        sample = [line for line in sources if line.strip()][:SAMPLE]
+        pipeline, count = TranslationPipeline.from_pretrained(teacher), size.words
         begin = time.perf_counter()
         decoding = METHOD.decoding().with_keywords(told)
         found = pipeline.translate_lines(sample, decoding=decoding)
@@ -217,9 +229,10 @@ class Student:
         doubts = doubts_about_language(sample, written, judge.spoilt, pipeline.parts.source)
         rounds, total = self.content["rounds"], self.content["budget"]["steps"]
         total += rounds[INT8]["recipe"]["budget"]["steps"] if INT8 in rounds else 0
-        step, parameters = seconds_of_step(self.content, count / max(1, len(sources)))
-        # Text twice, its ids, and of each round a checkpoint's weights and two moments, five times, and two models.
-        disk = 2.2 * sum(len(line.encode()) for line in sources) + 12 * count + len(rounds) * parameters * (5 * 12 + 8)
+        step, parameters = seconds_of_step(self.content, count / max(1, size.pairs))
+        # A word is 14 bytes of text on both sides, and 3 subwords of 4 bytes; of each round there are five checkpoints'
+        # weights and two moments, and two models.
+        disk = (14 + 12) * count + len(rounds) * parameters * 4 * (5 * 3 + 2)
         return [
             f"teacher: {speed:,.0f} words/s ({len(sample)} lines, {METHOD.beams} beams, {pipeline.model.device}); "
             f"{count:,} words: about {duration(count / speed)}",
@@ -258,7 +271,7 @@ class Student:
             if name not in kept or not made.same(f"row/{name}", made_of):
                 self.tell(f"scoring {name}")
                 kept[name] = {"bytes": _bytes(folders[name]), **self._row(load(), pairs)}
-                if name == "student" and "aligner" not in kept[name]:
+                if name == "student":
                     kept[name] |= self._aligned(teacher, str(trained))
                 write_json(output / ROWS, kept)
                 made.note(f"row/{name}", made_of)

@@ -146,7 +146,7 @@ def back_translate(
     if method.name in drop:
         raise UserError("drop: the method copied makes copies alone, of which none would be left. Leave copied out.")
     _check(model, texts, folder, method, forward, tag)
-    _check_more(model, texts, method, settings)
+    _check_judging(model, texts, method, settings)
     if shard and "duplicate" in drop:
         raise UserError("--shard: duplicates are known in the whole text only. Leave duplicate out of --drop.")
     place = folder / f"shard-{shard.number}-of-{shard.count}" if shard else folder
@@ -209,8 +209,8 @@ def _check(
         check_file(folder / name)
 
 
-def _check_more(model: str | Path | None, texts: Sequence[str | Path], method: Method, settings: Settings) -> None:
-    """Checks references and the reverse model."""
+def _check_judging(model: str | Path | None, texts: Sequence[str | Path], method: Method, settings: Settings) -> None:
+    """Checks what translations are chosen and dropped by: references, a reverse model, languages."""
     if settings.references and (method.name != "beam" or len(settings.references) > len(texts)):
         raise UserError("references: choose among the beams of the method beam; give a file for each of the texts.")
     for text, reference in zip(texts, settings.references):

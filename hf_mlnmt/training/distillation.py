@@ -49,7 +49,6 @@ from hf_mlnmt.training.objectives import (
     unwrap,
 )
 
-SIDES = ("input_ids", "labels")
 KEPT = 2_000_000  # sentences whose links are kept: some 600 MB of captions
 SENTENCE = "sentence"  # of a batch: the number of each sentence in the training set, -1 where it is not known
 
@@ -138,13 +137,13 @@ class Distillation(Translation):
 
     def guide(self, batch: Batch, numbers: Tensor) -> Tensor:
         """Returns G of equation 3, (batch, target, source), float32; each row sums to 1, or to 0."""
-        labels, mask = batch["labels"], batch["attention_mask"]
-        real = [mask.bool(), labels != IGNORED]
-        pairs = [[ids[here].tolist() for ids, here in zip(batch[side], real[i])] for i, side in enumerate(SIDES)]
+        ids, labels, mask = (batch[name].cpu() for name in ("input_ids", "labels", "attention_mask"))
+        real = ((ids, mask.bool()), (labels, labels != IGNORED))
+        pairs = [[row[here].tolist() for row, here in zip(*side)] for side in real]
         known = [self.links.get(number) for number in numbers.tolist()]
         new = [place for place, links in enumerate(known) if links is None and pairs[1][place]]
         if new:
-            self.aligner.to(labels.device)
+            self.aligner.to(numbers.device)
             made = self.aligner.of_subwords(self.tokenizers, *([side[place] for place in new] for side in pairs))
             for place, links in zip(new, made, strict=True):
                 known[place] = links
@@ -154,7 +153,7 @@ class Distillation(Translation):
         for place, links in enumerate(known):
             if links is not None and pairs[1][place]:
                 found[place, : links.shape[0], : links.shape[1]] = links.float()
-        return (found / found.sum(-1, keepdim=True).clamp(min=1)).to(labels.device)
+        return (found / found.sum(-1, keepdim=True).clamp(min=1)).to(numbers.device)
 
 
 def attention_logs(query: Tensor, key: Tensor, heads: int, mask: Tensor) -> Tensor:

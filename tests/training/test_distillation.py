@@ -85,9 +85,9 @@ def test_a_student_with_other_subwords_learns_where_its_teacher_looks(teacher, u
     torch.manual_seed(1)
     model = toy_model(unigram, dropout=0.0).train()
     objective = make(model, unigram, teacher=str(teacher), alignment=1.0)
-    batch = batch_of(objective, unigram, SENTENCES[:8])
-    optimizer, losses = torch.optim.Adam(model.parameters(), lr=3e-3), []
-    for _ in range(40):
+    batch = batch_of(objective, unigram, SENTENCES[:6])
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=6e-3), []
+    for _ in range(32):
         loss, parts = objective.loss(model, batch)
         losses.append(parts["alignment"].item())
         loss.backward()
@@ -97,10 +97,10 @@ def test_a_student_with_other_subwords_learns_where_its_teacher_looks(teacher, u
     with torch.autocast("cpu", torch.bfloat16):
         assert objective.loss(model, batch)[1]["alignment"].item() == pytest.approx(losses[-1], rel=0.1)
     assert model.generation_config.alignment_head == [model.config.decoder_layers, 1]
-    aligner, pairs = Aligner(Parts(model.eval(), unigram)), (SENTENCES[:8], [*SENTENCES[1:8], SENTENCES[0]])
+    aligner, pairs = Aligner(Parts(model.eval(), unigram)), (SENTENCES[:6], [*SENTENCES[1:6], SENTENCES[0]])
     ours, theirs = aligner.links(*pairs), objective.aligner.links(*pairs)
     same = sum(len({*a} & {*b}) for a, b in zip(ours, theirs)) / sum(map(len, theirs))
-    assert same > 0.8
+    assert same > 0.7
 
 
 def test_links_are_of_words_and_made_once(teacher, unigram, monkeypatch):
