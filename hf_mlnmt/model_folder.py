@@ -47,7 +47,7 @@ TEXT_FILES = (*TOKENIZERS, *_OTHER_TOKENIZERS, TARGET_TOKENIZER, LANGUAGE_TOKENI
 # What decides what a model writes:
 MODEL_FILES = (CONFIG, GENERATION_CONFIG, "*.safetensors", *TEXT_FILES)
 # Everything but the weights:
-SMALL_FILES = ("*.json", "*.spm", "*.model", "*.txt", f"{TARGET_TOKENIZER}/*", f"{LANGUAGE_TOKENIZERS}/*")
+SMALL_FILES = ("*.json", "*.spm", "*.model", "*.txt", "*.s2t", f"{TARGET_TOKENIZER}/*", f"{LANGUAGE_TOKENIZERS}/*")
 # Fields of a config that weights have as a dimension, and those that say how often there are such weights.
 _SIZES = re.compile(r"(vocab_size|d_model|d_ff|_dim|hidden_size|intermediate_size|heads|(?P<layers>layers|n_layer))$")
 # What the JSON of a model folder is to be. What else is in it Transformers checks as it reads it (`read_config`).

@@ -44,7 +44,13 @@ def back_translate(
     decoding: DecodingOptions,
     tag: str | None = _of_pairs(None, "A token, such as <bt>, that trainings put before every source."),
     limit: int | None = _of_pairs(None, "Take so many lines of the text.", min=1),
-    drop: str | None = _of_pairs(None, "What goes, by commas: empty, long, repeated, copied, duplicate; or none."),
+    reference: list[Path] | None = _of_pairs(
+        None, "What people wrote for a file's lines: the nearest beam by chrF is kept.", "--reference", "-r"
+    ),
+    reverse: str | None = _of_pairs(None, "Model of the other direction: what it finds unlikely goes, one in twenty."),
+    drop: str | None = _of_pairs(
+        None, "What goes, by commas: empty, long, repeated, copied, duplicate, language; or none."
+    ),
     max_ratio: float = _of_pairs(3.0, "An output with more than so many times the text's words is long."),
     bad_lines: str = _of_pairs("error", "At lines that cannot be read: error, or drop, which counts them."),
     window: int = options.machine(2048, "Lines that are sorted by length together, and kept together.", min=1),
@@ -83,7 +89,15 @@ def back_translate(
     reasons = None if drop is None else () if drop == "none" else tuple(name.strip() for name in drop.split(","))
     of_search: dict[str, Any] = {name: getattr(decoding, name) for name in _SETTINGS}
     settings = back_translation.Settings(
-        limit=limit, drop=reasons, max_ratio=max_ratio, bad_lines=bad_lines, window=window, dtype=dtype, **of_search
+        limit=limit,
+        drop=reasons,
+        max_ratio=max_ratio,
+        bad_lines=bad_lines,
+        window=window,
+        dtype=dtype,
+        references=tuple(map(str, reference or ())),
+        reverse=reverse,
+        **of_search,
     )
     how: dict[str, Any] = {"forward": forward, "tag": tag, "device": device, "revision": revision}
     how["shard"] = Shard.parse(shard) if shard is not None else None

@@ -30,6 +30,7 @@ def export(
     shortlist_text: Path | None = option(
         None, "For Firefox: text of the source to make a shortlist from: what its translations attend to."
     ),
+    shortlist_teacher: str | None = option(None, "For Firefox: the model whose attention says that, not its own."),
 ) -> None:
     """Write a model for another engine, and check that it computes what generate() does.
 
@@ -46,7 +47,8 @@ def export(
     silence()
     console = plain_console()
     files = {"calibration": calibrate, "shortlist": shortlist, "shortlist_text": shortlist_text}
-    exported = write(model, output, format, dtype=dtype, **files, tell=console.print)
+    how = {"dtype": dtype, "shortlist_teacher": shortlist_teacher, "tell": console.print}
+    exported = write(model, output, format, **files, **how)
     for name, value in exported.record["compared_with_generate"].items():
         if isinstance(value, dict):
             sentences, tokens = value["same_sentences"], value["same_tokens"]

@@ -27,9 +27,20 @@ def train(
     to: str | None = _of_pair(None, "Code of the target language; the same."),
     dev: tuple[str, str] | None = _of_pair(None, "Development set; else some pairs.", metavar="SOURCE TARGET"),
     test: list[str] | None = _of_pair(None, "A test set. Give it again for more.", metavar="SOURCE TARGET"),
-    text: str | None = _of_pair(None, "Text of the target language: it is translated back and trained on too."),
+    text: str | None = _of_pair(
+        None, "Text of the target language, which is translated back and trained on too; with --student of the source."
+    ),
     init_from: str | None = _of_pair(
         None, "A trained model, a folder or Hub name, that is fine-tuned on them.", "--init-from"
+    ),
+    student: str | None = _of_pair(
+        None,
+        "Train a small model on what --teacher writes: student-tiny, student-base, student-self-attention.",
+        metavar="SIZE",
+    ),
+    teacher: list[str] | None = _of_pair(None, "Model folder or Hub name. Give it again for an ensemble."),
+    reverse: str | None = _of_pair(
+        None, "Model of the other direction: what it finds unlikely the student never sees."
     ),
     system: str | None = option(None, "A system of the zoo, m-10, or a recipe of the setup. Default: the recipe's."),
     data: options.DataFolder = Path(),
@@ -51,13 +62,14 @@ def train(
     same weights; a run is amended by starting it again with other test sets, decoding or a longer budget. The run's
     folder then holds average/ and best/, results.json, metrics.jsonl, curves.png and checkpoints/.
 
-    Several processes, rounds of back-translation, recipes and what --pair chooses: docs/training.md. A new language for
-    a trained model, `--set model.add_to=MODEL`: docs/multilingual.md.
+    Several processes, rounds of back-translation, recipes, students, what --pair chooses: docs/training.md. A new
+    language for a trained model, `--set model.add_to=MODEL`: docs/multilingual.md.
 
     Examples:
 
         hf-mlnmt train --pair train.en train.de --test test.en test.de
         hf-mlnmt train --pair mine.en mine.de --init-from published/en-de
+        hf-mlnmt train --student student-tiny --teacher MODEL --pair train.en train.de --text news.en
         hf-mlnmt train multi30k-ende --system m-10 --data DIR --dry-run
         hf-mlnmt train french.yaml --data DIR --set model.add_to=runs/bridge/average -o runs/bridge-fr
     """
@@ -66,6 +78,7 @@ def train(
     named = recipe or []
     if pair is None:
         of_pair = {"--from": from_, "--to": to, "--dev": dev, "--test": test, "--text": text, "--init-from": init_from}
+        of_pair |= {"--student": student, "--teacher": teacher, "--reverse": reverse}
         options.refuse(of_pair, "is of --pair; a recipe says it with its keys (languages, data, rounds, init_from).")
         if len(named) != 1:
             raise UserError(
@@ -76,6 +89,11 @@ def train(
         raise UserError(
             f"train: with --pair the recipe is chosen, so give either --pair or {' '.join(named) or 'a recipe'}. "
             "--dev and each --test need two files, as in --test test.en test.de."
+        )
+    elif bool(student) != bool(teacher) or (student is None and reverse) or (student and system):
+        raise UserError(
+            "train: a student needs both --student SIZE and --teacher MODEL; --reverse is of these, and SIZE says the "
+            "--system."
         )
     started_by_us = group.end_with_parent()
     if processes > 1 and "RANK" not in os.environ:  # else this is one of them
@@ -98,7 +116,13 @@ def train(
                 asked = TwoFiles(
                     pair, from_, to, dev, tuple(zip(test or [], named, strict=True)), text, system, init_from
                 )
-                train_pair(asked, data, output, set_ or [], seed, dry_run, console, watcher, check)
+                how = (data, output, set_ or [], seed, dry_run, console, watcher)
+                if student is not None:
+                    from hf_mlnmt.export.students import train_student
+
+                    train_student(asked, student, teacher or [], *how, reverse=reverse)
+                else:
+                    train_pair(asked, *how, check)
             else:
                 run_recipe(named[0], data, output, set_ or [], seed, dry_run, console, watcher, system, check)
     except Interrupted as interrupted:

@@ -78,6 +78,7 @@ def export(
     calibration: str | Path | None = None,
     shortlist: str | Path | None = None,
     shortlist_text: str | Path | None = None,
+    shortlist_teacher: str | Path | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Exported:
     """Writes the model for another engine into `output`, checked against generate(), or leaves nothing behind.
@@ -96,6 +97,7 @@ def export(
             a model that was imported and not trained since what it had is kept without.
         shortlist: for Firefox, a lexical shortlist in the engine's form, or lines of target, source and probability.
         shortlist_text: for Firefox, sentences of the source, whose translations make one.
+        shortlist_teacher: the model by whose attention they do, in place of its own.
 
     Raises: UserError when the engine cannot run the model, a package is missing, or the outputs are not the model's.
     """
@@ -104,10 +106,13 @@ def export(
     for asked_dtype in dtypes:
         _check_request(to, asked_dtype)
     asked = {"--calibrate": calibration, "--shortlist": shortlist, "--shortlist-text": shortlist_text}
+    asked["--shortlist-teacher"] = shortlist_teacher
     given = {option: Path(file) for option, file in asked.items() if file is not None}
     if given and to != "firefox":
         raise UserError(f"{next(iter(given))}: is for --format firefox.")
-    if len(given.keys() - {"--calibrate"}) == 2:
+    if shortlist_teacher is not None and shortlist_text is None:
+        raise UserError("--shortlist-teacher: says how --shortlist-text is aligned; give that too.")
+    if {"--shortlist", "--shortlist-text"} <= given.keys():
         raise UserError("--shortlist and --shortlist-text: both say which words are candidates; give one.")
     source = _check_translates(str(model))
     check_made_before(output, RECORD, "hf_mlnmt.export/", "export")

@@ -1,8 +1,7 @@
 """Students as Firefox's engines (Bergamot, fxtranslate) run them: int8, a SentencePiece vocabulary, a shortlist.
 
-A calibration translates sentences and sees how large the inputs of every product become: alpha = 127 / (mean + 1.1
-standard deviations of max |x|), over sentences in the encoder and steps in the decoder. What an import has kept of its
-int8 (convert/marian.py) is written again as it was, as long as the weights are the same.
+A calibration translates sentences and sees how large the inputs of every product become (training/rounded.py). What an
+import has kept of its int8 (convert/marian.py) is written again as it was, as long as the weights are the same.
 """
 
 import copy
@@ -11,7 +10,6 @@ import struct
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,11 +43,12 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.export.check import Sentences, check_scores, compare_searches, generate, log_probabilities
 from hf_mlnmt.export.unigram import Vocabulary, check_cut, vocabulary_of
 from hf_mlnmt.files import read_json
+from hf_mlnmt.generation.aligning import Aligner
 from hf_mlnmt.generation.alignments import SourceAttention
 from hf_mlnmt.generation.batches import Generated, attention_over_source, batches_by_tokens
-from hf_mlnmt.generation.batches import generate as search
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.languages import base_language, direction_of
+from hf_mlnmt.training.rounded import OUTPUT, calibrate, encoded, greedy, products
 
 _FORM = {"settings": str, "multipliers": {...: float}, "alphas": {...: float}}
 _BATCH_TOKENS = 2048
@@ -97,11 +96,13 @@ def exportable(model: Any, tokenizers: Tokenizers) -> Any:
 
 
 class Asked(NamedTuple):
-    """The files that an export is told: sentences to calibrate by, a shortlist, text to make one from."""
+    """The files that an export is told: sentences to calibrate by, a shortlist, text to make one from, and the folder
+    of the model whose attention is to say what is a translation of what; unless told its own."""
 
     calibration: Path | None = None
     shortlist: Path | None = None
     shortlist_text: Path | None = None
+    shortlist_teacher: Path | None = None
 
 
 def write(parts: Parts, source: Path, folder: Path, asked: Asked) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def write(parts: Parts, source: Path, folder: Path, asked: Asked) -> dict[str, A
     shortlist = _shortlist(parts, source, sides, asked)
     if texts:
         check_cut(f"{source}: the tokenizer", sides[0], texts, tokenizers.encode_source(texts))
-        alphas = _named(calibrate(parts, texts), shared and "Wemb" in tensors)
+        alphas = _named(calibrated(parts, texts), shared and "Wemb" in tensors)
     elif unchanged and kept["alphas"]:
         alphas = kept["alphas"]
     else:
@@ -237,58 +238,11 @@ def _settings(config: Any, sides: Sequence[Vocabulary], tied_all: bool) -> str:
 # Calibration
 
 
-def _products(config: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields each linear layer of ours and the matrices of Marian's that it is made of, but the output projection."""
-    for ours, theirs, transposed in moves(config):
-        if transposed and ours.endswith(".weight"):
-            yield ours.removesuffix(".weight"), theirs
-
-
-@torch.inference_mode()
-def calibrate(parts: Parts, texts: Sequence[str]) -> dict[str, float]:
+def calibrated(parts: Parts, texts: Sequence[str]) -> dict[str, float]:
     """Returns alpha of the inputs of each of Marian's matrices, by name; "" is the output projection's."""
-    model, largest = parts.model, defaultdict[str, list[float]](list)
-
-    def see(name: str, by_step: bool, _: nn.Module, inputs: tuple[Tensor]) -> None:
-        sizes = inputs[0].abs().amax(-1).flatten()
-        largest[name] += (sizes if by_step else sizes.amax(0, keepdim=True)).tolist()
-
-    products = {**dict(_products(model.config)), "lm_head": ("",)}
-    sources = _encoded(parts, texts)
-    translations = _translate(parts, sources)
-    hooks = []
-    try:
-        for name in products:
-            by_step = "encoder." not in name and not name.endswith("kv_proj")
-            hooks.append(model.get_submodule(name).register_forward_pre_hook(partial(see, name, by_step)))
-        for source, translation in zip(sources, translations, strict=True):
-            target = [model.config.decoder_start_token_id, *translation[:-1]]
-            model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([target]), use_cache=False)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    spread = {name: np.mean(sizes) + 1.1 * np.std(sizes) or 1.0 for name, sizes in largest.items()}
-    return {each: float(np.float32(STEPS / spread[name])) for name, theirs in products.items() for each in theirs}
-
-
-def _encoded(parts: Parts, texts: Sequence[str]) -> list[list[int]]:
-    return [ids.tolist()[: _longest(parts)] for ids in parts.tokenizers.encode_source(texts)]
-
-
-def _longest(parts: Parts) -> int:
-    return parts.model.config.max_position_embeddings - 1
-
-
-def _translate(parts: Parts, sources: Sequence[list[int]]) -> list[list[int]]:
-    """Returns the greedy translations of ids, with their end."""
-    found: list[list[int]] = [[] for _ in sources]
-    for batch in batches_by_tokens(list(map(len, sources)), _BATCH_TOKENS):
-        limit = min(2 * max(len(sources[index]) for index in batch) + 4, 256, _longest(parts))
-        options = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False, "max_new_tokens": limit}
-        rows = search(parts, [sources[index] for index in batch], options, 0, False)
-        for index, (best,) in zip(batch, rows, strict=True):
-            found[index] = best.ids
-    return found
+    alphas = calibrate(parts, texts)
+    matrices = [*products(parts.model.config), (OUTPUT, ("",))]
+    return {each: alphas[name] for name, theirs in matrices for each in theirs}
 
 
 # Shortlists
@@ -297,7 +251,9 @@ def _translate(parts: Parts, sources: Sequence[list[int]]) -> list[list[int]]:
 def _shortlist(parts: Parts, source: Path, sides: Sequence[Vocabulary], asked: Asked) -> bytes | None:
     sizes = [len(side.ids) for side in sides]
     if asked.shortlist_text:
-        return shortlist_bytes(lexical_shortlist(parts, _texts(asked.shortlist_text), sides))
+        texts, teacher = _texts(asked.shortlist_text), asked.shortlist_teacher
+        aligner = None if teacher is None else Aligner.of(str(teacher), str((direction_of(source) or ("", ""))[1]))
+        return shortlist_bytes(lexical_shortlist(parts, texts, sides, aligner))
     file = asked.shortlist or source / SHORTLIST
     if not asked.shortlist and not file.is_file():
         return None
@@ -318,20 +274,27 @@ def _numbers(side: Vocabulary) -> dict[str, int]:
     return {engine.id_to_piece(index): index for index in range(len(engine))}
 
 
-def lexical_shortlist(parts: Parts, texts: Sequence[str], sides: Sequence[Vocabulary]) -> Shortlist:
-    """Makes a shortlist of the model's greedy translations of texts: what each subword was attended to for."""
+def lexical_shortlist(
+    parts: Parts, texts: Sequence[str], sides: Sequence[Vocabulary], aligner: Aligner | None = None
+) -> Shortlist:
+    """Makes a shortlist of the model's greedy translations of texts: what each subword was attended to for, by its own
+    attention, or by that of an aligner."""
     attention = SourceAttention(parts.model)
     rows = [{index: row for row, index in enumerate(side.ids) if index is not None} for side in sides]
-    sources = _encoded(parts, texts)
-    translations = _translate(parts, sources)
+    sources = encoded(parts, texts)
+    translations = greedy(parts, sources)
     read: defaultdict[int, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
     for batch in batches_by_tokens(list(map(len, sources)), _BATCH_TOKENS):
         inputs, outputs = ([ids[index] for index in batch] for ids in (sources, translations))
-        weights = attention_over_source(attention, parts, inputs, [[Generated(ids, 0.0)] for ids in outputs], {})
-        for source, target, (matrix,) in zip(inputs, outputs, weights, strict=True):
+        if aligner is None:
+            each = [[Generated(ids, 0.0)] for ids in outputs]
+            weights = [matrix for (matrix,) in attention_over_source(attention, parts, inputs, each, {})]
+        else:
+            weights = [linked.float() for linked in aligner.of_subwords(parts.tokenizers, inputs, outputs)]
+        for source, target, matrix in zip(inputs, outputs, weights, strict=True):
             for token, row in zip(target, matrix.tolist(), strict=True):
                 for index, weight in zip(source, row, strict=True):
-                    if index in rows[0] and token in rows[1]:
+                    if weight and index in rows[0] and token in rows[1]:
                         read[rows[0][index]][rows[1][token]] += weight
     return shortlist_of(read, len(sides[0].ids))
 
@@ -391,7 +354,7 @@ def as_engine(model: Any, kept: Mapping[str, Any], saturated: bool = False) -> A
     alphas = {name.removesuffix(ALPHA): alpha for name, alpha in kept["alphas"].items()}
     alphas[output] = alphas["none"] if "none" in alphas else STEPS / alphas[output]
     memo: dict[int, nn.Module] = {}
-    for layer, theirs in [*_products(model.config), ("lm_head", (output,))]:
+    for layer, theirs in [*products(model.config), (OUTPUT, (output,))]:
         matrices = dict(zip(theirs, state[f"{layer}.weight"].chunk(len(theirs)), strict=True))
         parts = [
             ((matrix * multipliers[name]).round().to(torch.int8), multipliers[name], alphas[name])

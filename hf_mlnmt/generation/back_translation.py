@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,22 @@ from hf_mlnmt.data.synthetic import FILES, MADE_FROM, MANIFEST, SCHEMA, Manifest
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_file, check_folder_name, only_one, write_json
+from hf_mlnmt.generation.batches import Generated, batches_by_tokens, log_probabilities_of
 from hf_mlnmt.generation.journal import STATE, Journal, check_same, identity_of_model, identity_of_text
 from hf_mlnmt.generation.lines import Shard
-from hf_mlnmt.generation.synthetic_methods import USUAL, Counts, Judge, Method, check_reasons, doubts_about_language
-from hf_mlnmt.languages import check_language, direction_of
+from hf_mlnmt.generation.synthetic_methods import (
+    UNLIKELY,
+    USUAL,
+    Counts,
+    Judge,
+    Method,
+    check_reasons,
+    doubts_about_language,
+)
+from hf_mlnmt.languages import base_language, check_language, direction_of, same_language
+from hf_mlnmt.made_from import sha256, sha256_of_files
+from hf_mlnmt.model_folder import MODEL_FILES, fetch_small_files
+from hf_mlnmt.zoo.systems import positions_of
 
 
 def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
@@ -52,6 +64,9 @@ class Settings:
     max_new_tokens: the longest output in subwords; None: as the model's generation_config.json says.
     window: lines that are sorted by length together, and kept together: what an interruption may cost.
     batch_tokens: source tokens in a batch, padding included. dtype: of the model's weights.
+    references: files of what people wrote for the lines of each of the first texts: of all beams that is kept which is
+        nearest to it by chrF (Kim and Rush 2016, section 3.3: interpolated).
+    reverse: a model of the other direction, by which "unlikely" ones are dropped.
     """
 
     limit: int | None = None
@@ -64,6 +79,8 @@ class Settings:
     window: int = 2048
     batch_tokens: int = 4096
     dtype: str = "auto"
+    references: tuple[str, ...] = ()
+    reverse: str | None = None
 
     def __post_init__(self) -> None:
         check_reasons(self.drop or ())
@@ -77,7 +94,10 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields, for JSON."""
-        return {**asdict(self), "drop": None if self.drop is None else list(self.drop)}
+        found = {**asdict(self), "drop": None if self.drop is None else list(self.drop)}
+        found["references"] = [sha256(path) for path in self.references]
+        found["reverse"] = self.reverse and sha256_of_files(fetch_small_files(self.reverse), MODEL_FILES)
+        return {name: value for name, value in found.items() if value or name not in ("references", "reverse")}
 
 
 @dataclass
@@ -120,10 +140,13 @@ def back_translate(
     """
     method, settings, watcher = method or Method(), settings or Settings(), watcher or Watcher()
     drop = tuple(name for name in USUAL if name != method.name) if settings.drop is None else settings.drop
+    if settings.reverse and "unlikely" not in drop:
+        drop = (*drop, "unlikely")
     settings, folder = replace(settings, drop=drop), Path(output)
     if method.name in drop:
         raise UserError("drop: the method copied makes copies alone, of which none would be left. Leave copied out.")
     _check(model, texts, folder, method, forward, tag)
+    _check_judging(model, texts, method, settings)
     if shard and "duplicate" in drop:
         raise UserError("--shard: duplicates are known in the whole text only. Leave duplicate out of --drop.")
     place = folder / f"shard-{shard.number}-of-{shard.count}" if shard else folder
@@ -158,7 +181,9 @@ def back_translate(
             window = settings.window
             _, lines = shard.windows([min(window, len(lines) - start) for start in lines[::window]])
         pipeline = pipeline or _load(model, settings, device, revision)
-        return _Job(pipeline, texts, lines, _journal(place, about), method, settings, forward, watcher).run()
+        job = _Job(pipeline, texts, lines, _journal(place, about), method, settings, forward, watcher)
+        job.languages = _languages(model, settings)
+        return job.run()
 
 
 def _check(
@@ -182,6 +207,37 @@ def _check(
         raise UserError(f"{folder}: holds other things. Choose another --output, which need not exist.")
     for name in FILES.values():
         check_file(folder / name)
+
+
+def _check_judging(model: str | Path | None, texts: Sequence[str | Path], method: Method, settings: Settings) -> None:
+    """Checks what translations are chosen and dropped by: references, a reverse model, languages."""
+    if settings.references and (method.name != "beam" or len(settings.references) > len(texts)):
+        raise UserError("references: choose among the beams of the method beam; give a file for each of the texts.")
+    for text, reference in zip(texts, settings.references):
+        counts = [sum(1 for _ in text_lines([path], settings.bad_lines)) for path in (text, reference)]
+        if counts[0] != counts[1]:
+            raise UserError(
+                f"{reference}: has {counts[1]:,} lines and {text} {counts[0]:,}: line i is to be what people wrote for "
+                "line i."
+            )
+    directions = [direction_of(name) if name else None for name in (model, settings.reverse)]
+    if directions[0] and directions[1] and not all(map(same_language, directions[0], directions[1][::-1])):
+        raise UserError(
+            f"reverse: {settings.reverse} translates {' to '.join(directions[1])}; a model from {directions[0][1]} to "
+            f"{directions[0][0]} is expected."
+        )
+    if "unlikely" in (settings.drop or ()) and not settings.reverse:
+        raise UserError("drop: unlikely is what a reverse model finds so: give one (--reverse).")
+    if "language" in (settings.drop or ()) and not _languages(model, settings):
+        raise UserError("drop: for language it must be known which they are: say --from and --to.")
+
+
+def _languages(model: str | Path | None, settings: Settings) -> tuple[str, str] | None:
+    """Returns the languages of outputs and texts, for the detector."""
+    found = direction_of(model) if model else None
+    source, target = (settings.source_language, settings.target_language)
+    source, target = (source or found[0], target or found[1]) if found else (source, target)
+    return (base_language(target), base_language(source)) if source and target else None
 
 
 def _load(model: str | Path | None, settings: Settings, device: str | None, revision: str | None) -> Any:
@@ -266,6 +322,16 @@ def _put_together(folder: Path, about: dict[str, Any], watcher: Watcher) -> Mani
     return whole
 
 
+def nearest(hypotheses: Sequence[Any], reference: str) -> Any:
+    """Returns the hypothesis that is nearest to a reference by chrF, the first of equal ones; without one the best."""
+    if not reference.strip():
+        return hypotheses[0]
+    from sacrebleu.metrics import CHRF
+
+    metric = CHRF()
+    return max(hypotheses, key=lambda each: metric.sentence_score(each.text, [reference]).score)
+
+
 @dataclass
 class _Job:
     """The making of a corpus, of some lines of the text, from where an earlier start left it to its end."""
@@ -278,6 +344,8 @@ class _Job:
     settings: Settings
     forward: bool
     watcher: Watcher
+    languages: tuple[str, str] | None = None
+    reverse: Any = None
 
     def run(self) -> Manifest:
         """Makes the corpus."""
@@ -287,7 +355,7 @@ class _Job:
             progress, done = self.journal.progress, self.journal.progress["lines"]
             self.warnings: list[str] = progress.get("warnings", [])
             counts = Counts(**progress.get("counts", {}))
-            self.judge = Judge(self.settings.drop or (), self.settings.max_ratio, counts)
+            self.judge = Judge(self.settings.drop or (), self.settings.max_ratio, counts, self.languages)
             if "duplicate" in self.judge.drop:
                 self._remember_pairs()
             if done:
@@ -295,19 +363,23 @@ class _Job:
             self.watcher.progress(done, self.total, counts)
             first, lines = self.lines.start, text_lines(self.texts, self.settings.bad_lines)
             lines = islice(lines, first + done, first + self.total)
+            references = chain(text_lines(self.settings.references, self.settings.bad_lines), repeat(""))
+            references = islice(references, first + done, None)
             while window := list(islice(lines, self.settings.window)):
-                self._window(first + self.journal.progress["lines"], window)
+                near = list(islice(references, len(window))) if self.settings.references else []
+                self._window(first + self.journal.progress["lines"], window, near)
             versions = {name: importlib.metadata.version(name) for name in ("hf-mlnmt", "torch", "transformers")}
             manifest = {**self.journal.about, "counts": asdict(counts), "warnings": self.warnings}
             return _complete(self.journal, {**manifest, "versions": versions}, counts.kept)
 
-    def _window(self, first: int, lines: list[str]) -> None:
+    def _window(self, first: int, lines: list[str], references: list[str]) -> None:
         """Translates, judges and keeps some lines; `first` is the number of the first of them, from 0."""
-        outputs = self._outputs(first, lines)
+        outputs = self._outputs(first, lines, references)
+        unlikely = self._unlikely(lines, [output for output, _ in outputs])
         pairs = []
         for number, (line, (output, finished)) in enumerate(zip(lines, outputs, strict=True), start=first):
             changed = self.method.change(output, number)
-            if self.judge.keeps(line, output, finished, changed):
+            if self.judge.keeps(line, output, finished, changed, number - first in unlikely):
                 pairs.append((line, changed) if self.forward else (changed, line))
         counts, done = self.judge.counts, first - self.lines.start + len(lines)
         if first == 0 and self.pipeline is not None:
@@ -319,7 +391,7 @@ class _Job:
         self.journal.append(parts, done, counts=asdict(counts), warnings=self.warnings)
         self.watcher.progress(done, self.total, counts)
 
-    def _outputs(self, first: int, lines: list[str]) -> list[tuple[str, bool]]:
+    def _outputs(self, first: int, lines: list[str], references: list[str]) -> list[tuple[str, bool]]:
         """Returns what the method makes of each line, and whether it ended by itself."""
         if self.pipeline is None:
             return [(line, True) for line in lines]
@@ -332,8 +404,34 @@ class _Job:
 
         names = ("source_language", "target_language", "max_new_tokens", "batch_tokens")
         decoding = replace(self.method.decoding(), **{name: getattr(settings, name) for name in names})
-        translations = self.pipeline.translate_lines(lines, first, update, decoding)
+        if references:
+            from hf_mlnmt.generation.pipeline import TranslationCall
+
+            call = TranslationCall(self.pipeline, replace(decoding, num_return_sequences=self.method.beams), first)
+            each = zip(call.translate(lines, first, update), references, strict=True)
+            translations = [nearest(best, reference) for best, reference in each]
+        else:
+            translations = self.pipeline.translate_lines(lines, first, update, decoding)
         return [(" ".join(each.text.splitlines()), each.finished) for each in translations]
+
+    def _unlikely(self, lines: list[str], outputs: list[str]) -> set[int]:
+        """Returns which of the lines the reverse model finds the least likely for their outputs, by the subword."""
+        if self.settings.reverse is None:
+            return set()
+        if self.reverse is None:
+            self.reverse = _load(self.settings.reverse, self.settings, str(self.pipeline.model.device), None).parts
+        tokenizers, longest = self.reverse.tokenizers, positions_of(self.reverse.model.config)
+        sources = [ids.tolist()[:longest] for ids in tokenizers.encode_source(outputs)]
+        targets = [Generated(ids.tolist()[:longest], 0.0) for ids in tokenizers.encode_target(lines)]
+        scores = [0.0] * len(lines)
+        lengths = [max(len(source), len(target.ids)) for source, target in zip(sources, targets)]
+        for batch in batches_by_tokens(lengths, self.settings.batch_tokens):
+            rows = [targets[index] for index in batch]
+            found = log_probabilities_of(self.reverse, [sources[index] for index in batch], rows, {}, 0)
+            for index, score in zip(batch, found, strict=True):
+                scores[index] = score / max(1, len(targets[index].ids))
+        worst = sorted(range(len(lines)), key=scores.__getitem__)
+        return set(worst[: round(UNLIKELY * len(lines))])
 
     def _remember_pairs(self) -> None:
         sides = ("source", "target") if self.forward else ("target", "source")  # the text's side first

@@ -28,6 +28,7 @@ from hf_mlnmt.data.text import word_overlap
 from hf_mlnmt.data.tokenizer import encode
 from hf_mlnmt.data.words import is_unspaced, spoken, words
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.generation.detection import is_of_another
 from hf_mlnmt.generation.options import LARGEST_SEED, DecodingOptions
 from hf_mlnmt.keys import Range, key
 
@@ -118,7 +119,10 @@ REASONS = {
     "repeated": "one to four words stand in it more than three times in a row (of text without spaces up to 8 letters)",
     "copied": "it is the text itself, but for case and spaces",
     "duplicate": "the same pair was there before",
+    "language": "it is sooner in the text's language than in the one that is asked for (py3langid)",
+    "unlikely": "of its window it is among the twentieth from which a reverse model finds the text the least likely",
 }
+UNLIKELY = 0.05  # of a window
 USUAL = ("empty", "long", "repeated", "copied")
 # Nothing can be learnt from these: they are always dropped.
 NO_TEXT, UNREADABLE = "empty or unreadable line of the text", "control characters in the output"
@@ -150,18 +154,22 @@ class Judge:
     Args:
         drop: reasons for which a pair is dropped, of `REASONS`.
         max_ratio: an output is long when (its words + 1) / (the text's words + 1) is above this; words: data/words.py.
+        languages: of outputs and texts, where "language" is a reason.
     """
 
-    def __init__(self, drop: Collection[str], max_ratio: float, counts: Counts) -> None:
+    def __init__(
+        self, drop: Collection[str], max_ratio: float, counts: Counts, languages: tuple[str, str] | None = None
+    ) -> None:
         self.drop, self.max_ratio, self.counts = drop, max_ratio, counts
+        self.languages = languages if "language" in drop else None
         self.seen: set[bytes] = set()
         self.spoilt = 0
 
-    def keeps(self, text: str, output: str, finished: bool, changed: str) -> bool:
+    def keeps(self, text: str, output: str, finished: bool, changed: str, unlikely: bool = False) -> bool:
         """Returns whether the pair of a text and its output, `changed` by noise before it is written, stays."""
         counts = self.counts
         counts.read += 1
-        reasons = self._reasons(text, output, finished)
+        reasons = self._reasons(text, output, finished, unlikely)
         self.spoilt += "long" in reasons or "repeated" in reasons
         dropped = next((reason for reason in reasons if reason in (NO_TEXT, UNREADABLE, *self.drop)), None)
         if dropped is None and "duplicate" in self.drop and not self.is_new(text, changed):
@@ -180,7 +188,7 @@ class Judge:
         self.seen.add(blake2b(f"{len(text)} {text}{output}".encode(), digest_size=8).digest())
         return len(self.seen) > before
 
-    def _reasons(self, text: str, output: str, finished: bool) -> list[str]:
+    def _reasons(self, text: str, output: str, finished: bool, unlikely: bool) -> list[str]:
         read, written = words(text), words(output)
         if not read:
             return [NO_TEXT]
@@ -192,6 +200,8 @@ class Judge:
             "long": not finished or (len(written) + 1) / (len(read) + 1) > self.max_ratio,
             "repeated": re.search(_LOOP % more, " ".join(letters)) is not None,
             "copied": [word.lower() for word in text.split()] == [word.lower() for word in output.split()],
+            "language": self.languages is not None and is_of_another(output, *self.languages),
+            "unlikely": unlikely,
         }
         return [reason for reason in holds if holds[reason]]
 

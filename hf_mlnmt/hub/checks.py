@@ -32,7 +32,7 @@ KEPT = (
     *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens"),
     *("num_beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens", "max_source_tokens"),
     *("alpha", "beta", "recombine", "no_repeat_ngram_size", "repetition_penalty", "renormalize_logits"),
-    "confidence",
+    *("confidence", "alignment_head"),
 )
 """Every other key of a generation config is left out; so are kept keys that only say generate()'s default."""
 _DEFAULTS: dict[str, Any] = {

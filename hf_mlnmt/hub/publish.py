@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hf_mlnmt.convert.marian import KEPT, SHORTLIST
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of, load_tokenizers
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_folder, read_json, write_json, write_text
@@ -40,7 +41,7 @@ from hf_mlnmt.training.adapters import parameters_of_adapter
 from hf_mlnmt.zoo.systems import architecture_of
 
 _OURS = {CONFIG, GENERATION_CONFIG, CARD, CURVES, RESULTS, TEXT_PROCESSING, TARGET_TOKENIZER, LANGUAGE_TOKENIZERS}
-_OURS |= {EVAL_RESULTS}
+_OURS |= {EVAL_RESULTS, SHORTLIST}
 _OUR_SUFFIXES = {".safetensors", ".py", ".json", ".spm", ".model", ".txt"}
 
 
@@ -144,6 +145,9 @@ def build_folder(
             write_json(new / RESULTS, facts.results[0])
         if facts.curves:
             shutil.copyfile(facts.curves, new / CURVES)
+        for file in (source / KEPT, source / SHORTLIST):  # what an import needs to be exported as it was
+            if file.is_file():
+                shutil.copyfile(file, new / file.name)
         write_text(new / CARD, build_card(facts))
         for file, content in eval_results(facts).items():
             write_text(new / EVAL_RESULTS / file, content)

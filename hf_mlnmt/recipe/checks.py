@@ -182,6 +182,12 @@ def check_choices(recipe: Recipe) -> None:
             f"{where}: checkpoints.average is {recipe.checkpoints.average} but only {recipe.checkpoints.keep} are "
             "kept: raise checkpoints.keep."
         )
+    precision = recipe.precision
+    if precision.int8 and (precision.dtype != "float32" or precision.compile or precision.gradient_checkpointing):
+        raise UserError(
+            f"{where}: precision.int8 rounds in float32: set precision.dtype to float32, and leave compile and "
+            "gradient_checkpointing out."
+        )
     if optimizer.name == "adam" and optimizer.weight_decay:
         raise UserError(f"{where}: optimizer.weight_decay is for adamw: set optimizer.name to adamw.")
 

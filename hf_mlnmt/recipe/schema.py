@@ -296,7 +296,9 @@ class TranslationSection:
     method: str | dict[str, Any] = key("beam", "The method: a name, or {name: ..., option: ...}.", of=METHOD)
     forward: bool = key(False, "The text is the source side, not the target side.")
     tag: str | None = key(None, "A token that is put before every synthetic source, such as `<bt>`.")
-    settings: dict[str, Any] = key({}, "What is dropped, and how much is translated: limit, drop, max_ratio ...")
+    settings: dict[str, Any] = key(
+        {}, "What is dropped, and how much is translated: limit, drop, max_ratio, references, reverse ..."
+    )
 
 
 @dataclass
@@ -306,6 +308,10 @@ class Round:
     reverse: bool = key(False, "Train in the other direction than the recipe's.")
     translate: TranslationSection | None = key(None, "What is translated for this round.")
     ratio: float | None = key(None, "Synthetic pairs to each pair of the recipe's own corpora.", MILLION)
+    alone: bool = key(False, "Train on what is translated alone, as a student on what its teacher writes.")
+    after: str | None = key(
+        None, "Go on with the model of an earlier round: its weights, its tokenizer, what was translated for it."
+    )
     recipe: dict[str, Any] | None = key(
         None,
         "Keys of the recipe that are different in this round.",
@@ -506,6 +512,11 @@ class Precision:
     gradient_checkpointing: bool = key(
         False, "Keep only the input of each layer, and compute the layer again for its gradient."
     )
+    int8: bool = key(
+        False,
+        "Round weights and inputs in the forward pass as Firefox's engines do (quantisation-aware): for the last steps "
+        "of a student of system ssru, in float32.",
+    )
 
 
 @dataclass
@@ -609,6 +620,22 @@ class SmoothedSettings(ObjectiveSettings):
 
 
 @dataclass
+class DistillationSettings(SmoothedSettings):
+    """What a student learns from its teachers beside its targets (training/distillation.py)."""
+
+    teacher: str | list[str] = key("", "Its folder or Hub name, or several; the first one's attention aligns words.")
+    words: float = key(0.0, "The share of a loss on the teachers' distribution of each word.", Range(0, 1))
+    alignment: float = key(
+        0.0, "The weight of a loss that has the last attention look where the teacher's does.", Range(0, 100)
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.teacher or not (self.words or self.alignment):
+            raise UserError("give a teacher, and words or alignment above 0.")
+
+
+@dataclass
 class EncoderSettings(SmoothedSettings):
     """The settings of an objective that trains an encoder."""
 
@@ -707,6 +734,11 @@ class ObjectiveKey:
 
 OBJECTIVES = {
     "translation": ObjectiveKey(SmoothedSettings, "Cross-entropy of the target, given the source.", translates=True),
+    "distillation": ObjectiveKey(
+        DistillationSettings,
+        "The same, with the distribution of a teacher, and where it looks, in one loss.",
+        translates=True,
+    ),
     "encoder-lm": ObjectiveKey(
         EncoderSettings, "The encoder, its self-attention causal, predicts the next source token.", "text", "source"
     ),

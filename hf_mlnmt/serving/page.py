@@ -20,13 +20,13 @@ from starlette.exceptions import HTTPException
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json
+from hf_mlnmt.generation.detection import SURE
 from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.generation.segments import check_characters
 from hf_mlnmt.model_folder import CARD, RESULTS, fetch_small_files
 from hf_mlnmt.reports.facts import front_matter, inside
 from hf_mlnmt.reports.language_names import example, language_name
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
-from hf_mlnmt.serving.detection import SURE
 from hf_mlnmt.serving.gate import Record, client_of, error_response
 from hf_mlnmt.serving.models import ServedModel, ServedModels
 from hf_mlnmt.serving.service import AUTO, MOST_TERMS, Api

@@ -19,8 +19,8 @@ from starlette.requests import Request
 
 from hf_mlnmt.documents import Document, Reading, language_tag, read, read_bytes
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation import detection
 from hf_mlnmt.generation.pipeline import Hypothesis
-from hf_mlnmt.serving import detection
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, Translations
 from hf_mlnmt.serving.gate import LimitPassed, Record, RequestLog, client_of
 from hf_mlnmt.serving.limits import Limits, RequestsAMinute

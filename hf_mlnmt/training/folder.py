@@ -116,6 +116,7 @@ def _short(value: Any) -> str:
 
 RECIPE, MADE_FROM = "recipe.yaml", "made_of.json"
 PRODUCTS = "products.json"  # which library multiplies in this run
+ALPHAS = "alphas.json"  # by which inputs are rounded in one with precision.int8
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 

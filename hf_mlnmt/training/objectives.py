@@ -12,6 +12,7 @@ Reference: thesis on monolingual data, section 4.2, of the objectives on text of
 | encoder-cloze | EncoderCloze | tau(f) | f_j at the distorted positions D | (4.9) |
 | decoder-lm | DecoderLanguageModel | e_0 .. e_I-1, and no source | e_i | F_trg-LM |
 | pseudo-encoder | PseudoEncoder | source tau(e), prefix e_0 .. e_i-1 | e_i, i in D | F_pseudo-enc |
+| distillation | Distillation | the source, and the target before a token | each target token | distillation.py |
 | fusion-... | those of fused models | | | fusion_objectives.py |
 
 A loss is a sum over predicted positions, divided by the predicted positions of the step; of Translation it is the
@@ -29,6 +30,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -59,6 +61,7 @@ class Ingredients:
     """The parts that an objective of a recipe is made from, beside its own settings.
 
     label_smoothing: the recipe's. seed: the task's. sides: whose vocabulary its texts have, of objectives on text.
+    root: what the folders of other models are relative to.
     """
 
     model: PreTrainedModel
@@ -67,6 +70,7 @@ class Ingredients:
     label_smoothing: float
     seed: int = 1
     sides: frozenset[TextSide] = frozenset()
+    root: Path = Path()
 
     def smoothing(self, settings: Any) -> float:
         """Returns the label smoothing of an objective with these settings. UserError for that of a fused model."""

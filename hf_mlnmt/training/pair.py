@@ -15,7 +15,7 @@ import copy
 import heapq
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -89,11 +89,13 @@ def train_pair(
     console: Console | None = None,
     watcher: Watcher | None = None,
     check: bool = False,
+    extend: Callable[[dict[str, Any], Path, list[str]], list[str]] | None = None,
 ) -> Results | dict[str, Results] | None:
     """Chooses a recipe for two files, writes it into the run's folder and trains it, as `run_recipe` does.
 
     output: unless told, runs/<name of the files>, with the seed if it is given. settings, seed: replace keys of the
-    recipe that was chosen. Raises: UserError for files that are missing, broken, too small or do not go together.
+    recipe that was chosen. extend: changes the recipe's content, in the run's folder, and what is said of it
+    (export/students.py). Raises: UserError for files that are missing, broken, too small or do not go together.
     """
     console = console or Console(stderr=True)
     data, languages = Path(data), sizes.languages_of(asked.pair, (asked.source, asked.target))
@@ -104,6 +106,7 @@ def train_pair(
         home = stack.enter_context(folder.temporary()) if dry_run and not there else output
         with nullcontext() if dry_run else main_first():
             content, lines = _prepared(asked, languages, data, home, processes.num_processes)
+            lines = extend(content, home, lines) if extend else lines
         before = {"dev": content["data"]["dev"]} if asked.init_from else {}  # to be scored by both models
         content["data"]["test"] = _tests(asked, before)
         if asked.system is not None:
@@ -223,8 +226,8 @@ def _chosen(
         dev = _held_out(kept(read_pairs(spec, data)), FEWEST_HELD_OUT if asked.init_from else 0)
     known = tuple({pair[side].strip() for pair in dev} for side in (0, 1))
     counts, filtered = Counter[str](), FilterReport()
-    remaining = kept(_unknown(read_pairs(spec, data), known, counts), filtered)
-    _write(_files(making, "train", languages), _measured(remaining, counts))
+    remaining = kept(unknown(read_pairs(spec, data), known, counts), filtered)
+    write_columns(_files(making, "train", languages), _measured(remaining, counts))
     corpus, left = sizes.Measured(counts["pairs"], counts["words"]), counts["known"]
     pairs = corpus.pairs + (0 if asked.dev else len(dev))
     if pairs < FEWEST:
@@ -237,7 +240,7 @@ def _chosen(
         lines.append(f"development set: {' + '.join(dev_files)}, {len(dev):,} pairs")
     else:
         dev_files = _files(where, "dev", languages)
-        _write(_files(making, "dev", languages), dev)
+        write_columns(_files(making, "dev", languages), dev)
         lines.append(f"development set: {len(dev):,} of the pairs are held out, always the same ones ({HELD}/dev.*)")
     if left:
         train = _files(where, "train", languages)
@@ -264,7 +267,7 @@ def _chosen(
     if asked.text:
         spoken = kept(read_text(TextSpec(asked.text, language=languages[1]), data))
         name, file, counts = asked.text, making / f"text.{languages[1]}", Counter()
-        _write([str(file)], _unknown(((sentence,) for sentence in spoken), known[1:], counts))
+        write_columns([str(file)], unknown(((sentence,) for sentence in spoken), known[1:], counts))
         if counts["known"]:
             name = str(where / file.name)
             lines.append(
@@ -330,7 +333,7 @@ def _held_out(pairs: Iterator[Pair], least: int) -> list[Pair]:
     return [distinct[key] for key in sorted(distinct)][: min(HELD_OUT, max(count // 20, min(least, count // 4)))]
 
 
-def _unknown(rows: Iterable[Row], known: Sequence[set[str]], counts: Counter[str]) -> Iterator[Row]:
+def unknown(rows: Iterable[Row], known: Sequence[set[str]], counts: dict[str, int]) -> Iterator[Row]:
     """Yields the rows that hold no known sentence of their columns; counts those ("left") and the others ("known")."""
     for row in rows:
         is_known = any(text.strip() in sentences for text, sentences in zip(row, known))
@@ -350,7 +353,7 @@ def _files(folder: Path, part: str, languages: tuple[str, str]) -> tuple[str, st
     return str(folder / f"{part}.{languages[0]}"), str(folder / f"{part}.{languages[1]}")
 
 
-def _write(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def write_columns(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Writes a file for each column."""
     with ExitStack() as stack:
         files = [stack.enter_context(open(name, "w", encoding="utf-8", newline="\n")) for name in names]

@@ -45,6 +45,7 @@ from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection
 from hf_mlnmt.training import checkpoints, dev, model_making
 from hf_mlnmt.training.adapters import add_adapter
 from hf_mlnmt.training.arguments import generation_config
+from hf_mlnmt.training.distillation import Distillation
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
 from hf_mlnmt.training.init_from import initialise, local_folder, read_sources
 from hf_mlnmt.training.objectives import (
@@ -66,6 +67,7 @@ Spec = CorpusSpec | TextSpec
 
 CLASSES: dict[str, type[Objective]] = {
     "translation": Translation,
+    "distillation": Distillation,
     "encoder-lm": EncoderLanguageModel,
     "encoder-cloze": EncoderCloze,
     "decoder-lm": DecoderLanguageModel,
@@ -447,7 +449,7 @@ class Preparation:
         sides, tokenizers = frozenset(text.side for text in task.texts if text.side), self.tokenizers
         if tokenizers.each and task.pairs:
             tokenizers = tokenizers.between(task.languages["source"], task.languages["target"])
-        given = Ingredients(model, tokenizers, task.languages, self.recipe.label_smoothing, task.seed, sides)
+        given = Ingredients(model, tokenizers, task.languages, self.recipe.label_smoothing, task.seed, sides, self.root)
         with naming(f"{self.recipe.path}: task '{task.name}'"):
             return make_objective(task.objective, given)
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.data.lines import checked_lines
+from hf_mlnmt.data.synthetic import MANIFEST
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate
 from hf_mlnmt.keys import build
@@ -37,6 +38,7 @@ class PlannedRound:
     method: Method | None = None
     settings: Settings | None = None
     by_round: bool = False  # an earlier round's model translates for it
+    before: PlannedRound | None = None  # whose model it goes on with
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -52,12 +54,22 @@ class PlannedRound:
         """Returns the folder of its synthetic corpus, in the folder of all rounds."""
         return output / f"{self.name}.synthetic"
 
-    def with_synthetic(self, folder: Path) -> Recipe:
-        """Returns the recipe with the synthetic corpus of this folder among the training corpora."""
-        recipe = copy.deepcopy(self.recipe)
-        train: Any = recipe.data.train
-        ratio = {} if self.round.ratio is None else {"ratio": self.round.ratio}
-        recipe.data.train = [*(train if isinstance(train, list) else [train]), {"synthetic": str(folder), **ratio}]
+    @property
+    def source(self) -> PlannedRound:
+        """Returns the round whose synthetic corpus it is trained on: its own, or that of the model it goes on with."""
+        return self if self.before is None else self.before.source
+
+    def whole_recipe(self, output: Path) -> Recipe:
+        """Returns the recipe with its synthetic corpus among the training corpora, if that is there already, and the
+        model that it goes on with."""
+        recipe, source = copy.deepcopy(self.recipe), self.source
+        if source.round.translate is not None and (source.synthetic(output) / MANIFEST).is_file():
+            train: Any = [] if source.round.alone else recipe.data.train
+            ratio = {} if source.round.ratio is None else {"ratio": source.round.ratio}
+            synthetic = {"synthetic": str(source.synthetic(output)), **ratio}
+            recipe.data.train = [*(train if isinstance(train, list) else [train]), synthetic]
+        if self.before is not None:
+            recipe.init_from = recipe.tokenizer.path = str(output / self.before.name / "average")
         return recipe
 
     def doubts(self, data: Path) -> Iterator[str]:
@@ -79,18 +91,27 @@ class PlannedRound:
 
     def translate(self, data: Path, output: Path, watcher: Watcher) -> None:
         """Makes the synthetic corpus of a round that has one; what was interrupted goes on."""
-        section = self.round.translate
+        section, settings = self.round.translate, self.settings
         assert section is not None
-        back_translate(
+        if settings is not None and settings.references:
+            settings = replace(settings, references=tuple(str(data / name) for name in settings.references))
+        manifest = back_translate(
             str(output / str(section.model) / "average") if self.by_round else section.model,
             self.files(data),
             self.synthetic(output),
             self.method,
-            self.settings,
+            settings,
             forward=section.forward,
             tag=section.tag,
             watcher=watcher,
         )
+        if not manifest.pairs:
+            counts = manifest.content["counts"]
+            dropped = ", ".join(f"{reason} {count:,}" for reason, count in counts["dropped"].items())
+            raise UserError(
+                f"{manifest.folder}: of {counts['read']:,} translations none is left ({dropped}). Is the text in the "
+                f"language that {section.model} reads?"
+            )
 
 
 def _count_lines(path: Path) -> int:
@@ -131,9 +152,12 @@ def _planned(
     own[REVERSE] = False
     recipe = recipe_of(own, path.with_name(f"{path.stem}.{name}.yaml"))
     if described.translate is None:
-        if described.ratio is not None:
-            raise UserError(f"{where}.ratio: there is no synthetic corpus; say with translate what is translated.")
-        return PlannedRound(name, described, recipe, path)
+        for key in ("ratio", "alone"):
+            if getattr(described, key):
+                raise UserError(f"{where}.{key}: there is no synthetic corpus; say with translate what is translated.")
+        return PlannedRound(name, described, recipe, path, before=_before(described, recipe, where, before))
+    if described.after is not None:
+        raise UserError(f"{where}.after: goes on with what was translated before; leave translate out.")
     section = described.translate
     if recipe.data.train is None:
         raise UserError(f"{where}: synthetic corpora of rounds are added to data.train, not to tasks.")
@@ -148,6 +172,18 @@ def _planned(
     planned = PlannedRound(name, described, recipe, path, method, settings, section.model in before)
     _check_model(planned, section, where, before, names)
     return planned
+
+
+def _before(described: Round, recipe: Recipe, where: str, before: Mapping[str, PlannedRound]) -> PlannedRound | None:
+    """Returns the round that one goes on with. Raises: UserError for one that is not earlier, or the other way."""
+    if described.after is None:
+        return None
+    other = before.get(described.after)
+    if other is None or other.round.reverse != described.reverse:
+        raise UserError(f"{where}.after: {described.after} is no earlier round of this direction.")
+    if recipe.init_from is not None:
+        raise UserError(f"{where}.after: says which weights it begins with: leave init_from out.")
+    return other
 
 
 def _check_model(

@@ -46,6 +46,7 @@ from hf_mlnmt.evaluation.perplexity import perplexity
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.files import file_name, read_json, size_and_crc, write_json, write_text
 from hf_mlnmt.generation.back_translation import Watcher
+from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.made_from import Changes, MadeFrom, digest
 from hf_mlnmt.model_folder import GENERATION_CONFIG, RESULTS, WEIGHTS, auto_class_of, load_model, read_part
 from hf_mlnmt.recipe.checks import check_budget
@@ -60,6 +61,7 @@ from hf_mlnmt.training.init_from import local_folder, read_sources
 from hf_mlnmt.training.preflight import check_before, check_lengths
 from hf_mlnmt.training.preparation import ACCOUNT, Preparation, measured_by
 from hf_mlnmt.training.processes import check_all, check_same, join_group, main_first, of_main, together
+from hf_mlnmt.training.rounded import SENTENCES, RoundedProducts, calibrate
 from hf_mlnmt.training.rounds import PlannedRound, read_rounds
 from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import lasting_parameters
@@ -411,6 +413,8 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
         run.tell(f"going on from {checkpoint}")
     else:
         run.preparation.initialise(trainer.model)
+    if run.recipe.precision.int8:
+        trainer.rounded = RoundedProducts(trainer.model, alphas(run, trainer))
     parameters = lasting_parameters(trainer.model)
     divided = f", divided over {run.processes.num_processes} processes (FSDP2)" if trainer.sharded else ""
     trained = parameters_of_adapter(trainer.model)
@@ -433,6 +437,18 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
             f"{name}: stopped at step {trainer.state.global_step}; the state is saved in {run.saved}. The same "
             "command goes on from there.",
         )
+
+
+def alphas(run: Run, trainer: TranslationTrainer) -> dict[str, float]:
+    """Returns how inputs are rounded in this run: as the weights that it began with ask, on its development set."""
+    path = run.output / folder.ALPHAS
+    if run.is_main and not path.is_file():
+        dev = next((each for each in trainer.dev_sets if each.sources), None)
+        if dev is None:
+            raise UserError("precision.int8: needs a development set of pairs, by which inputs are rounded.")
+        parts = Parts(trainer.model, run.preparation.tokenizers)
+        write_json(path, calibrate(parts, list(dev.sources)[:SENTENCES]))
+    return of_main(read_json(path, {...: float}))
 
 
 def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
@@ -583,6 +599,8 @@ def score_model(
             results.add_scores(test.name, score_protocols(outputs, test.references, language=test.language))
         results.write(file)
         made.note(product, made_of)
+    if not tests:
+        results.write(file)  # which says the languages
     return results
 
 
@@ -666,18 +684,18 @@ def train_in_rounds(
     results = {}
     for planned in rounds.values():
         run.tell(f"round {planned.name}: {'-'.join(planned.languages)}", "bold")
-        recipe, synthetic = planned.recipe, planned.synthetic(run.output)
-        if planned.round.translate is not None:
-            if not dry_run:
-                with together():
-                    if run.is_main:
-                        planned.translate(run.data, run.output, watcher)
-                manifest = synthetic / MANIFEST
-                check_all(manifest, None if manifest.is_file() else "no such file")
-            if (synthetic / MANIFEST).is_file():
-                recipe = planned.with_synthetic(synthetic)
-            else:
-                run.tell(f"{synthetic} is still to be made: what follows is without it.")
+        manifest = planned.synthetic(run.output) / MANIFEST
+        if planned.round.translate is not None and not dry_run:
+            with together():
+                if run.is_main:
+                    planned.translate(run.data, run.output, watcher)
+            check_all(manifest, None if manifest.is_file() else "no such file")
+        if planned.round.translate is not None and not manifest.is_file():
+            run.tell(f"{manifest.parent} is still to be made: what follows is without it.")
+        recipe = planned.whole_recipe(run.output)
+        if dry_run and recipe.init_from and planned.before and not Path(str(recipe.init_from)).is_dir():
+            run.tell(f"{recipe.init_from} is still to be trained.")
+            continue
         of_round = dataclasses.replace(run, recipe=recipe, output=run.output / planned.name)
         results[planned.name] = train_in_folder(of_round, dry_run)
     return {name: each for name, each in results.items() if each is not None} or None

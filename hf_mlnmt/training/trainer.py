@@ -36,6 +36,7 @@ from hf_mlnmt.training.captured import CapturedSteps, is_cuda
 from hf_mlnmt.training.half_weights import HalfWeights
 from hf_mlnmt.training.objectives import Batch, Losses
 from hf_mlnmt.training.processes import of_all
+from hf_mlnmt.training.rounded import RoundedProducts
 from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import (
     TASK,
@@ -62,11 +63,11 @@ class TaskLosses(nn.Module):
     Wrappers are put around it, so that they see the call of every part of the model that an objective calls.
     """
 
-    def __init__(self, model: nn.Module, tasks: Sequence[Task]) -> None:
+    def __init__(self, model: nn.Module, tasks: Sequence[Task], rounded: RoundedProducts | None = None) -> None:
         super().__init__()
         self.model = model
         self.objectives = {task.name: task.objective for task in tasks}
-        self.weights = HalfWeights(model)
+        self.computing = HalfWeights(model).cast if rounded is None else rounded.computing
         self.listed: list[nn.Parameter] = []  # when steps begin: wrappers may put others in their places
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
@@ -75,7 +76,7 @@ class TaskLosses(nn.Module):
 
     def forward(self, task: str, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """Returns the loss of a task's batch and its named parts, see `Objective.loss`."""
-        with self.weights.cast():
+        with self.computing():
             return self.objectives[task].loss(self.model, batch, num_items_in_batch)
 
 
@@ -351,6 +352,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._parameters = sum(parameter.numel() for parameter in self.model.parameters())
         self._began: dict[str, Any] | None = None  # where in the data, see `go_on_in_data`
         self._sampler: TaskBatchSampler | None = None  # which takes seconds for millions of sentences
+        self.rounded: RoundedProducts | None = None  # what steps compute in int8
         self.evaluation_is_due = False  # of the step of the checkpoint: a signal cut it short
 
     # Data
@@ -479,7 +481,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             return model
         # Evaluation calls the model itself, and computes in the same precision.
         self.accelerator.prepare_model(self.model, evaluation_mode=True)
-        losses = TaskLosses(self.model, self.tasks)
+        losses = TaskLosses(self.model, self.tasks, self.rounded)
         if self.sharded:
             return self.accelerator.prepare_model(sharding.shard(losses, self.optimizer), evaluation_mode=True)
         return self.accelerator.prepare_model(losses)

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import sentencepiece
 import torch
+import yaml
 from helpers.export_toys import joint_tokenizer, toy_model, write_folder
 from helpers.marian_files import STUDENT, arrays_of, student_vocabulary, write_int8, write_shortlist
 from helpers.model_folders import SENTENCES
+from helpers.tiny_run import write_corpus
+from rich.console import Console
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_mlnmt import UserError, config_for, import_model
 from hf_mlnmt.convert.marian_binary import SETTINGS, read_items, read_shortlist, values_of
 from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.synthetic import read_manifest
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
-from hf_mlnmt.export import export
+from hf_mlnmt.export import export, students
 from hf_mlnmt.export.check import until_end
-from hf_mlnmt.export.firefox import EngineLinear, as_engine, calibrate, exportable, lexical_shortlist
+from hf_mlnmt.export.firefox import EngineLinear, as_engine, calibrated, exportable, lexical_shortlist
+from hf_mlnmt.export.students import train_student
 from hf_mlnmt.export.unigram import check_cut, vocabulary_of
 from hf_mlnmt.generation.batches import pad
+from hf_mlnmt.generation.journal import Journal
 from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.hub import publish
+from hf_mlnmt.training import TwoFiles
+from hf_mlnmt.training.callbacks import DrawCurves, ShowProgress
+from hf_mlnmt.training.rounded import RoundedProducts, calibrate
 
 NAME = "model.ende.intgemm.alphas.bin"
 
@@ -97,8 +110,12 @@ def theirs(request, tmp_path_factory):
     return folder
 
 
-def test_an_import_comes_back_to_the_byte(theirs, tmp_path):
-    exported = export(import_model(theirs / NAME, tmp_path / "ours").folder, tmp_path / "back", "firefox").folder
+def test_an_import_comes_back_to_the_byte(theirs, tmp_path, monkeypatch):
+    """Also when it was published in between."""
+    monkeypatch.setattr(publish, "check_loading", lambda *arguments: None)
+    imported = import_model(theirs / NAME, tmp_path / "ours").folder
+    built = publish.build_folder(imported, tmp_path / "published", licence="mpl-2.0").folder
+    exported = export(built, tmp_path / "back", "firefox").folder
     assert {path.name for path in exported.iterdir()} == {*(path.name for path in theirs.iterdir()), "export.json"}
     for path in theirs.iterdir():
         assert path.read_bytes() == (exported / path.name).read_bytes(), path.name
@@ -212,11 +229,30 @@ def test_products_are_the_engines(inputs, saturated):
     assert overflowed == (saturated and inputs == 64)
 
 
+def test_training_in_int8_computes_as_the_engine(ours, exported, dev, tokenizers, tmp_path):
+    """But where a number lies between two steps; alphas are those of the export."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(ours).eval()
+    alphas = calibrate(Parts(model, tokenizers), dev.read_text().splitlines())
+    imported = import_model(next(exported.folder.glob("model*")), tmp_path / "again")
+    engine = as_engine(imported.model, json.loads((tmp_path / "again" / "marian.json").read_text()))
+    sides = []
+    for own in (tokenizers, imported.tokenizers):
+        batch = [own.encode_source([text])[0][None].astype(int) for text in SENTENCES[:8]]
+        sides.append([{"input_ids": torch.tensor(ids), "labels": torch.tensor(ids)} for ids in batch])
+    with torch.no_grad():
+        plain = [model(**batch).loss for batch in sides[0]]
+        with RoundedProducts(model, alphas).computing():
+            rounded = [model(**batch).loss for batch in sides[0]]
+        theirs = [engine(**batch).loss for batch in sides[1]]
+    near, far = (sum(abs(a - b) for a, b in zip(each, theirs)) for each in (rounded, plain))
+    assert near < 0.2 * far
+
+
 def test_alphas_are_of_the_largest_inputs(tokenizers):
     """In the encoder of a sentence, in the decoder of a step."""
     model = student(tokenizers)
     texts = SENTENCES[:5]
-    alphas = calibrate(Parts(model, tokenizers), texts)
+    alphas = calibrated(Parts(model, tokenizers), texts)
     largest = {"encoder_l1_self_Wk": [], "decoder_l1_rnn_Wf": [], "decoder_l2_context_Wv": [], "": []}
     for ids in tokenizers.encode_source(texts):
         source = torch.tensor(ids[None].tolist())
@@ -326,6 +362,120 @@ def test_text_that_no_engine_makes_is_refused(tokenizers):
     names = Tokenizers(*[train_tokenizer(SENTENCES, "unigram", 350, keep=["{name}"])] * 2)
     with pytest.raises(UserError, match="has placeholders that are kept whole"):
         vocabulary_of("it", names.source)
+
+
+# From a teacher to the engine, by one command
+
+TINY = (
+    "model.settings={d_model: 64, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 64, decoder_ffn_dim: 64}",
+    "tokenizer={kind: unigram, vocab_size: 90, byte_fallback: false}",
+    "budget.steps=6",
+    "schedule.warmup=1",
+    "evaluation={every: 3, metrics: [bleu]}",
+    "checkpoints={keep: 1, average: 1}",
+    "decoding={beams: 1, max_new_tokens: 8}",
+    "precision.dtype=float32",
+    "rounds.student.translate.settings.drop=[]",
+    "rounds.student.translate.settings.max_new_tokens=8",
+    "rounds.student.translate.method={name: beam, beams: 2}",
+    "rounds.int8.recipe.budget.steps=2",
+    "rounds.int8.recipe.schedule.warmup=1",
+    "rounds.int8.recipe.evaluation.every=2",
+)
+FILES = TwoFiles(("train.en", "train.de"), dev=("val.en", "val.de"), text="mono.en")
+
+
+@pytest.fixture
+def taught(tmp_path, monkeypatch):
+    """A teacher with random weights, which says its direction, pairs, and text of which a line is in the dev set."""
+    monkeypatch.setattr(students, "seconds_of_step", lambda content, length: (0.5, 1000))
+    monkeypatch.setattr(students, "find_spec", lambda name: None)
+    monkeypatch.setattr(DrawCurves, "draw", lambda *_: None)
+    data = write_corpus(tmp_path / "data", {"train": 280, "val": 8})
+    (data / "mono.en").write_text("ba do ki lu\n" + (data / "val.en").read_text())
+    texts = lines_of(data / "train.en") + lines_of(data / "train.de")
+    tokenizers = Tokenizers(*[train_tokenizer(texts, "bpe", 90, (), False)] * 2)
+    folder = write_folder(tmp_path / "teacher", tokenizers, toy_model(tokenizers))
+    (folder / "results.json").write_text(json.dumps({"languages": {"source": "en", "target": "de"}}))
+    return data, folder
+
+
+def lines_of(file):
+    return file.read_text().splitlines()
+
+
+def teach(taught, output, asked=FILES, shape="student-tiny", teachers=None, settings=()):
+    data, folder = taught
+    console, settings = Console(file=io.StringIO(), width=200), (*TINY, *settings)
+    rows = train_student(asked, shape, teachers or [str(folder)], data, output, settings, console=console)
+    return rows, console.file.getvalue()
+
+
+def test_from_a_teacher_to_the_engine_also_when_every_stage_is_cut_off(taught, tmp_path, monkeypatch):
+    output, show = tmp_path / "run", ShowProgress.on_step_end
+
+    def cut(*arguments, **named):
+        raise RuntimeError("power cut")
+
+    def cut_training(name, step):
+        def stop(self, args, state, control, **kwargs):
+            if f"/{name}/" in args.output_dir and state.global_step == step:
+                cut()
+            show(self, args, state, control, **kwargs)
+
+        return stop
+
+    for owner, name, replacement in (
+        (Journal, "append", cut),
+        (ShowProgress, "on_step_end", cut_training("student", 5)),
+        (ShowProgress, "on_step_end", cut_training("int8", 1)),
+        (students, "export", cut),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+            patch.setattr(owner, name, replacement)
+            teach(taught, output, teachers=[str(taught[1])] * 2)
+    rows, said = teach(taught, output, teachers=[str(taught[1])] * 2)
+    assert "words/s (64 lines, 5 beams, cpu)" in said
+    assert said.count("is finished, and nothing changed since") == 3
+    assert list(rows) == ["teacher", "student", "int8"]
+    assert rows["student"]["bytes"] == (output / "student" / "average" / "model.safetensors").stat().st_size
+    assert 0 <= rows["student"]["alignment_error_rate"] <= 1
+    assert "| int8 |" in (output / "README.md").read_text()
+    names = {"model.ende.intgemm.alphas.bin", "vocab.ende.spm", "lex.50.50.ende.s2t.bin", "export.json"}
+    assert {path.name for path in (output / "firefox").iterdir()} == names
+    settings = AutoModelForSeq2SeqLM.from_pretrained(output / "int8" / "average").generation_config
+    assert settings.alignment_head == [1, 1]
+    manifest = read_manifest(output / "student.synthetic")
+    count = len(lines_of(output / "pair" / "train.en")) + 1
+    assert manifest.content["counts"]["read"] == count, "the text is without the development set"
+    assert lines_of(output / "student.synthetic" / "source.txt")[-1] == "ba do ki lu"
+    assert yaml.safe_load((output / "int8" / "recipe.yaml").read_text())["data"]["train"] == [
+        {"synthetic": str(output / "student.synthetic")}
+    ]
+    with pytest.raises(UserError, match=r"holds another student \(teachers: .* Choose another --output"):
+        teach(taught, output)
+
+
+def test_teachers_and_students_that_cannot_be(taught, tmp_path):
+    other = shutil.copytree(taught[1], tmp_path / "other")
+    (other / "results.json").write_text(json.dumps({"languages": {"source": "de", "target": "en"}}))
+    codes = Tokenizers(*[train_tokenizer(SENTENCES, vocab_size=300, languages=["fr", "it"])] * 2)
+    several = write_folder(tmp_path / "several", codes, toy_model(codes))
+    german = replace(FILES, text="mono.de")
+    for asked, shape, teachers, message in (
+        (FILES, "student-tiny", [other], "translates de to en, and the student en to de"),
+        (FILES, "student-tiny", [several], "knows fr, it, and not de"),
+        (FILES, "student-tiny", [taught[1], several], "knows fr, it, and not de"),
+        (FILES, "student-small", [taught[1]], "--student student-small: unknown.*student-self-attention"),
+        (german, "student-tiny", [taught[1]], "With --student it is of the source language"),
+        (FILES, "student-tiny", ["./nowhere"], "no such folder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            teach(taught, tmp_path / "run", asked, shape, [str(each) for each in teachers])
+        assert not list(tmp_path.glob("run/*/manifest.json"))
+    silent = [f"rounds.student.translate.settings.{setting}" for setting in ("drop=[long, empty]", "max_new_tokens=1")]
+    with pytest.raises(UserError, match=r"translations none is left \(.*\). Is the text in the language that"):
+        teach(taught, tmp_path / "run", settings=silent)
 
 
 def test_bpe_is_refused_by_name(dev, tmp_path):

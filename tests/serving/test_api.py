@@ -20,9 +20,8 @@ import torch
 from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation import Hypothesis
+from hf_mlnmt.generation import Hypothesis, detection
 from hf_mlnmt.generation.pipeline import TranslationCall
-from hf_mlnmt.serving import detection
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, Statistics, TimedOut, Translations
 from hf_mlnmt.serving.models import ServedModels
 

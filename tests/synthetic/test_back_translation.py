@@ -10,10 +10,13 @@ import random
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.model_folders import SENTENCES
+from sacrebleu.metrics import CHRF
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.lines import problem_in
@@ -62,6 +65,44 @@ def test_pairs_are_what_the_model_says_in_the_order_of_the_text(folder, texts, p
     assert counts["dropped"].pop("empty or unreadable line of the text") == 1
     assert (counts["read"], counts["kept"], sum(counts["dropped"].values())) == (141, len(pairs), 140 - len(pairs))
     assert manifest.content["method"] == method.to_dict()
+
+
+def test_of_all_beams_that_is_kept_which_is_nearest_to_what_people_wrote(folder, texts, pipeline, tmp_path):
+    settings = Settings(limit=17, window=5, **FREE)
+    lists = pipeline(SENTENCES[:17], num_beams=3, num_return_sequences=3, max_new_tokens=20)
+    people = tmp_path / "people.en"
+    people.write_text("".join(f"{ranked[i % 3].text}\n" for i, ranked in enumerate(lists)) + "\n" * (71 - 17))
+    settings = replace(settings, references=(str(people),))
+    back_translate(folder, texts[:1], tmp_path / "near", Method("beam", beams=3), settings, forward=True)
+    outputs = lines_of(tmp_path / "near" / "target.txt")
+    assert outputs != [" ".join(ranked[0].text.split()) for ranked in lists]
+    for output, ranked, wanted in zip(outputs, lists, lines_of(people)):
+        scores = [CHRF().sentence_score(each.text, [wanted]).score for each in ranked]
+        assert output == ranked[scores.index(max(scores))].text
+    for method, references, message in (
+        (Method("greedy"), people, "choose among the beams"),
+        (Method("beam"), texts[0].with_name("few"), r"few: has 1 lines and .* line i is to be"),
+    ):
+        texts[0].with_name("few").write_text("one\n")
+        with pytest.raises(UserError, match=message):
+            back_translate(folder, texts[:1], tmp_path / "out", method, Settings(references=(str(references),)))
+
+
+def test_what_a_reverse_model_finds_unlikely_goes(folder, texts, pipeline, tmp_path):
+    """A twentieth of each window, by the mean of its subwords' log probabilities."""
+    settings = Settings(limit=40, window=20, reverse=str(folder), **FREE)
+    manifest = back_translate(folder, texts, tmp_path / "out", Method("greedy"), settings, forward=True)
+    assert manifest.content["counts"]["dropped"] == {"unlikely": 2}
+    read = list(text_lines(texts, "error"))[:40]
+    written = [" ".join(text.split()) for text in pipeline(read, num_beams=1, max_new_tokens=20)]
+    losses = []
+    for line, output in zip(read, written):
+        tokenizers = pipeline.parts.tokenizers
+        (source,), (target,) = tokenizers.encode_source([output]), tokenizers.encode_target([line])
+        ids, labels = (torch.tensor(x[None].tolist()) for x in (source, target))
+        losses.append(pipeline.model(input_ids=ids, labels=labels).loss.item())
+    worst = {max(range(first, first + 20), key=losses.__getitem__) for first in (0, 20)}
+    assert lines_of(tmp_path / "out" / "source.txt") == [line for i, line in enumerate(read) if i not in worst]
 
 
 def test_forward_limit_and_noise(folder, texts, pipeline, tmp_path):

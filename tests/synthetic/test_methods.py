@@ -9,7 +9,9 @@ import pytest
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.text import word_overlap
+from hf_mlnmt.generation import detection
 from hf_mlnmt.generation.back_translation import Method
+from hf_mlnmt.generation.detection import Detected
 from hf_mlnmt.generation.synthetic_methods import Counts, Judge
 
 WORDS = [f"w{i}" for i in range(40)]
@@ -90,6 +92,18 @@ def test_what_is_wrong_with_an_output(text, output, finished, reason):
     always = reason is not None and len(reason) > 10
     assert lenient.keeps(text, output, finished, output) != always, "only what can be of no use goes unasked"
     assert (lenient.counts.found == {reason: 1}) if reason else not lenient.counts.found
+
+
+def test_an_output_in_the_language_of_the_text(monkeypatch):
+    """Which py3langid tells (tests/serving); its model takes seconds to load."""
+    found = {True: [Detected("en", 90.0), Detected("de", 0.0)], False: [Detected("de", 90.0), Detected("en", 0.0)]}
+    monkeypatch.setattr(detection, "rank", lambda text, served: found["bicycle" in text])
+    english, german = "a man is riding his bicycle through the streets of the old town", "zwei kleine Hunde spielen"
+    german += " zusammen auf der großen grünen Wiese hinter dem Haus"
+    judge = Judge(("language",), 3.0, Counts(), ("de", "en"))
+    assert [judge.keeps(english, output, True, output) for output in (german, english[2:], "two dogs")] == [1, 0, 1]
+    assert judge.counts.dropped == {"language": 1}
+    assert Judge((), 3.0, Counts(), ("de", "en")).keeps(german, english, True, english)
 
 
 def test_a_pair_that_was_there_before():

@@ -136,6 +136,10 @@ def test_a_dry_run_checks_all_and_leaves_nothing(data, tmp_path):
         (changed("back", recipe={}), "rounds.back.recipe: {} changes nothing"),
         (changed("first", ratio=1e12), "rounds.first.ratio must be at most 1,000,000"),
         (changed("back", epochs=1), "rounds.back.epochs: unknown key"),
+        (changed("back", alone=True), "rounds.back.alone: there is no synthetic corpus"),
+        (changed("first", after="back"), "rounds.first.after: goes on with what was translated before"),
+        (ROUNDS | {"tuned": {"after": "back"}}, "rounds.tuned.after: back is no earlier round of this direction"),
+        (ROUNDS | {"tuned": {"after": "fist"}}, "rounds.tuned.after: fist is no earlier round"),
         ({}, "rounds: expected names of rounds"),
     ],
 )

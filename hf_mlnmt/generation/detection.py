@@ -61,6 +61,12 @@ def languages(texts: Sequence[str], served: Collection[str], strict: bool = Fals
     return detected
 
 
+def is_of_another(text: str, language: str, other: str) -> bool:
+    """Returns whether a text is surely in `other`, and not in `language`; of a short one nothing is sure."""
+    best = rank(text, (language, other))[0] if len(text) > _SHORT else Detected(language, 0.0)
+    return best.language == other and best.confidence >= SURE
+
+
 @functools.lru_cache(16)
 def _model(known: tuple[str, ...] | None) -> Any:
     """Returns the model of these languages, or of all; loading it takes a second."""
