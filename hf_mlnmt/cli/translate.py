@@ -24,6 +24,7 @@ _of_output = partial(option, rich_help_panel=OUTPUT)
     "mbr",
     "utility",
     "num_return_sequences",
+    "alternatives",
     "alignments",
     "confidence",
     "target_prefix",
@@ -86,8 +87,9 @@ def translate(
         hf-mlnmt translate MODEL report.docx -o report.de.docx
         hf-mlnmt translate MODEL news.en --shard $SLURM_ARRAY_TASK_ID/50 -o part.$SLURM_ARRAY_TASK_ID.gz
     """
-    if decoding.confidence and not jsonl:
-        raise UserError("--confidence needs --jsonl.")
+    for name in ("confidence", "alternatives"):
+        if getattr(decoding, name) and not jsonl:
+            raise UserError(f"--{name} needs --jsonl.")
     if (below is None) == (mark is not None or leave) or (mark is not None and leave):
         raise UserError("--below P needs --mark TEXT or --leave, one of the two, and they need it.")
     plain = not decoding.num_return_sequences and not scores  # no n-best list: the translation alone

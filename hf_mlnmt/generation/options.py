@@ -36,6 +36,7 @@ LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
 LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
 LARGEST_SEED = 2**64 - 1
 OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases")  # options that may be a list, one for each text
+ONE_BY_ONE = ("do_sample", "mbr", "num_return_sequences")  # what `alternatives` exclude
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
 WHOLE = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens")
@@ -206,6 +207,13 @@ class DecodingOptions:
     num_return_sequences: int | None = option(
         "An n-best list of so many translations of each text, with their scores.", "--n-best", "-n", panel=OUTPUT, min=1
     )
+    # The result is lists of Alternative.
+    alternatives: int | None = option(
+        "Of each text the so many likeliest next words behind --target-prefix, with their probabilities, and the "
+        "translation with each; with --jsonl.",
+        panel=OUTPUT,
+        min=1,
+    )
     # The result is lists of Hypothesis, too, each with its alignment (alignments.py).
     alignments: bool = option(
         "Which word of the source each word of the translation is linked to: '0-0 1-2', words counted from 0, behind "
@@ -363,6 +371,8 @@ class DecodingOptions:
         others |= {"terms": self.terms, "force_phrases": self.force_phrases}
         if self.mbr and (other := next((name for name, given in others.items() if given), None)):
             yield f"mbr: draws {self.mbr} samples of each sentence and chooses among them: leave {other} out."
+        if self.alternatives and (other := next((name for name in ONE_BY_ONE if getattr(self, name)), None)):
+            yield f"alternatives: each is one search for the best translation: leave {other} out."
         if self.mbr and (self.num_return_sequences or 1) > self.mbr:
             yield f"num_return_sequences: {self.num_return_sequences} of {self.mbr} samples (mbr); lower it."
         if self.draws == "text" and (self.mbr or self.num_return_sequences or 1) * (self.num_beams or 1) > 1:
@@ -386,7 +396,7 @@ class DecodingOptions:
     @property
     def in_lists(self) -> bool:
         """Returns whether the result of a text is a list of Hypothesis."""
-        return bool(self.num_return_sequences) or self.alignments or self.confidence
+        return bool(self.num_return_sequences or self.alternatives) or self.alignments or self.confidence
 
     @property
     def draws_by_text(self) -> bool:

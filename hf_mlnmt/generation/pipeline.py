@@ -39,7 +39,7 @@ from transformers.generation.logits_process import (
 
 from hf_mlnmt.data.resegmented import mixed
 from hf_mlnmt.data.tokenizer import decode, own_copy
-from hf_mlnmt.data.words import is_visible
+from hf_mlnmt.data.words import is_unspaced, is_visible
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.alignments import Link, SourceAttention, joined, word_links, words_of_source, words_of_target
 from hf_mlnmt.generation.batches import (
@@ -49,6 +49,7 @@ from hf_mlnmt.generation.batches import (
     batches_by_tokens,
     generate,
     log_probabilities_of,
+    pad,
     rows_by_text,
     runs_alone,
     sentences_that_fit,
@@ -68,7 +69,16 @@ from hf_mlnmt.generation.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.minimum_risk import MinimumRisk
 from hf_mlnmt.generation.options import OF_TEXTS, DecodingOptions, forced_first, longest_translation
 from hf_mlnmt.generation.segments import Piece, join, sentences_of, split_lines
-from hf_mlnmt.generation.wording import ForbiddenPhrases, PrefixProcessor, Terms, have, phrases_of, spelling_of
+from hf_mlnmt.generation.wording import (
+    Asked,
+    ForbiddenPhrases,
+    NextWords,
+    PrefixProcessor,
+    Terms,
+    have,
+    phrases_of,
+    spelling_of,
+)
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 from hf_mlnmt.search.rules import Abandon, Constraints
 from hf_mlnmt.zoo.systems import positions_of
@@ -78,6 +88,9 @@ ENGINES = ("torch", "ctranslate2")
 LOOKED_AT = 50  # translations of a call whose scores say whether the texts are far from what the model knows
 NAMES = ("source_language", "target_language")
 USUAL = DecodingOptions()
+LONGEST_WORD = 24  # tokens
+# Options of a search for translations that one for words does not have.
+OF_BEAMS = ("recombine", "num_beam_groups", "diversity_penalty", "min_new_tokens", "max_length")
 PART = 128  # texts that are cut and encoded in one go beside a search
 
 
@@ -144,6 +157,18 @@ class Hypothesis:
     alignment: tuple[Link, ...] | None = None
     confidence: float | None = None
     word_confidences: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Alternative(Hypothesis):
+    """The translation with one of the likeliest next words behind a prefix, and the word's probability there.
+
+    `word` is whole: the prefix's last one, completed, unless white space ends it; "" where the translation ends. In a
+    script without spaces it is a token's characters.
+    """
+
+    word: str = ""
+    probability: float = 0.0
 
 
 def check_engine(engine: str) -> None:
@@ -339,6 +364,7 @@ class Input(NamedTuple):
     line: int
     number: int
     text: str
+    begins: Asked | None = None  # in the place of a target_prefix
 
 
 class CutText(NamedTuple):
@@ -380,7 +406,10 @@ class TranslationCall:
         self.searched = self.arguments["num_return_sequences"]  # for each sentence
         self.minimum_risk = MinimumRisk(options.utility or "chrf") if options.mbr else None
         self.count = options.num_return_sequences or 1 if self.minimum_risk else self.searched
-        self.most = sentences_that_fit(max(self.arguments["num_beams"], self.searched), parts.model)
+        width = max(self.arguments["num_beams"], self.searched, 2) * (options.alternatives or 1)
+        self.most = sentences_that_fit(width, parts.model)
+        if options.alternatives and isinstance(self.run_batch, CTranslate2Search):
+            raise UserError("alternatives: the engine ctranslate2 does not know them; leave --engine out.")
         self.penalty = options.penalty(parts.model, way)
         self.skipped = int(forced_first(parts.model, way))
         ends = settings.eos_token_id
@@ -564,7 +593,8 @@ class TranslationCall:
                 batch), whose search ends with Abandoned then. CTranslate2's does not ask.
         """
         try:
-            return self._with_terms(inputs, abandoned, beside)
+            search = self._alternatives if self.options.alternatives else self._with_terms
+            return search(inputs, abandoned, beside)
         except torch.OutOfMemoryError as error:
             if len(inputs) == 1:
                 raise UserError(
@@ -574,6 +604,76 @@ class TranslationCall:
         logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(inputs))
         half = len(inputs) // 2
         return self.search(inputs[:half], abandoned, beside) + self.search(inputs[half:], abandoned, beside)
+
+    def _alternatives(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
+        """Searches for the next words of each piece, then for the translation with each."""
+        found = self._next_words(inputs, abandoned)
+        with_word = [piece._replace(begins=asked) for piece, words in zip(inputs, found) for _, _, asked in words]
+        best = iter(self._with_terms(with_word, abandoned, None) if with_word else [])
+        lists = [
+            [Alternative(**vars(next(best)[0]), word=word, probability=share) for word, share, _ in words]
+            for words in found
+        ]
+        return lists if beside is None else [partial(list, ranked) for ranked in lists]
+
+    @torch.inference_mode()
+    def _next_words(
+        self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None
+    ) -> list[list[tuple[str, float, Asked]]]:
+        """Returns of each piece its likeliest next words, their probabilities, and the prefixes with them.
+
+        A beam search over subwords, twice as wide as words are wanted, that ends where the words do. Subwords that
+        spell the same word count together.
+        """
+        model, spelling, wanted = self.parts.model, spelling_of(self.parts.target), self.options.alternatives or 0
+        asked, width = [self._asked(piece) for piece in inputs], max(2 * wanted, 4)
+        given, ends = (asked, self.skipped), [token for token in self.ends if token is not None]
+        rules = [PrefixProcessor(spelling, *given, ends), NextWords(spelling, *given, ends)]
+        rules[:0] = [*self.options.generate.get("logits_processor", []), *self._forbidden(inputs)]
+        numbers = [piece.line - self.first_line for piece in inputs]
+        arguments = {
+            **{name: value for name, value in self.arguments.items() if name not in OF_BEAMS},
+            **{"num_beams": width, "num_return_sequences": width, "length_penalty": 0.0, "early_stopping": "never"},
+            "max_new_tokens": min(self.longest, self.skipped + max(len(each.ids) for each in asked) + LONGEST_WORD),
+            "logits_processor": LogitsProcessorList(rules),
+            "return_dict_in_generate": True,
+        }
+        if not hasattr(model, "logits_are_scores"):
+            arguments["output_scores"] = True  # without which Transformers' loop keeps the sums for itself
+        arguments = arguments_of_texts(arguments, numbers)
+        if abandoned is not None:
+            arguments["stopping_criteria"] = [*self.options.generate.get("stopping_criteria", []), Abandon(abandoned)]
+        ids, mask = pad([piece.ids for piece in inputs], self.parts.source.pad_token_id or 0, model.device)
+        output = model.generate(input_ids=ids, attention_mask=mask, **arguments)
+        rows = output.sequences[:, 1 + self.skipped :].tolist()
+        scores = output.sequences_scores.view(len(inputs), width).double().exp().tolist()
+        return [
+            self._words(each, rows[first * width : (first + 1) * width], scores[first])[:wanted]
+            for first, each in enumerate(asked)
+        ]
+
+    def _words(
+        self, asked: Asked, rows: Sequence[Sequence[int]], shares: Sequence[float]
+    ) -> list[tuple[str, float, Asked]]:
+        """Returns the words that rows of tokens are behind a prefix, the likeliest first, as `_next_words` does."""
+        spelling, words = spelling_of(self.parts.target), dict[str, tuple[float, Asked]]()
+        reader = NextWords(spelling, [asked], self.skipped, [])
+        for ids, share in zip(rows, shares, strict=True):
+            length = next((place for place, token in enumerate(ids) if token in self.ends), None)
+            if length is None or length < len(asked.ids) or not share:
+                continue  # it is no word yet
+            tokens = list(ids[:length])
+            spelt = reader.word(asked, spelling.spelt(tokens[len(asked.ids) :])) or ""
+            usual = spelling.ids(spelling.spelt(tokens).decode(errors="replace").strip())
+            if spelling.spelt(usual).strip() == spelling.spelt(tokens).strip():
+                tokens = usual  # as the text of a prefix is read
+            word, unspaced = self.processing.undo(spelt), is_unspaced(spelt)
+            begins = Asked(tokens, b"" if unspaced else b" ") if spelt else Asked([*tokens, ids[length]], b"")
+            before = words.get(word, (0.0, begins))
+            words[word] = before[0] + share, before[1]
+        total = sum(share for share, _ in words.values()) if asked.rest.strip() else 1.0
+        ranked = [(word, share / total, begins) for word, (share, begins) in words.items()]
+        return sorted(ranked, key=lambda each: -each[1])
 
     def _with_terms(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
         """Searches with the terms of each input where these can be met, else without."""
@@ -699,6 +799,8 @@ class TranslationCall:
                 f"force_phrases of line {line}: its {pieces} sentences or parts are translated one by one, and none of "
                 "them is named: give a sentence a line, or split='long' (--split long)."
             )
+        if pieces > 1 and self.options.alternatives:
+            raise UserError(f"alternatives of line {line}: it has {pieces} sentences or parts: give one of them.")
         prefix = self._of_line("target_prefix", line)
         if prefix and pieces > 1 and sum(len(sentences_of(piece)) for piece in split_lines(prefix)) > 1:
             raise UserError(
@@ -706,19 +808,24 @@ class TranslationCall:
                 "or parts are translated one by one: give what the first one's translation begins with."
             )
 
+    def _asked(self, piece: Input) -> Asked:
+        """Returns how the translation of a piece shall begin; a prefix belongs to the first piece of a text."""
+        where = f"target_prefix of line {piece.line}"
+        text = self._of_line("target_prefix", piece.line) if piece.number == 0 else ""
+        asked = piece.begins or spelling_of(self.parts.target).prefix(text, self.processing, where)
+        needed = len(asked.ids) + bool(asked.rest)
+        if needed + self.skipped >= self.longest and piece.begins is None:
+            raise UserError(f"{where}: takes {needed} tokens and more, of {self.longest}: raise max_new_tokens.")
+        return asked
+
     def _prefixes(self, inputs: Sequence[Input]) -> list[PrefixProcessor]:
-        """Returns what makes translations begin as they shall; a prefix belongs to the first piece of a text."""
-        if self.options.target_prefix is None:
+        """Returns what makes translations begin as they shall."""
+        if self.options.target_prefix is None and not self.options.alternatives:
             return []
-        spelling, asked = spelling_of(self.parts.target), []
-        for piece in inputs:
-            where = f"target_prefix of line {piece.line}"
-            text = self._of_line("target_prefix", piece.line) if piece.number == 0 else ""
-            asked.append(spelling.prefix(text, self.processing, where))
-            needed = len(asked[-1].ids) + bool(asked[-1].rest)
-            if needed + self.skipped >= self.longest:
-                raise UserError(f"{where}: takes {needed} tokens and more, of {self.longest}: raise max_new_tokens.")
-        return [PrefixProcessor(spelling, asked, self.skipped)] if any(map(any, asked)) else []
+        asked = [self._asked(piece) for piece in inputs]
+        ends = [token for token in self.ends if token is not None] if self.options.alternatives else []
+        given = spelling_of(self.parts.target), asked, self.skipped, ends
+        return [PrefixProcessor(*given)] if any(map(any, asked)) else []
 
     @cached_property
     def attention(self) -> SourceAttention:
