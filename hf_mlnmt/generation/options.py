@@ -176,8 +176,8 @@ class DecodingOptions:
     prefix: str | None = option(
         'Put before every source as it is (T5: "translate English to German: ").', panel=LANGUAGES
     )
-    # A text for all, or one for each; wording.py.
-    target_prefix: str | Sequence[str] | None = option(
+    # A text for all, or one for each, which may be a tuple with one for each of its sentences; wording.py.
+    target_prefix: str | Sequence[Any] | None = option(
         "The translation begins with this, also in the middle of a word; a space at its end ends the word.",
         metavar="TEXT",
         parser=str,
@@ -349,8 +349,9 @@ class DecodingOptions:
             if getattr(self, name) and (self.do_sample or self.recombine is not None):
                 yield f"{name}: need a beam search without sampling and without recombine; leave these out."
         prefixes = [self.target_prefix] if isinstance(self.target_prefix, str) else self.target_prefix
-        texts = isinstance(prefixes, list | tuple) and all(isinstance(prefix, str) for prefix in prefixes)
-        if prefixes is not None and not texts:
+        listed = prefixes if isinstance(prefixes, list | tuple) else [prefixes]
+        parts = [part for each in listed for part in (each if isinstance(each, tuple) else [each])]
+        if prefixes is not None and not all(isinstance(part, str) for part in parts):
             yield f"target_prefix: {prefixes!r} is neither a text for all nor a list of texts, one for each."
         for name in ("force_phrases", "bad_phrases"):
             value = getattr(self, name)

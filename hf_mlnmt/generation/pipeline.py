@@ -802,16 +802,23 @@ class TranslationCall:
         if pieces > 1 and self.options.alternatives:
             raise UserError(f"alternatives of line {line}: it has {pieces} sentences or parts: give one of them.")
         prefix = self._of_line("target_prefix", line)
-        if prefix and pieces > 1 and sum(len(sentences_of(piece)) for piece in split_lines(prefix)) > 1:
+        if (
+            prefix
+            and isinstance(prefix, str)
+            and pieces > 1
+            and sum(len(sentences_of(piece)) for piece in split_lines(prefix)) > 1
+        ):
             raise UserError(
                 f"target_prefix of line {line}: holds several sentences, and the line's {pieces} sentences "
                 "or parts are translated one by one: give what the first one's translation begins with."
             )
 
     def _asked(self, piece: Input) -> Asked:
-        """Returns how the translation of a piece shall begin; a prefix belongs to the first piece of a text."""
-        where = f"target_prefix of line {piece.line}"
-        text = self._of_line("target_prefix", piece.line) if piece.number == 0 else ""
+        """Returns how the translation of a piece shall begin; a prefix belongs to the first piece of a text, unless it
+        is several, one for each."""
+        where, given = f"target_prefix of line {piece.line}", self._of_line("target_prefix", piece.line)
+        of_pieces = [given] if isinstance(given, str) else given
+        text = of_pieces[piece.number] if piece.number < len(of_pieces) else ""
         asked = piece.begins or spelling_of(self.parts.target).prefix(text, self.processing, where)
         needed = len(asked.ids) + bool(asked.rest)
         if needed + self.skipped >= self.longest and piece.begins is None:
