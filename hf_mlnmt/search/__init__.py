@@ -19,10 +19,10 @@ The parts, each in one file for all loops:
 
 | part | file | face |
 | --- | --- | --- |
-| choices of candidates | choices.py; recombination.py, constraints.py, groups.py | `Choice`; of beams `candidates` |
+| choices of candidates | choices.py; recombination.py, constraints.py, groups.py, drafts.py | `Choice`; of beams `candidates` |
 | hypotheses that go on, finished ones, reading off | hypotheses.py | `Hypotheses`, `Chains`, `Record` |
 | logits processors, ends, limits | rules.py | `Rules` |
-| a model's decoder, its state | decoder.py; decoders.py lists them | `begin`, `step`; `expand`, `reorder`, `select` |
+| a model's decoder, its state | decoder.py; decoders.py lists them | `begin`, `step`; `rewind`, `expand`, `reorder`, `select` |
 | a step from the weights, compiled code | steps.py, native.py, search.c | |
 | what is remembered of a model | known.py | `known` |
 | a step's choice on a GPU | best_triton.py | `choose_beams`, `choose_tokens` |
@@ -48,6 +48,7 @@ from hf_mlnmt.search.choices import BeamSearch, Choice, Draws, DrawsByRow, Greed
 from hf_mlnmt.search.constraints import Constrained
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch, SourceTokens
 from hf_mlnmt.search.decoders import decoder_of
+from hf_mlnmt.search.drafts import Drafted
 from hf_mlnmt.search.groups import Grouped
 from hf_mlnmt.search.prepare import Text, record, what_is_around
 from hf_mlnmt.search.recombination import Recombined
@@ -96,6 +97,8 @@ def choice_of(rules: Rules, config: Any) -> type[Choice]:
     """Returns the choice of candidates that is asked for."""
     if rules.constraints is not None:
         return Constrained
+    if rules.drafts is not None:
+        return Drafted
     if config.num_beams == 1:
         drawn = DrawsByRow if getattr(config, "draws", None) == "row" else Draws
         return drawn if config.do_sample else Greedy

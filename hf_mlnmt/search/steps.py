@@ -189,11 +189,13 @@ class DecoderStep:
         # Of each decoder, what is done, one after the other.
         self.plans = {decoder: self.plan(decoder) for decoder in self.decoders(self.model)}
 
-    def __call__(self, tokens: Tensor, position: int, context: StepContext) -> Tensor:
-        """Computes logits (sentences, width, vocabulary), until the next call, of tokens at one `position`."""
+    def __call__(self, tokens: Tensor, position: Any, context: StepContext) -> Tensor:
+        """Computes logits (sentences, width, vocabulary), until the next call, of tokens at one `position`, or at one
+        of each sentence's single beam (sentences, 1)."""
         decoder = self.decoder
         states = torch.embedding(decoder.embed_tokens.weight, tokens.flatten())  # (sentences x width, d_model)
-        here = decoder.positions(1, position).to(states.dtype)
+        here = decoder.positions.at(position).flatten(0, 1) if isinstance(position, Tensor) else None
+        here = (decoder.positions(1, position) if here is None else here).to(states.dtype)
         states = self.norm(decoder.embedding_norm, torch.add(here, states, alpha=decoder.embed_scale))
         extras = self.begin(states, context)
         states = self.run(decoder, states.clone() if extras else states, context._replace(extras=extras))
