@@ -11,7 +11,7 @@ from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, argument, decoding_optio
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_file
 from hf_mlnmt.generation.lines import Shard
-from hf_mlnmt.generation.options import OUTPUT, SEARCH, DecodingOptions
+from hf_mlnmt.generation.options import OUTPUT, SEARCH, SPEED, DecodingOptions
 
 PANEL = "Translate"
 _of_output = partial(option, rich_help_panel=OUTPUT)
@@ -57,6 +57,13 @@ def translate(
     must_not_file: Path | None = option(
         None, "A line for each text: phrases that its translation has not.", "--must-not-file", rich_help_panel=SEARCH
     ),
+    draft: Path | None = option(
+        None,
+        "A line for each text: what its translation is likely to be, the one of the text before it was changed; as far "
+        "as the model agrees it is taken as it is. Changes the time, not the translation. Needs --beams 1.",
+        "--draft",
+        rich_help_panel=SPEED,
+    ),
     below: float | None = _of_output(
         None, "What is done with translations whose confidence is less: --mark or --leave.", "--below", min=0, max=1
     ),
@@ -100,7 +107,7 @@ def translate(
     part = Shard.parse(shard) if shard is not None else None
     if part and decoding.depends_on_all_before:
         raise UserError("--shard with --sample needs --draws text, and knows no --mbr: draws follow from all before.")
-    given = {"target_prefix": prefix_file, "force_phrases": must_file, "bad_phrases": must_not_file}
+    given = {"target_prefix": prefix_file, "force_phrases": must_file, "bad_phrases": must_not_file, "draft": draft}
     files_of = {name: file for name, file in given.items() if file is not None}
     if both := next((name for name in files_of if getattr(decoding, name) is not None), None):
         raise UserError(f"{both}: given for all texts, and by a file with a line for each; leave one out.")

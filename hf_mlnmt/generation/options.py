@@ -35,8 +35,8 @@ LengthNormalization = Literal["generate", "length", "length+1", "gnmt"]
 LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
 LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
 LARGEST_SEED = 2**64 - 1
-OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases")  # options that may be a list, one for each text
-ONE_BY_ONE = ("do_sample", "mbr", "num_return_sequences")  # what `alternatives` exclude
+OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases", "draft")  # options that may be a list, one for each text
+ONE_BY_ONE = ("do_sample", "mbr", "num_return_sequences", "draft")  # what `alternatives` exclude
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
 WHOLE = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens")
@@ -202,6 +202,12 @@ class DecodingOptions:
         metavar="TEXT",
         parser=str,
     )
+    # A text for all, or one for each; search/drafts.py.
+    draft: str | Sequence[str] | None = option(
+        "What the translation is likely to be, the last one of a text that is being typed: as far as a greedy search "
+        "agrees it is taken as it is. Changes the time, not the translation.",
+        panel=SPEED,
+    )
     num_beams: int | None = option("Beam size; 1 is greedy.", "--beams", "-b", min=1)
     # Where it is given, the result is lists of Hypothesis, with scores.
     num_return_sequences: int | None = option(
@@ -353,7 +359,7 @@ class DecodingOptions:
         parts = [part for each in listed for part in (each if isinstance(each, tuple) else [each])]
         if prefixes is not None and not all(isinstance(part, str) for part in parts):
             yield f"target_prefix: {prefixes!r} is neither a text for all nor a list of texts, one for each."
-        for name in ("force_phrases", "bad_phrases"):
+        for name in ("force_phrases", "bad_phrases", "draft"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | list | tuple):
                 yield f"{name}: {value!r} is neither a text for all nor a list, one for each text."
@@ -374,6 +380,9 @@ class DecodingOptions:
             yield f"mbr: draws {self.mbr} samples of each sentence and chooses among them: leave {other} out."
         if self.alternatives and (other := next((name for name in ONE_BY_ONE if getattr(self, name)), None)):
             yield f"alternatives: each is one search for the best translation: leave {other} out."
+        others = {"num_beams": (self.num_beams or 1) > 1, "do_sample": self.do_sample, "mbr": self.mbr}
+        if self.draft and (other := next((name for name, given in others.items() if given), None)):
+            yield f"draft: is of a greedy search: leave {other} out."
         if self.mbr and (self.num_return_sequences or 1) > self.mbr:
             yield f"num_return_sequences: {self.num_return_sequences} of {self.mbr} samples (mbr); lower it."
         if self.draws == "text" and (self.mbr or self.num_return_sequences or 1) * (self.num_beams or 1) > 1:
@@ -431,6 +440,8 @@ class DecodingOptions:
         for name in ("terms", "force_phrases"):
             if getattr(self, name) and beams == 1:
                 raise UserError(f"{name}: need a beam search; say num_beams (--beams) too, of 4 or more.")
+        if self.draft and beams > 1:
+            raise UserError(f"draft: is of a greedy search, this one has {beams} beams; say num_beams=1 (--beams 1).")
         # Where draws are by text, their processor leaves only one token to choose.
         sampled = bool(self.mbr) or (self.do_sample and not self.draws_by_text)
         arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": sampled}

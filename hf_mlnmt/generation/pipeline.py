@@ -80,7 +80,7 @@ from hf_mlnmt.generation.wording import (
     spelling_of,
 )
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
-from hf_mlnmt.search.rules import Abandon, Constraints
+from hf_mlnmt.search.rules import Abandon, Constraints, Drafts
 from hf_mlnmt.zoo.systems import positions_of
 
 logger = logging.getLogger(__name__)
@@ -364,6 +364,7 @@ class Input(NamedTuple):
     line: int
     number: int
     text: str
+    pieces: int = 1  # that the text is cut into
     begins: Asked | None = None  # in the place of a target_prefix
 
 
@@ -531,7 +532,8 @@ class TranslationCall:
             if text.lstrip().startswith(self.codes):
                 self.typed_codes.append(line)
             self._check_prefix(line, len(of_text))
-            inputs = [Input(next(encoded), line, number, piece.text) for number, piece in enumerate(of_text)]
+            count = len(of_text)
+            inputs = [Input(next(encoded), line, number, piece.text, count) for number, piece in enumerate(of_text)]
             # A piece without a token of its own (stray control characters), or that shows nothing, has no translation.
             searched = [piece for piece in inputs if len(piece.ids) > self.encoder.overhead and is_visible(piece.text)]
             cut.append(CutText(line, of_text, searched))
@@ -728,6 +730,8 @@ class TranslationCall:
         rules: list[Any] = [*self._prefixes(inputs), *self._forbidden(inputs)]
         if terms is not None:
             rules.append(Constraints([list(filter(None, each.values())) for each in terms]))
+        if options.draft:
+            rules.append(Drafts([self._draft(piece) for piece in inputs]))
         if options.draws_by_text:
             places = [(piece.line, piece.number) for piece in inputs]
             rules.append(TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p))
@@ -790,6 +794,16 @@ class TranslationCall:
             for line, text in zip(lines, given, strict=True)
         ]
         return [ForbiddenPhrases(spelling_of(self.parts.target), phrases, self.ends, self.skipped, self.longest)]
+
+    def _draft(self, piece: Input) -> list[int]:
+        """Returns the tokens of a piece's draft: of a text in several pieces, those of its sentence."""
+        text = self._of_line("draft", piece.line)
+        if piece.pieces > 1:
+            sentences = [sentence.text for line in split_lines(text) for sentence in sentences_of(line)]
+            text = sentences[piece.number] if piece.number < len(sentences) else ""
+        ids = spelling_of(self.parts.target).ids(" ".join(self.processing.apply(text).split()))
+        first = self.arguments.get("forced_bos_token_id", self.parts.model.generation_config.forced_bos_token_id)
+        return ([first] if self.skipped else []) + ids
 
     def _check_prefix(self, line: int, pieces: int) -> None:
         """Raises UserError for a prefix of several sentences where these are translated one by one, and for a phrase

@@ -19,10 +19,11 @@ The parts, each in one file for all loops:
 
 | part | file | face |
 | --- | --- | --- |
-| choices of candidates | choices.py; recombination.py, constraints.py, groups.py, drafts.py | `Choice`; of beams `candidates` |
+| choices of candidates | choices.py; those beside it: the table there | `Choice`; of beams `candidates` |
 | hypotheses that go on, finished ones, reading off | hypotheses.py | `Hypotheses`, `Chains`, `Record` |
 | logits processors, ends, limits | rules.py | `Rules` |
-| a model's decoder, its state | decoder.py; decoders.py lists them | `begin`, `step`; `rewind`, `expand`, `reorder`, `select` |
+| a model's decoder | decoder.py; decoders.py lists them | `begin`, `step` |
+| its state | the same | `rewind`, `expand`, `reorder`, `select` |
 | a step from the weights, compiled code | steps.py, native.py, search.c | |
 | what is remembered of a model | known.py | `known` |
 | a step's choice on a GPU | best_triton.py | `choose_beams`, `choose_tokens` |

@@ -42,7 +42,7 @@ OPTIONS = [
     *("num_beams", "num_return_sequences", "max_new_tokens", "length_penalty", "length_normalization"),
     *("early_stopping", "recombine", "num_beam_groups", "diversity_penalty", "split", "split_long"),
     *("do_sample", *SAMPLERS, "seed", "alignments", "target_prefix", "terms", "force_phrases", "bad_phrases"),
-    *("no_repeat_ngram_size", "repetition_penalty"),
+    *("draft", "no_repeat_ngram_size", "repetition_penalty"),
 ]
 # What the search of /v1/complete may be told.
 OF_COMPLETIONS = [
