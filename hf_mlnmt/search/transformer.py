@@ -150,23 +150,25 @@ class TransformerDecoder:
             read_source(known, state.source.real, cache)
             self.mark_over_source(cache.target_layers)
         state.add_prompt(*prompt.shape)
-        if self.written_out is not None and state.length == 1 and self.written_out.prepare_first(cache):
-            return self.write_out(prompt, state, state.history_mask.contiguous()), state
+        length = prompt.shape[1]
+        if self.written_out is not None and length == scored and self.written_out.prepare_first(cache, length):
+            positions = torch.arange(length).unsqueeze(0) if length > 1 else 0
+            return self.write_out(prompt, state, state.history_mask.contiguous(), positions), state
         return self.call_modules(prompt, state, logits_to_keep=scored), state
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         state.add_step(tokens.shape[1])
         if self.written_out is not None:
-            return self.write_out(tokens, state, state.history_mask), state
+            return self.write_out(tokens, state, state.history_mask, state.length - 1), state
         positions = torch.full((1, 1), 0, device=tokens.device) + (state.length - 1)
         return self.call_modules(tokens, state, **{self.positions: positions}), state
 
-    def write_out(self, tokens: Tensor, state: TransformerState, mask: Tensor) -> Tensor:
+    def write_out(self, tokens: Tensor, state: TransformerState, mask: Tensor, positions: Any) -> Tensor:
         """Computes the logits (sentences, width, vocabulary), float32, of tokens (sentences, width)."""
         width, features = tokens.shape[1], state.source.outputs.features
         context = StepContext(width, state.cache, AdditiveMask(mask), state.memories, state.source_mask, features, {})
         assert self.written_out is not None
-        return self.written_out(tokens, state.length - 1, context).float()
+        return self.written_out(tokens, positions, context).float()
 
     def call_modules(self, tokens: Tensor, state: TransformerState, **inputs: Any) -> Tensor:
         """Computes the logits (sentences, 1 or width, vocabulary) of tokens (sentences, prompt or width)."""

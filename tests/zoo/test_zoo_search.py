@@ -99,6 +99,7 @@ def test_a_family_whose_step_nobody_has_written_out(system, batch, monkeypatch):
     monkeypatch.setattr(transformer, "find_step", lambda *a: None)
     for how in BEAMS:
         assert_finds_what_transformers_finds(system.model(), batch, monkeypatch, how)
+    test_drafts(system.model(), batch, monkeypatch)
 
 
 def test_pruned_histories(member, model, batch, monkeypatch):
