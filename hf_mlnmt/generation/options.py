@@ -37,7 +37,7 @@ LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
 LARGEST_SEED = 2**64 - 1
 OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases", "draft")  # options that may be a list, one for each text
 ONE_BY_ONE = ("do_sample", "mbr", "num_return_sequences", "draft")  # what `alternatives` exclude
-SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma")
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
 WHOLE = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens")
 # What numbers of a search may be, those of DecodingOptions and of generation configs alike.
@@ -49,6 +49,7 @@ NUMBERS = {
     **dict.fromkeys(("top_p", "typical_p"), Range(0, 1, above=True)),
     **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), Range(0, 1, below=True)),
     "min_p": Range(0, 1),
+    "top_n_sigma": Range(0, above=True),
     **dict.fromkeys(("alpha", "beta"), Range(0)),
     "guidance_scale": Range(1, 1),  # others ask for texts without a condition, which a translation has not
 }
@@ -296,6 +297,14 @@ class DecodingOptions:
     eta_cutoff: float | None = option(
         "Sample from the tokens above this probability, lowered where all are unlikely.", panel=SAMPLING
     )
+    top_n_sigma: float | None = option(
+        "Sample from the tokens with logits at most so many standard deviations below the largest.", panel=SAMPLING
+    )
+    without_replacement: bool = option(
+        "With --sample and --n-best: no translation is drawn twice (stochastic beam search).",
+        panel=SAMPLING,
+        default=False,
+    )
     seed: int | None = option("Seed of the sampling.", panel=SAMPLING, min=0, max=LARGEST_SEED)
     draws: Literal["batch", "row", "text"] = option(
         "What draws follow from: batch (the seed, and all drawn before, as Transformers draw), row (the same by other "
@@ -372,6 +381,11 @@ class DecodingOptions:
         sampling += ["draws"] * (self.draws != "batch")
         if sampling and not (self.do_sample or self.mbr):
             yield f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out."
+        if self.without_replacement and (not self.do_sample or self.mbr or (self.num_return_sequences or 1) < 2):
+            yield (
+                "without_replacement: needs do_sample (--sample) and num_return_sequences (--n-best) of 2 or more, "
+                "and no mbr."
+            )
         if self.utility is not None and not self.mbr:
             yield "utility: is of mbr (--mbr), minimum Bayes risk; say how many samples, 64, or leave it out."
         others: dict[str, Any] = {"num_beams": (self.num_beams or 1) > 1, "do_sample": self.do_sample}
@@ -420,6 +434,8 @@ class DecodingOptions:
 
     def beams(self, model: Any) -> int:
         """Returns the beam size: as asked, else the model's own; 1 when sampling."""
+        if self.without_replacement:
+            return max(self.num_beams or 1, self.num_return_sequences or 1)
         if self.num_beams or self.do_sample or self.mbr:
             return self.num_beams or 1
         return max(model.generation_config.num_beams or 1, self.num_return_sequences or 1)
@@ -452,10 +468,12 @@ class DecodingOptions:
         if sampled and model.generation_config.top_k is None:
             arguments["top_k"] = 0  # the whole distribution; Transformers would take the 50 likeliest without a word
         for name in SAMPLERS:
-            if sampled and getattr(self, name) is not None:
+            if sampled and name != "top_n_sigma" and getattr(self, name) is not None:
                 arguments[name] = getattr(self, name)
         if self.draws == "row" or (self.mbr and hasattr(model, "logits_are_scores")):  # a search of this package
             arguments["draws"] = "row"
+        if self.without_replacement:
+            arguments["without_replacement"] = True
         for name in ("num_beam_groups", "diversity_penalty"):
             if getattr(self, name) is not None:
                 arguments[name] = getattr(self, name)

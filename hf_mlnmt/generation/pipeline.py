@@ -80,7 +80,7 @@ from hf_mlnmt.generation.wording import (
     spelling_of,
 )
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
-from hf_mlnmt.search.rules import Abandon, Constraints, Drafts
+from hf_mlnmt.search.rules import Abandon, Constraints, Drafts, TopNSigma
 from hf_mlnmt.zoo.systems import positions_of
 
 logger = logging.getLogger(__name__)
@@ -730,6 +730,8 @@ class TranslationCall:
         rules: list[Any] = [*self._prefixes(inputs), *self._forbidden(inputs)]
         if terms is not None:
             rules.append(Constraints([list(filter(None, each.values())) for each in terms]))
+        if options.top_n_sigma is not None:
+            rules.append(TopNSigma(options.top_n_sigma))
         if options.draft:
             rules.append(Drafts([self._draft(piece) for piece in inputs]))
         if options.draws_by_text:

@@ -54,6 +54,7 @@ from hf_mlnmt.search.groups import Grouped
 from hf_mlnmt.search.prepare import Text, record, what_is_around
 from hf_mlnmt.search.recombination import Recombined
 from hf_mlnmt.search.rules import Abandon, Rules
+from hf_mlnmt.search.sampled import SampledBeams, WithoutReplacement
 
 __all__ = ["decoder_of", "run", "what_is_around", "why_not"]
 logger = logging.get_logger(__name__)
@@ -103,6 +104,8 @@ def choice_of(rules: Rules, config: Any) -> type[Choice]:
     if config.num_beams == 1:
         drawn = DrawsByRow if getattr(config, "draws", None) == "row" else Draws
         return drawn if config.do_sample else Greedy
+    if config.do_sample:
+        return WithoutReplacement if getattr(config, "without_replacement", None) else SampledBeams
     if getattr(config, "groups", None) is not None:
         return Grouped
     return BeamSearch if getattr(config, "recombine", None) is None else Recombined
@@ -115,8 +118,6 @@ def why_not(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -
         return f"the class {type(model).__name__} from {type(model).__module__}"
     if around := what_is_around(model):
         return around
-    if config.num_beams > 1 and config.do_sample:
-        return "do_sample with several beams"
     if config.return_dict_in_generate:
         for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
             if getattr(config, name):

@@ -8,6 +8,7 @@
 | Recombined (recombination.py) | the same, where beams that share their last k tokens are joined |
 | Constrained (constraints.py) | the best that have given phrases in them |
 | Grouped (groups.py) | the best of groups that differ from each other |
+| SampledBeams, WithoutReplacement (sampled.py) | beams that are drawn; sequences drawn without replacement |
 | Drafted (drafts.py) | what Greedy does, beginning with what is likely to be that |
 
 The face that the loop sees is `Choice`. A step of `BeamSearch`, which others change at the methods in brackets:

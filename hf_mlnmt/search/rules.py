@@ -31,6 +31,29 @@ NAMES_OF_SCORES = (
     "EpsilonLogitsWarper", "InfNanRemoveLogitsProcessor", "LogitNormalization",
 )  # fmt: skip
 OF_SCORES = {getattr(processors, name) for name in NAMES_OF_SCORES if hasattr(processors, name)}
+
+
+class TopNSigma(LogitsProcessor):
+    """A sampler: the tokens whose logits are at most n standard deviations below the largest (Tang et al. 2024).
+
+    The deviation is of all logits that are allowed, so the temperature changes nothing of which tokens these are.
+    """
+
+    def __init__(self, n: float):
+        self.n = n
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Returns scores (rows, vocabulary), minus infinity for all other tokens."""
+        allowed = scores.isfinite()
+        count = allowed.sum(-1, keepdim=True)
+        mean = scores.masked_fill(~allowed, 0.0).sum(-1, keepdim=True) / count
+        squares = (scores - mean).masked_fill(~allowed, 0.0).square().sum(-1, keepdim=True)
+        least = scores.amax(-1, keepdim=True) - self.n * (squares / count).sqrt()
+        return scores.masked_fill(scores < least, -torch.inf)
+
+
+ROW_BY_ROW.add(TopNSigma)
+OF_SCORES.add(TopNSigma)
 OF_LEAST_LENGTHS = (processors.MinLengthLogitsProcessor, processors.MinNewTokensLengthLogitsProcessor)
 
 

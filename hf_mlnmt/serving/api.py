@@ -41,7 +41,17 @@ _KNOWN = {field.name: field for field in fields(DecodingOptions)}
 OPTIONS = [
     *("num_beams", "num_return_sequences", "max_new_tokens", "length_penalty", "length_normalization"),
     *("early_stopping", "recombine", "num_beam_groups", "diversity_penalty", "split", "split_long"),
-    *("do_sample", *SAMPLERS, "seed", "alignments", "target_prefix", "terms", "force_phrases", "bad_phrases"),
+    *(
+        "do_sample",
+        *SAMPLERS,
+        "without_replacement",
+        "seed",
+        "alignments",
+        "target_prefix",
+        "terms",
+        "force_phrases",
+        "bad_phrases",
+    ),
     *("draft", "no_repeat_ngram_size", "repetition_penalty"),
 ]
 # What the search of /v1/complete may be told.
