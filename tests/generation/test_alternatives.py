@@ -1,5 +1,5 @@
 """The likeliest next words behind a prefix: against all that the model can say, in every family, from the shell; and
-drafts of translations."""
+drafts of translations; samplers."""
 
 from __future__ import annotations
 
@@ -134,3 +134,15 @@ def test_from_the_shell_and_what_is_refused(ours, pipeline, tmp_path):
             pipeline(SENTENCES[0], alternatives=2, **{name: value})
     with pytest.raises(UserError, match="alternatives of line 1: it has 2 sentences or parts"):
         pipeline(f"{SENTENCES[0]} {SENTENCES[1]}", alternatives=2, split="sentences")
+
+
+def test_samplers_of_a_call(pipeline):
+    """Five translations, none twice; of one standard deviation fewer tokens than of all."""
+    options = {"do_sample": True, "max_new_tokens": 8, "seed": 1}
+    found = pipeline(SENTENCES[:2], num_return_sequences=5, without_replacement=True, top_n_sigma=1.5, **options)
+    assert [len({best.log_probability for best in ranked}) for ranked in found] == [5, 5]
+    least = pipeline(SENTENCES[:2], top_n_sigma=1e-3, **options)
+    assert least == pipeline(SENTENCES[:2], num_beams=1, max_new_tokens=8)
+    for wrong in ({"without_replacement": True}, {"top_n_sigma": 1.0, "do_sample": False}, {"top_n_sigma": 0.0}):
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            pipeline(SENTENCES[:2], **{**options, **wrong})
