@@ -85,6 +85,8 @@ class LSTMDecoder:
             scores, state = self.advance(gates[:, position : position + 1], state, is_scored)
             if is_scored:
                 found.append((scores, state.rows))
+        if len(found) == 1:  # scores as they lie in memory
+            return scores, state
         all_scores, rows = (torch.cat(parts, dim=1) for parts in zip(*found))
         return all_scores, state._replace(rows=rows)
 
