@@ -158,7 +158,7 @@ TRANSLATION = (
     *("early_stopping", "max_new_tokens", "max_source_tokens", "split", "split_long", "alpha", "beta"),
     *(*REPETITION, "recombine", "num_beam_groups", "diversity_penalty", "batch_tokens"),
 )
-SAMPLING = ("do_sample", *SAMPLERS, "seed")
+SAMPLING = ("do_sample", *SAMPLERS, "without_replacement", "seed")
 
 
 def decoding_options(

@@ -11,7 +11,7 @@ from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, argument, decoding_optio
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_file
 from hf_mlnmt.generation.lines import Shard
-from hf_mlnmt.generation.options import OUTPUT, SEARCH, DecodingOptions
+from hf_mlnmt.generation.options import OUTPUT, SEARCH, SPEED, DecodingOptions
 
 PANEL = "Translate"
 _of_output = partial(option, rich_help_panel=OUTPUT)
@@ -24,6 +24,7 @@ _of_output = partial(option, rich_help_panel=OUTPUT)
     "mbr",
     "utility",
     "num_return_sequences",
+    "alternatives",
     "alignments",
     "confidence",
     "target_prefix",
@@ -58,6 +59,13 @@ def translate(
     must_not_file: Path | None = option(
         None, "A line for each text: phrases that its translation has not.", "--must-not-file", rich_help_panel=SEARCH
     ),
+    draft: Path | None = option(
+        None,
+        "A line for each text: what its translation is likely to be, the one of the text before it was changed; as far "
+        "as the model agrees it is taken as it is. Changes the time, not the translation. Needs --beams 1.",
+        "--draft",
+        rich_help_panel=SPEED,
+    ),
     below: float | None = _of_output(
         None, "What is done with translations whose confidence is less: --mark or --leave.", "--below", min=0, max=1
     ),
@@ -88,8 +96,9 @@ def translate(
         hf-mlnmt translate MODEL report.docx -o report.de.docx
         hf-mlnmt translate MODEL news.en --shard $SLURM_ARRAY_TASK_ID/50 -o part.$SLURM_ARRAY_TASK_ID.gz
     """
-    if decoding.confidence and not jsonl:
-        raise UserError("--confidence needs --jsonl.")
+    for name in ("confidence", "alternatives"):
+        if getattr(decoding, name) and not jsonl:
+            raise UserError(f"--{name} needs --jsonl.")
     if (below is None) == (mark is not None or leave) or (mark is not None and leave):
         raise UserError("--below P needs --mark TEXT or --leave, one of the two, and they need it.")
     plain = not decoding.num_return_sequences and not scores  # no n-best list: the translation alone
@@ -103,7 +112,7 @@ def translate(
             "--shard with --sample needs --draws text, and knows neither --mbr nor --terms-consistent, which follow "
             "from all before."
         )
-    given = {"target_prefix": prefix_file, "force_phrases": must_file, "bad_phrases": must_not_file}
+    given = {"target_prefix": prefix_file, "force_phrases": must_file, "bad_phrases": must_not_file, "draft": draft}
     files_of = {name: file for name, file in given.items() if file is not None}
     if both := next((name for name in files_of if getattr(decoding, name) is not None), None):
         raise UserError(f"{both}: given for all texts, and by a file with a line for each; leave one out.")

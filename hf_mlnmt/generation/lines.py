@@ -257,8 +257,8 @@ def format_result(
     """Returns a text's result as it is written.
 
     Plain: the translation, or 'number ||| translation ||| score' for each of an n-best list (from 0, as in Moses), with
-    alignments as ' ||| 0-0 1-2' behind it. jsonl: an object with source, translation, alignment and confidences, with
-    `scores` also score, log_probability and length, and n_best when there is more than one.
+    alignments as ' ||| 0-0 1-2' behind it. jsonl: an object with source, translation, alignment, confidences and next
+    words, with `scores` also score, log_probability and length, and n_best when there is more than one.
     """
     from hf_mlnmt.generation.alignments import to_pharaoh  # which imports torch, as results have
 
@@ -268,10 +268,10 @@ def format_result(
         shown = [text if plain else f"{number} ||| {text} ||| {best.score:.6f}" for text, best in zip(texts, result)]
         return "\n".join(line if link is None else f"{line} ||| {link}" for line, link in zip(shown, links))
     records, numbers = [], ("score", "log_probability", "length")
-    sure = ("confidence", "word_confidences")
+    sure = ("confidence", "word_confidences", "word", "probability")
     for best, link in zip(result, links):
         records.append({"translation": best.text} | ({} if link is None else {"alignment": link}))
-        records[-1] |= {name: getattr(best, name) for name in sure if getattr(best, name) is not None}
+        records[-1] |= {name: value for name in sure if (value := getattr(best, name, None)) is not None}
         if scores or len(result) > 1:
             records[-1] |= {name: getattr(best, name) for name in numbers}
     record: dict[str, Any] = {"source": source, **records[0]}

@@ -36,9 +36,10 @@ LengthNormalization = Literal["generate", "length", "length+1", "gnmt"]
 LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
 LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
 LARGEST_SEED = 2**64 - 1
-OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases")  # options that may be a list, one for each text
+OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases", "draft")  # options that may be a list, one for each text
 CONSTRAINTS = ("terms", "force_phrases", "keep")  # on what a translation must have
-SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+ONE_BY_ONE = ("do_sample", "mbr", "num_return_sequences", "draft")  # what `alternatives` exclude
+SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma")
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
 WHOLE = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens")
 # What numbers of a search may be, those of DecodingOptions and of generation configs alike.
@@ -50,6 +51,7 @@ NUMBERS = {
     **dict.fromkeys(("top_p", "typical_p"), Range(0, 1, above=True)),
     **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), Range(0, 1, below=True)),
     "min_p": Range(0, 1),
+    "top_n_sigma": Range(0, above=True),
     **dict.fromkeys(("alpha", "beta"), Range(0)),
     "guidance_scale": Range(1, 1),  # others ask for texts without a condition, which a translation has not
 }
@@ -177,8 +179,8 @@ class DecodingOptions:
     prefix: str | None = option(
         'Put before every source as it is (T5: "translate English to German: ").', panel=LANGUAGES
     )
-    # A text for all, or one for each; wording.py.
-    target_prefix: str | Sequence[str] | None = option(
+    # A text for all, or one for each, which may be a tuple with one for each of its sentences; wording.py.
+    target_prefix: str | Sequence[Any] | None = option(
         "The translation begins with this, also in the middle of a word; a space at its end ends the word.",
         metavar="TEXT",
         parser=str,
@@ -213,10 +215,23 @@ class DecodingOptions:
         parser=list,
         choices=tuple(PATTERNS),
     )
+    # A text for all, or one for each; search/drafts.py.
+    draft: str | Sequence[str] | None = option(
+        "What the translation is likely to be, the last one of a text that is being typed: as far as a greedy search "
+        "agrees it is taken as it is. Changes the time, not the translation.",
+        panel=SPEED,
+    )
     num_beams: int | None = option("Beam size; 1 is greedy.", "--beams", "-b", min=1)
     # Where it is given, the result is lists of Hypothesis, with scores.
     num_return_sequences: int | None = option(
         "An n-best list of so many translations of each text, with their scores.", "--n-best", "-n", panel=OUTPUT, min=1
+    )
+    # The result is lists of Alternative.
+    alternatives: int | None = option(
+        "Of each text the so many likeliest next words behind --target-prefix, with their probabilities, and the "
+        "translation with each; with --jsonl.",
+        panel=OUTPUT,
+        min=1,
     )
     # The result is lists of Hypothesis, too, each with its alignment (alignments.py).
     alignments: bool = option(
@@ -294,6 +309,14 @@ class DecodingOptions:
     eta_cutoff: float | None = option(
         "Sample from the tokens above this probability, lowered where all are unlikely.", panel=SAMPLING
     )
+    top_n_sigma: float | None = option(
+        "Sample from the tokens with logits at most so many standard deviations below the largest.", panel=SAMPLING
+    )
+    without_replacement: bool = option(
+        "With --sample and --n-best: no translation is drawn twice (stochastic beam search).",
+        panel=SAMPLING,
+        default=False,
+    )
     seed: int | None = option("Seed of the sampling.", panel=SAMPLING, min=0, max=LARGEST_SEED)
     draws: Literal["batch", "row", "text"] = option(
         "What draws follow from: batch (the seed, and all drawn before, as Transformers draw), row (the same by other "
@@ -355,10 +378,11 @@ class DecodingOptions:
             if getattr(self, name) and (self.do_sample or self.recombine is not None or self.num_beam_groups):
                 yield f"{name}: need a beam search without sampling, recombine and groups of beams; leave these out."
         prefixes = [self.target_prefix] if isinstance(self.target_prefix, str) else self.target_prefix
-        texts = isinstance(prefixes, list | tuple) and all(isinstance(prefix, str) for prefix in prefixes)
-        if prefixes is not None and not texts:
+        listed = prefixes if isinstance(prefixes, list | tuple) else [prefixes]
+        parts = [part for each in listed for part in (each if isinstance(each, tuple) else [each])]
+        if prefixes is not None and not all(isinstance(part, str) for part in parts):
             yield f"target_prefix: {prefixes!r} is neither a text for all nor a list of texts, one for each."
-        for name in ("force_phrases", "bad_phrases"):
+        for name in ("force_phrases", "bad_phrases", "draft"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | list | tuple):
                 yield f"{name}: {value!r} is neither a text for all nor a list, one for each text."
@@ -373,12 +397,22 @@ class DecodingOptions:
         sampling += ["draws"] * (self.draws != "batch")
         if sampling and not (self.do_sample or self.mbr):
             yield f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out."
+        if self.without_replacement and (not self.do_sample or self.mbr or (self.num_return_sequences or 1) < 2):
+            yield (
+                "without_replacement: needs do_sample (--sample) and num_return_sequences (--n-best) of 2 or more, "
+                "and no mbr."
+            )
         if self.utility is not None and not self.mbr:
             yield "utility: is of mbr (--mbr), minimum Bayes risk; say how many samples, 64, or leave it out."
         others: dict[str, Any] = {"num_beams": (self.num_beams or 1) > 1, "do_sample": self.do_sample}
         others |= {name: getattr(self, name) for name in CONSTRAINTS}
         if self.mbr and (other := next((name for name, given in others.items() if given), None)):
             yield f"mbr: draws {self.mbr} samples of each sentence and chooses among them: leave {other} out."
+        if self.alternatives and (other := next((name for name in ONE_BY_ONE if getattr(self, name)), None)):
+            yield f"alternatives: each is one search for the best translation: leave {other} out."
+        others = {"num_beams": (self.num_beams or 1) > 1, "do_sample": self.do_sample, "mbr": self.mbr}
+        if self.draft and (other := next((name for name, given in others.items() if given), None)):
+            yield f"draft: is of a greedy search: leave {other} out."
         if self.mbr and (self.num_return_sequences or 1) > self.mbr:
             yield f"num_return_sequences: {self.num_return_sequences} of {self.mbr} samples (mbr); lower it."
         if self.draws == "text" and (self.mbr or self.num_return_sequences or 1) * (self.num_beams or 1) > 1:
@@ -402,7 +436,7 @@ class DecodingOptions:
     @property
     def in_lists(self) -> bool:
         """Returns whether the result of a text is a list of Hypothesis."""
-        return bool(self.num_return_sequences) or self.alignments or self.confidence
+        return bool(self.num_return_sequences or self.alternatives) or self.alignments or self.confidence
 
     @property
     def draws_by_text(self) -> bool:
@@ -416,6 +450,8 @@ class DecodingOptions:
 
     def beams(self, model: Any) -> int:
         """Returns the beam size: as asked, else the model's own; 1 when sampling."""
+        if self.without_replacement:
+            return max(self.num_beams or 1, self.num_return_sequences or 1)
         if self.num_beams or self.do_sample or self.mbr:
             return self.num_beams or 1
         return max(model.generation_config.num_beams or 1, self.num_return_sequences or 1)
@@ -436,6 +472,8 @@ class DecodingOptions:
         for name in CONSTRAINTS:
             if getattr(self, name) and beams == 1:
                 raise UserError(f"{name}: need a beam search; say num_beams (--beams) too, of 4 or more.")
+        if self.draft and beams > 1:
+            raise UserError(f"draft: is of a greedy search, this one has {beams} beams; say num_beams=1 (--beams 1).")
         # Where draws are by text, their processor leaves only one token to choose.
         sampled = bool(self.mbr) or (self.do_sample and not self.draws_by_text)
         arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": sampled}
@@ -446,10 +484,12 @@ class DecodingOptions:
         if sampled and model.generation_config.top_k is None:
             arguments["top_k"] = 0  # the whole distribution; Transformers would take the 50 likeliest without a word
         for name in SAMPLERS:
-            if sampled and getattr(self, name) is not None:
+            if sampled and name != "top_n_sigma" and getattr(self, name) is not None:
                 arguments[name] = getattr(self, name)
         if self.draws == "row" or (self.mbr and hasattr(model, "logits_are_scores")):  # a search of this package
             arguments["draws"] = "row"
+        if self.without_replacement:
+            arguments["without_replacement"] = True
         for name in ("num_beam_groups", "diversity_penalty"):
             if getattr(self, name) is not None:
                 arguments[name] = getattr(self, name)

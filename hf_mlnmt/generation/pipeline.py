@@ -42,7 +42,7 @@ from transformers.generation.logits_process import (
 from hf_mlnmt.data.kept import Kept, Part, replaced
 from hf_mlnmt.data.resegmented import mixed
 from hf_mlnmt.data.tokenizer import decode, own_copy
-from hf_mlnmt.data.words import is_visible
+from hf_mlnmt.data.words import is_unspaced, is_visible
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.alignments import Link, SourceAttention, joined, word_links, words_of_source, words_of_target
 from hf_mlnmt.generation.batches import (
@@ -52,6 +52,7 @@ from hf_mlnmt.generation.batches import (
     batches_by_tokens,
     generate,
     log_probabilities_of,
+    pad,
     rows_by_text,
     runs_alone,
     sentences_that_fit,
@@ -73,8 +74,10 @@ from hf_mlnmt.generation.minimum_risk import MinimumRisk
 from hf_mlnmt.generation.options import OF_TEXTS, DecodingOptions, forced_first, longest_translation
 from hf_mlnmt.generation.segments import Piece, join, sentences_of, split_lines
 from hf_mlnmt.generation.wording import (
+    Asked,
     Demand,
     ForbiddenPhrases,
+    NextWords,
     PrefixProcessor,
     Terms,
     WholeParts,
@@ -85,7 +88,7 @@ from hf_mlnmt.generation.wording import (
     times_in,
 )
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
-from hf_mlnmt.search.rules import Abandon, Constraints
+from hf_mlnmt.search.rules import Abandon, Constraints, Drafts, TopNSigma
 from hf_mlnmt.zoo.systems import positions_of
 
 logger = logging.getLogger(__name__)
@@ -93,6 +96,9 @@ ENGINES = ("torch", "ctranslate2")
 LOOKED_AT = 50  # translations of a call whose scores say whether the texts are far from what the model knows
 NAMES = ("source_language", "target_language")
 USUAL = DecodingOptions()
+LONGEST_WORD = 24  # tokens
+# Options of a search for translations that one for words does not have.
+OF_BEAMS = ("recombine", "num_beam_groups", "diversity_penalty", "min_new_tokens", "max_length")
 PART = 128  # texts that are cut and encoded in one go beside a search
 
 
@@ -159,6 +165,18 @@ class Hypothesis:
     alignment: tuple[Link, ...] | None = None
     confidence: float | None = None
     word_confidences: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Alternative(Hypothesis):
+    """The translation with one of the likeliest next words behind a prefix, and the word's probability there.
+
+    `word` is whole: the prefix's last one, completed, unless white space ends it; "" where the translation ends. In a
+    script without spaces it is a token's characters.
+    """
+
+    word: str = ""
+    probability: float = 0.0
 
 
 def check_engine(engine: str) -> None:
@@ -358,6 +376,8 @@ class Input(NamedTuple):
     source: str = ""
     kept: tuple[KeptPart, ...] = ()
     chosen: Mapping[str, list[str]] = MappingProxyType({})
+    pieces: int = 1  # that the text is cut into
+    begins: Asked | None = None  # in the place of a target_prefix
 
 
 class CutText(NamedTuple):
@@ -399,7 +419,10 @@ class TranslationCall:
         self.searched = self.arguments["num_return_sequences"]  # for each sentence
         self.minimum_risk = MinimumRisk(options.utility or "chrf") if options.mbr else None
         self.count = options.num_return_sequences or 1 if self.minimum_risk else self.searched
-        self.most = sentences_that_fit(max(self.arguments["num_beams"], self.searched), parts.model)
+        width = max(self.arguments["num_beams"], self.searched, 2) * (options.alternatives or 1)
+        self.most = sentences_that_fit(width, parts.model)
+        if options.alternatives and isinstance(self.run_batch, CTranslate2Search):
+            raise UserError("alternatives: the engine ctranslate2 does not know them; leave --engine out.")
         self.penalty = options.penalty(parts.model, way)
         self.skipped = int(forced_first(parts.model, way))
         ends = settings.eos_token_id
@@ -538,7 +561,7 @@ class TranslationCall:
             if text.lstrip().startswith(self.codes):
                 self.typed_codes.append(line)
             self._check_prefix(line, len(of_text))
-            inputs = [next(encoded) for _ in of_text]
+            inputs = [next(encoded)._replace(pieces=len(of_text)) for _ in of_text]
             # A piece without a token of its own (stray control characters), or that shows nothing, has no translation.
             searched = [piece for piece in inputs if len(piece.ids) > self.encoder.overhead and is_visible(piece.text)]
             cut.append(CutText(line, of_text, searched))
@@ -638,7 +661,8 @@ class TranslationCall:
                 batch), whose search ends with Abandoned then. CTranslate2's does not ask.
         """
         try:
-            return self._with_terms(inputs, abandoned, beside)
+            search = self._alternatives if self.options.alternatives else self._with_terms
+            return search(inputs, abandoned, beside)
         except torch.OutOfMemoryError as error:
             if len(inputs) == 1:
                 raise UserError(
@@ -648,6 +672,76 @@ class TranslationCall:
         logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(inputs))
         half = len(inputs) // 2
         return self.search(inputs[:half], abandoned, beside) + self.search(inputs[half:], abandoned, beside)
+
+    def _alternatives(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
+        """Searches for the next words of each piece, then for the translation with each."""
+        found = self._next_words(inputs, abandoned)
+        with_word = [piece._replace(begins=asked) for piece, words in zip(inputs, found) for _, _, asked in words]
+        best = iter(self._with_terms(with_word, abandoned, None) if with_word else [])
+        lists = [
+            [Alternative(**vars(next(best)[0]), word=word, probability=share) for word, share, _ in words]
+            for words in found
+        ]
+        return lists if beside is None else [partial(list, ranked) for ranked in lists]
+
+    @torch.inference_mode()
+    def _next_words(
+        self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None
+    ) -> list[list[tuple[str, float, Asked]]]:
+        """Returns of each piece its likeliest next words, their probabilities, and the prefixes with them.
+
+        A beam search over subwords, twice as wide as words are wanted, that ends where the words do. Subwords that
+        spell the same word count together.
+        """
+        model, spelling, wanted = self.parts.model, spelling_of(self.parts.target), self.options.alternatives or 0
+        asked, width = [self._asked(piece) for piece in inputs], max(2 * wanted, 4)
+        given, ends = (asked, self.skipped), [token for token in self.ends if token is not None]
+        rules = [PrefixProcessor(spelling, *given, ends), NextWords(spelling, *given, ends)]
+        rules[:0] = [*self.options.generate.get("logits_processor", []), *self._forbidden(inputs)]
+        numbers = [piece.line - self.first_line for piece in inputs]
+        arguments = {
+            **{name: value for name, value in self.arguments.items() if name not in OF_BEAMS},
+            **{"num_beams": width, "num_return_sequences": width, "length_penalty": 0.0, "early_stopping": "never"},
+            "max_new_tokens": min(self.longest, self.skipped + max(len(each.ids) for each in asked) + LONGEST_WORD),
+            "logits_processor": LogitsProcessorList(rules),
+            "return_dict_in_generate": True,
+        }
+        if not hasattr(model, "logits_are_scores"):
+            arguments["output_scores"] = True  # without which Transformers' loop keeps the sums for itself
+        arguments = arguments_of_texts(arguments, numbers)
+        if abandoned is not None:
+            arguments["stopping_criteria"] = [*self.options.generate.get("stopping_criteria", []), Abandon(abandoned)]
+        ids, mask = pad([piece.ids for piece in inputs], self.parts.source.pad_token_id or 0, model.device)
+        output = model.generate(input_ids=ids, attention_mask=mask, **arguments)
+        rows = output.sequences[:, 1 + self.skipped :].tolist()
+        scores = output.sequences_scores.view(len(inputs), width).double().exp().tolist()
+        return [
+            self._words(each, rows[first * width : (first + 1) * width], scores[first])[:wanted]
+            for first, each in enumerate(asked)
+        ]
+
+    def _words(
+        self, asked: Asked, rows: Sequence[Sequence[int]], shares: Sequence[float]
+    ) -> list[tuple[str, float, Asked]]:
+        """Returns the words that rows of tokens are behind a prefix, the likeliest first, as `_next_words` does."""
+        spelling, words = spelling_of(self.parts.target), dict[str, tuple[float, Asked]]()
+        reader = NextWords(spelling, [asked], self.skipped, [])
+        for ids, share in zip(rows, shares, strict=True):
+            length = next((place for place, token in enumerate(ids) if token in self.ends), None)
+            if length is None or length < len(asked.ids) or not share:
+                continue  # it is no word yet
+            tokens = list(ids[:length])
+            spelt = reader.word(asked, spelling.spelt(tokens[len(asked.ids) :])) or ""
+            usual = spelling.ids(spelling.spelt(tokens).decode(errors="replace").strip())
+            if spelling.spelt(usual).strip() == spelling.spelt(tokens).strip():
+                tokens = usual  # as the text of a prefix is read
+            word, unspaced = self.processing.undo(spelt), is_unspaced(spelt)
+            begins = Asked(tokens, b"" if unspaced else b" ") if spelt else Asked([*tokens, ids[length]], b"")
+            before = words.get(word, (0.0, begins))
+            words[word] = before[0] + share, before[1]
+        total = sum(share for share, _ in words.values()) if asked.rest.strip() else 1.0
+        ranked = [(word, share / total, begins) for word, (share, begins) in words.items()]
+        return sorted(ranked, key=lambda each: -each[1])
 
     def _with_terms(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
         """Searches with what each input's translation must have where that can be met, else without."""
@@ -712,6 +806,10 @@ class TranslationCall:
         if any(piece.kept for piece in inputs):
             spelling, counts = spelling_of(self.parts.target), list(map(_times, inputs))
             rules.append(WholeParts(spelling, counts, self.ends, self.skipped, self.longest))
+        if options.top_n_sigma is not None:
+            rules.append(TopNSigma(options.top_n_sigma))
+        if options.draft:
+            rules.append(Drafts([self._draft(piece) for piece in inputs]))
         if options.draws_by_text:
             places = [(piece.line, piece.number) for piece in inputs]
             rules.append(TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p))
@@ -815,6 +913,16 @@ class TranslationCall:
         ]
         return [ForbiddenPhrases(spelling_of(self.parts.target), phrases, self.ends, self.skipped, self.longest)]
 
+    def _draft(self, piece: Input) -> list[int]:
+        """Returns the tokens of a piece's draft: of a text in several pieces, those of its sentence."""
+        text = self._of_line("draft", piece.line)
+        if piece.pieces > 1:
+            sentences = [sentence.text for line in split_lines(text) for sentence in sentences_of(line)]
+            text = sentences[piece.number] if piece.number < len(sentences) else ""
+        ids = spelling_of(self.parts.target).ids(" ".join(self.processing.apply(text).split()))
+        first = self.arguments.get("forced_bos_token_id", self.parts.model.generation_config.forced_bos_token_id)
+        return ([first] if self.skipped else []) + ids
+
     def _check_prefix(self, line: int, pieces: int) -> None:
         """Raises UserError for a prefix of several sentences where these are translated one by one, and for a phrase
         that must be in one of several pieces."""
@@ -823,26 +931,40 @@ class TranslationCall:
                 f"force_phrases of line {line}: its {pieces} sentences or parts are translated one by one, and none of "
                 "them is named: give a sentence a line, or split='long' (--split long)."
             )
+        if pieces > 1 and self.options.alternatives:
+            raise UserError(f"alternatives of line {line}: it has {pieces} sentences or parts: give one of them.")
         prefix = self._of_line("target_prefix", line)
-        if prefix and pieces > 1 and sum(len(sentences_of(piece)) for piece in split_lines(prefix)) > 1:
+        if (
+            prefix
+            and isinstance(prefix, str)
+            and pieces > 1
+            and sum(len(sentences_of(piece)) for piece in split_lines(prefix)) > 1
+        ):
             raise UserError(
                 f"target_prefix of line {line}: holds several sentences, and the line's {pieces} sentences "
                 "or parts are translated one by one: give what the first one's translation begins with."
             )
 
+    def _asked(self, piece: Input) -> Asked:
+        """Returns how the translation of a piece shall begin; a prefix belongs to the first piece of a text, unless it
+        is several, one for each."""
+        where, given = f"target_prefix of line {piece.line}", self._of_line("target_prefix", piece.line)
+        of_pieces = [given] if isinstance(given, str) else given
+        text = of_pieces[piece.number] if piece.number < len(of_pieces) else ""
+        asked = piece.begins or spelling_of(self.parts.target).prefix(text, self.processing, where)
+        needed = len(asked.ids) + bool(asked.rest)
+        if needed + self.skipped >= self.longest and piece.begins is None:
+            raise UserError(f"{where}: takes {needed} tokens and more, of {self.longest}: raise max_new_tokens.")
+        return asked
+
     def _prefixes(self, inputs: Sequence[Input]) -> list[PrefixProcessor]:
-        """Returns what makes translations begin as they shall; a prefix belongs to the first piece of a text."""
-        if self.options.target_prefix is None:
+        """Returns what makes translations begin as they shall."""
+        if self.options.target_prefix is None and not self.options.alternatives:
             return []
-        spelling, asked = spelling_of(self.parts.target), []
-        for piece in inputs:
-            where = f"target_prefix of line {piece.line}"
-            text = self._of_line("target_prefix", piece.line) if piece.number == 0 else ""
-            asked.append(spelling.prefix(text, self.processing, where))
-            needed = len(asked[-1].ids) + bool(asked[-1].rest)
-            if needed + self.skipped >= self.longest:
-                raise UserError(f"{where}: takes {needed} tokens and more, of {self.longest}: raise max_new_tokens.")
-        return [PrefixProcessor(spelling, asked, self.skipped)] if any(map(any, asked)) else []
+        asked = [self._asked(piece) for piece in inputs]
+        ends = [token for token in self.ends if token is not None] if self.options.alternatives else []
+        given = spelling_of(self.parts.target), asked, self.skipped, ends
+        return [PrefixProcessor(*given)] if any(map(any, asked)) else []
 
     @cached_property
     def attention(self) -> SourceAttention:

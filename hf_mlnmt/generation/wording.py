@@ -290,9 +290,10 @@ class PrefixProcessor(LogitsProcessor):
     A token that an earlier rule forbade, and that has no other beside it, is allowed all the same.
     """
 
-    def __init__(self, spelling: Spelling, prefixes: Sequence[Asked], forced: int):
-        """prefixes: one for each sentence. forced: how many tokens are generated before a translation begins."""
-        self.spelling, self.rows, self.forced = spelling, list(prefixes), forced
+    def __init__(self, spelling: Spelling, prefixes: Sequence[Asked], forced: int, ends: Iterable[int] = ()):
+        """prefixes: one for each sentence. forced: how many tokens are generated before a translation begins.
+        ends: tokens that may stand in the place of the space behind a last word."""
+        self.spelling, self.rows, self.forced, self.ends = spelling, list(prefixes), forced, list(ends)
         self.start: int | None = None  # the length behind which the translation begins
         self.most = max(len(asked.ids) + len(asked.rest) for asked in prefixes)
 
@@ -321,7 +322,69 @@ class PrefixProcessor(LogitsProcessor):
         spelt = self.spelling.spelt(tokens[len(asked.ids) :])
         if len(spelt) >= len(asked.rest) or not asked.rest.startswith(spelt):
             return None
-        return self.spelling.continuing(asked.rest[len(spelt) :])
+        continuing = self.spelling.continuing(asked.rest[len(spelt) :])
+        return [*continuing, *self.ends] if asked.rest == b" " else continuing
+
+    def keep_rows(self, rows: Tensor) -> None:
+        """Keeps these rows alone: sentences that have ended leave the search."""
+        self.rows = [self.rows[row] for row in rows.tolist()]
+
+
+class NextWords(LogitsProcessor):
+    """A rule behind `PrefixProcessor`, by which a beam search finds the likeliest next words instead of translations.
+
+    All tokens with which a word does not go on (those that begin with white space, in a script without spaces all; end
+    tokens) become one end token, with the probability of them together. So a hypothesis is a word, and the sum of its
+    scores is ln P(word): given the prefix, where its last word is whole; of both, where that word is what is completed.
+    """
+
+    def __init__(self, spelling: Spelling, prefixes: Sequence[Asked], forced: int, ends: Sequence[int]):
+        """Takes what `PrefixProcessor` does; of the end tokens the first stands for all."""
+        self.spelling, self.rows, self.forced, self.ends = spelling, list(prefixes), forced, list(ends)
+        self.start: int | None = None
+        self.spaced, self.whole, self.silent = (torch.empty(0, dtype=torch.bool) for _ in range(3))
+
+    def begin(self, length: int, rows: int, scores: Tensor) -> int:
+        """Sorts the tokens; returns the length behind which translations begin."""
+        self.rows = [asked for asked in self.rows for _ in range(rows // len(self.rows))]
+        self.spaced, self.whole, self.silent = scores.new_zeros(3, scores.shape[1], dtype=torch.bool)
+        self.silent |= True
+        for spelt, token in self.spelling.ordered:
+            self.spaced[token], self.silent[token] = spelt[:1].isspace(), False
+            self.whole[token] = not 0x80 <= spelt[0] < 0xC0  # it does not begin inside of a character
+        self.spaced[self.ends] = self.whole[self.ends] = True
+        return length + (self.forced if length == 1 else 0)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Returns ln P (rows, vocabulary) of tokens inside of a word, and of its end; input_ids: (rows, length)."""
+        if self.start is None:
+            self.start = self.begin(input_ids.shape[1], len(input_ids), scores)
+        if input_ids.shape[1] < self.start:
+            return scores
+        new = scores.log_softmax(-1)
+        for row, (asked, tokens) in enumerate(zip(self.rows, input_ids[:, self.start :].tolist(), strict=True)):
+            if len(tokens) < len(asked.ids):
+                continue
+            spelt = self.spelling.spelt(tokens[len(asked.ids) :])
+            if asked.rest.strip() and len(spelt) < len(asked.rest):
+                new[row] = scores[row]  # so that what is not allowed counts
+            word = self.word(asked, spelt)
+            closing = self.whole if word and is_unspaced(word) else self.spaced
+            ends = word is not None or (not spelt and asked.rest.isspace())  # behind a whole word nothing need come
+            end = new[row, closing if word else self.ends].logsumexp(0) if ends else -torch.inf
+            new[row].masked_fill_(closing if word or spelt else self.silent, -torch.inf)
+            new[row].masked_fill_(self.silent, -torch.inf)[self.ends[0]] = end
+        return new
+
+    def word(self, asked: Asked, spelt: bytes) -> str | None:
+        """Returns the word that tokens behind `asked.ids` spell, None where there is none yet."""
+        if len(spelt) < len(asked.rest):
+            return None
+        beyond = is_unspaced(asked.rest.decode(errors="replace"))
+        try:
+            return (spelt[len(asked.rest) :] if beyond else spelt).decode().strip() or None
+        except UnicodeDecodeError:
+            return None
 
     def keep_rows(self, rows: Tensor) -> None:
         """Keeps these rows alone: sentences that have ended leave the search."""

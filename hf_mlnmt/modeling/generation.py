@@ -16,6 +16,15 @@ _as_of_transformers: Any = functools.wraps(GenerationMixin.generate)  # with its
 Generation: Any = GenerationMixin  # Any, or mypy would hold every model to the types that this mixin asks for
 
 
+# Options that Transformers do not have, and where a prepared config has them.
+OWN = (
+    ("recombine", "recombine"),
+    ("num_beam_groups", "groups"),
+    ("draws", "draws"),
+    ("without_replacement", "without_replacement"),
+)
+
+
 def asked_for(name: str, arguments: dict[str, Any], *configs: Any) -> Any:
     """Takes an option of generate() out of the call's arguments, else of the first config that has it; else None."""
     given = [arguments.pop(name, None), *(getattr(config, name, None) for config in configs)]
@@ -25,6 +34,7 @@ def asked_for(name: str, arguments: dict[str, Any], *configs: Any) -> Any:
 def wrong_option(config: Any) -> str | None:
     """Says what is wrong with the options of a prepared config that Transformers do not have; None: nothing."""
     k, groups, draws, beams = config.recombine, config.groups, config.draws, config.num_beams
+    distinct = config.without_replacement
     searches, penalty = beams > 1 and not config.do_sample, getattr(config, "diversity_penalty", None)
     if k is not None and (type(k) is not int or k < 0):
         return f"recombine={k!r}: must be a whole number of at least 0, or None"
@@ -38,6 +48,8 @@ def wrong_option(config: Any) -> str | None:
         return f"num_beam_groups={groups}: groups of a beam search; leave do_sample and recombine out"
     if groups is not None and not (penalty and penalty > 0):
         return f"diversity_penalty={penalty}: must be more than 0, or all groups find the same"
+    if distinct and (not config.do_sample or beams == 1 or k is not None or groups is not None):
+        return f"without_replacement={distinct!r}: needs do_sample and num_beams, as many as there shall be draws"
     if draws not in (None, "batch") and (draws != "row" or beams > 1 or not config.do_sample):
         return f"draws={draws!r}: 'batch' or 'row', with do_sample and without beams"
     return None
@@ -45,8 +57,8 @@ def wrong_option(config: Any) -> str | None:
 
 def refuse_for_transformers(config: Any) -> None:
     """Raises ValueError for what a generation config asks for and Transformers' loops do not know."""
-    for name, value in (("recombine", "recombine"), ("num_beam_groups", "groups"), ("draws", "draws")):
-        if (asked := getattr(config, value, None)) not in (None, "batch"):
+    for name, value in OWN:
+        if (asked := getattr(config, value, None)) not in (None, False, "batch"):
             raise ValueError(
                 f"{name}={asked}: Transformers' loop does not know it. Have hf_mlnmt installed, and ask for nothing "
                 "that needs that loop (output_scores, a streamer, use_cache=False ...)"
@@ -86,11 +98,11 @@ class TranslationGenerationMixin(Generation):
 
     def _prepare_generation_config(self, generation_config, *args, **kwargs):
         configs = generation_config, self.generation_config
-        k, groups, draws = (asked_for(name, kwargs, *configs) for name in ("recombine", "num_beam_groups", "draws"))
+        own = {value: asked_for(name, kwargs, *configs) for name, value in OWN}
+        groups = own["groups"]
         prepared, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
         # Under Transformers' name for groups generate() would look for a loop on the Hub.
-        prepared.recombine, prepared.draws, prepared.num_beam_groups = k, draws, 1
-        prepared.groups = None if groups == 1 else groups
+        vars(prepared).update(own, groups=None if groups == 1 else groups, num_beam_groups=1)
         if wrong := wrong_option(prepared):
             raise ValueError(wrong)
         return prepared, model_kwargs

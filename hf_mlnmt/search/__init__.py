@@ -19,10 +19,11 @@ The parts, each in one file for all loops:
 
 | part | file | face |
 | --- | --- | --- |
-| choices of candidates | choices.py; recombination.py, constraints.py, groups.py | `Choice`; of beams `candidates` |
+| choices of candidates | choices.py; those beside it: the table there | `Choice`; of beams `candidates` |
 | hypotheses that go on, finished ones, reading off | hypotheses.py | `Hypotheses`, `Chains`, `Record` |
 | logits processors, ends, limits | rules.py | `Rules` |
-| a model's decoder, its state | decoder.py; decoders.py lists them | `begin`, `step`; `expand`, `reorder`, `select` |
+| a model's decoder | decoder.py; decoders.py lists them | `begin`, `step` |
+| its state | the same | `rewind`, `expand`, `reorder`, `select` |
 | a step from the weights, compiled code | steps.py, native.py, search.c | |
 | what is remembered of a model | known.py | `known` |
 | a step's choice on a GPU | best_triton.py | `choose_beams`, `choose_tokens` |
@@ -48,10 +49,12 @@ from hf_mlnmt.search.choices import BeamSearch, Choice, Draws, DrawsByRow, Greed
 from hf_mlnmt.search.constraints import Constrained
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch, SourceTokens
 from hf_mlnmt.search.decoders import decoder_of
+from hf_mlnmt.search.drafts import Drafted
 from hf_mlnmt.search.groups import Grouped
 from hf_mlnmt.search.prepare import Text, record, what_is_around
 from hf_mlnmt.search.recombination import Recombined
 from hf_mlnmt.search.rules import Abandon, Rules
+from hf_mlnmt.search.sampled import SampledBeams, WithoutReplacement
 
 __all__ = ["decoder_of", "run", "what_is_around", "why_not"]
 logger = logging.get_logger(__name__)
@@ -96,9 +99,13 @@ def choice_of(rules: Rules, config: Any) -> type[Choice]:
     """Returns the choice of candidates that is asked for."""
     if rules.constraints is not None:
         return Constrained
+    if rules.drafts is not None:
+        return Drafted
     if config.num_beams == 1:
         drawn = DrawsByRow if getattr(config, "draws", None) == "row" else Draws
         return drawn if config.do_sample else Greedy
+    if config.do_sample:
+        return WithoutReplacement if getattr(config, "without_replacement", None) else SampledBeams
     if getattr(config, "groups", None) is not None:
         return Grouped
     return BeamSearch if getattr(config, "recombine", None) is None else Recombined
@@ -111,8 +118,6 @@ def why_not(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -
         return f"the class {type(model).__name__} from {type(model).__module__}"
     if around := what_is_around(model):
         return around
-    if config.num_beams > 1 and config.do_sample:
-        return "do_sample with several beams"
     if config.return_dict_in_generate:
         for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
             if getattr(config, name):

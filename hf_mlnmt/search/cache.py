@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderC
 
 from hf_mlnmt.memory import return_memory
 from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer, RecurrentState, windows
-from hf_mlnmt.search.decoder import gather_beams
+from hf_mlnmt.search.decoder import behind, gather_beams
 
 BLOCK = 16
 LARGE = 2**20  # numbers in a buffer whose old place is worth handing back
@@ -126,6 +126,9 @@ class BeamCacheLayer(DynamicLayer):
     def get_seq_length(self) -> int:
         return self.size
 
+    def rewind(self, back: Tensor) -> None:
+        """Goes back by so many positions of the prompt (sentences,): the mask says so."""
+
     def expand(self, width: int) -> None:
         """Gives each sentence `width` beams behind its prompt, one row: they share what is there."""
 
@@ -151,7 +154,7 @@ class BeamCacheLayer(DynamicLayer):
 
 
 class BeamStateLayer(BeamCacheLayer):
-    """A slot with a state for each beam: `states` (sentences, 1, ...) of the prompt, then (sentences, beams, ...)."""
+    """A slot with a state for each beam: `states` (sentences, prompt, ...), then (sentences, beams, ...)."""
 
     states: Any = None
     of_beams = False
@@ -160,8 +163,11 @@ class BeamStateLayer(BeamCacheLayer):
         """Returns those of the prompt as the mask says; beams are all real."""
         return None if self.of_beams else real
 
+    def rewind(self, back: Tensor) -> None:
+        self.states = behind(self.states, back)
+
     def expand(self, width: int) -> None:
-        self.states, self.of_beams = self.states.expand(-1, width, *self.states.shape[2:]), True
+        self.states, self.of_beams = self.states[:, -1:].expand(-1, width, *self.states.shape[2:]), True
 
     def reorder(self, parents: Tensor) -> None:
         self.states = gather_beams(self.states, parents)
@@ -172,7 +178,7 @@ class BeamStateLayer(BeamCacheLayer):
 
 
 class BeamConvolutionCacheLayer(BeamStateLayer):
-    """`ConvolutionCacheLayer` in a search; the state is the window, (sentences, 1 or beams, (f - 1) d_model)."""
+    """`ConvolutionCacheLayer` in a search; the state is the window, (sentences, prompt or beams, (f - 1) d_model)."""
 
     def windows(self, inputs: Tensor, kept: int) -> Tensor:
         """Joins inputs (sentences, prompt or beams, d_model) to the `kept` before each: (..., (kept + 1) d_model)."""
@@ -181,12 +187,12 @@ class BeamConvolutionCacheLayer(BeamStateLayer):
             self.states = seen[..., inputs.shape[2] :]
         else:
             seen = windows(nn.functional.pad(inputs, (0, 0, kept, 0)), inputs.shape[1])
-            self.states = seen[:, -1:, inputs.shape[2] :]
+            self.states = seen[..., inputs.shape[2] :]
         return seen
 
 
 class BeamRecurrentCacheLayer(BeamStateLayer, RecurrentState):
-    """`RecurrentCacheLayer` in a search; the state is (sentences, 1 or beams, heads, width)."""
+    """`RecurrentCacheLayer` in a search; the state is (sentences, prompt or beams, heads, width)."""
 
     over_source = False  # whether the state has a number for each position of the source
 
@@ -210,7 +216,7 @@ class BeamRecurrentCacheLayer(BeamStateLayer, RecurrentState):
 
     def append_states(self, states: Tensor) -> None:
         """Takes the states behind each position of the prompt or each beam: (sentences, positions, heads, width)."""
-        self.states = states if self.of_beams else states[:, -1:]
+        self.states = states
 
     def count(self, new: int) -> Tensor:
         """Counts `new` slots more, of one position for each beam; returns the states, to be written over in place."""

@@ -173,7 +173,7 @@ class FixedStateLayer(FixedCacheLayer):
     place: Tensor | None = None
 
     def expand(self, width: int) -> None:
-        self.store(self.states.expand(-1, width, *self.states.shape[2:]))
+        self.store(self.states[:, -1:].expand(-1, width, *self.states.shape[2:]))
 
     def store(self, states: Tensor) -> None:
         """Puts the states of all beams into their place."""

@@ -162,12 +162,16 @@ class Record:
 
     def chains(self) -> Any:
         """Returns all sequences, as generate() does after a search without beams."""
+        prompt = self.prompt.repeat_interleave(self.width, 0)
+        return sampled(torch.cat([prompt, self.chosen()], dim=1), self.config)
+
+    def chosen(self) -> Tensor:
+        """Returns the tokens of all steps (sentences x width, steps), padding behind what has ended."""
         shape = len(self.prompt), len(self.steps), self.width
         columns = self.prompt.new_zeros(shape) + pad_token_of(self.config, self.prompt.device)
         for at, ids, tokens, _ in self.stretches():
             columns[ids, at : at + tokens.shape[1]] = tokens
-        prompt = self.prompt.repeat_interleave(self.width, 0)
-        return sampled(torch.cat([prompt, columns.transpose(1, 2).flatten(0, 1)], dim=1), self.config)
+        return columns.transpose(1, 2).flatten(0, 1)
 
     def stretches(self) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
         """Groups steps of the same sentences, for few copies: the first one's number, ids, tokens and parents.

@@ -21,11 +21,11 @@ class SearchBatch:
         self.real = source.real
         self.state: Any = None
 
-    def begin(self, prompt: Tensor) -> Tensor:
-        """Reads the prompt (sentences, length): scores (sentences, 1, vocabulary). Then there are `width` beams."""
-        scores, state = self.decoder.begin(prompt, self.source)
+    def begin(self, prompt: Tensor, scored: int = 1) -> Tensor:
+        """Reads the prompt (sentences, length): scores of what follows its last positions (sentences, scored,
+        vocabulary)."""
+        scores, self.state = self.decoder.begin(prompt, self.source, scored)
         del self.source  # it is the state's now
-        self.state = state.expand(self.width)
         return scores
 
     def step(self, tokens: Tensor, parents: Tensor | None) -> Tensor:
@@ -54,7 +54,8 @@ def search(batch: SearchBatch, prompt: Tensor, choice: Any) -> Any:
     """
     rules, length = choice.rules, prompt.shape[1]
     history = prompt.unsqueeze(1).expand(-1, batch.width, -1)  # (sentences, width, length)
-    scores = batch.begin(prompt)  # (sentences, 1, vocabulary)
+    scores = choice.read(prompt)  # (sentences, 1, vocabulary)
+    batch.state = batch.state.expand(batch.width)
     while True:
         length += 1
         tokens, parents, open_ = choice.step(scores, history, length)  # (sentences, width) twice, (sentences,)

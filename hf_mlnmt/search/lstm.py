@@ -16,19 +16,23 @@ from hf_mlnmt.modeling.linear import in_own_precision, project
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.rnn import RNNDecoder, RNNForConditionalGeneration, RNNModel
 from hf_mlnmt.modeling.rnn_layers import RNNDecoderLayers, additive_mask
-from hf_mlnmt.search.decoder import HANDLED, SourceBatch, gather_beams
+from hf_mlnmt.search.decoder import HANDLED, SourceBatch, behind, gather_beams
 
 
 class LSTMState(NamedTuple):
-    """`rows` (sentences, beams, 2 layers + 1 or + 0, d_model); the source as `LuongAttention` takes it."""
+    """`rows` (sentences, beams, 2 layers + 1 or + 0, d_model), at first of the last positions of the prompt; the source
+    as `LuongAttention` takes it."""
 
     rows: Tensor
     keys: Tensor
     values: Tensor
     mask: Tensor | None
 
+    def rewind(self, back: Tensor) -> LSTMState:
+        return self._replace(rows=behind(self.rows, back))
+
     def expand(self, width: int) -> LSTMState:
-        return self._replace(rows=self.rows.expand(-1, width, -1, -1))
+        return self._replace(rows=self.rows[:, -1:].expand(-1, width, -1, -1))
 
     def reorder(self, parents: Tensor) -> LSTMState:
         return self._replace(rows=gather_beams(self.rows, parents))
@@ -66,7 +70,7 @@ class LSTMDecoder:
         others = [name for name in arguments if name not in HANDLED]
         return f"the argument {others[0]}" if others else None
 
-    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, LSTMState]:
+    def begin(self, prompt: Tensor, source: SourceBatch, scored: int = 1) -> tuple[Tensor, LSTMState]:
         encoded = EncoderOutput.of(source.outputs, self.model.get_encoder().hands_on)
         memory = encoded.last_hidden_state if encoded.memory is None else encoded.memory
         assert memory is not None
@@ -75,9 +79,16 @@ class LSTMDecoder:
         start = self.decoder.begin(memory, encoded.features)
         gates = self.outer_gates(prompt)
         state = LSTMState(start.unsqueeze(1), keys, values, mask)
+        found = []  # scores and rows of the last positions
         for position in range(prompt.shape[1]):
-            scores, state = self.advance(gates[:, position : position + 1], state, position + 1 == prompt.shape[1])
-        return scores, state
+            is_scored = position + scored >= prompt.shape[1]
+            scores, state = self.advance(gates[:, position : position + 1], state, is_scored)
+            if is_scored:
+                found.append((scores, state.rows))
+        if len(found) == 1:  # scores as they lie in memory
+            return scores, state
+        all_scores, rows = (torch.cat(parts, dim=1) for parts in zip(*found))
+        return all_scores, state._replace(rows=rows)
 
     def step(self, tokens: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         return self.advance(self.outer_gates(tokens), state, True)

@@ -3,6 +3,7 @@
 generate() comes through here by itself (`generate`): the first call with some options goes through Transformers'
 preparation, and what the loop is handed at its end (config, logits processors, stopping criteria) is kept. Later calls
 with the same options begin at the encoder; one sentence without padding is translated in compiled code (single.py).
+Drafts are of a call, and no option.
 Options are the same if they are plain values, or frozen dataclasses as LengthPenalty, that are equal; with any other
 value (a processor, a streamer, a tensor) every call goes through Transformers' preparation.
 
@@ -25,15 +26,15 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
-from transformers import GenerationConfig, GenerationMixin, StoppingCriteriaList
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
 
 from hf_mlnmt.kept_weights import changes_of, kept_diagonals, times_forgotten
 from hf_mlnmt.modeling import generation
-from hf_mlnmt.search.choices import Choice
+from hf_mlnmt.search.choices import Choice, Greedy
 from hf_mlnmt.search.decoder import HANDLED
 from hf_mlnmt.search.known import known
 from hf_mlnmt.search.native import PACKED, library
-from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Rules
+from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Drafts, Rules
 from hf_mlnmt.search.single import Single, Wanted
 from hf_mlnmt.search.steps import find_step, write_out
 
@@ -80,15 +81,18 @@ class Prepared:
         except RuntimeError:  # of tensors in them
             return False
 
-    def search(self, model: Any, ids: Tensor, mask: Tensor, abandon: Abandon | None) -> Any:
+    def search(
+        self, model: Any, ids: Tensor, mask: Tensor, abandon: Abandon | None, drafts: Drafts | None = None
+    ) -> Any:
         """Searches from the encoder on; None if that is not for a fast loop. `abandon` is asked before one sentence."""
         start, _, processors, criteria, config, arguments, _ = self.handed
-        rules = self.rules
+        rules, wanted = self.rules, None if drafts else self.wanted
         if abandon is not None:
             criteria = StoppingCriteriaList([*criteria, abandon])
             abandon.check()
-            rules = Rules(processors, criteria)
-        text, search = Text(ids, mask, start, self.wanted, rules), generation.faster_search
+        if abandon is not None or drafts is not None:
+            rules = Rules([*processors, *([drafts] if drafts else [])], criteria)
+        text, search = Text(ids, mask, start, wanted, rules), generation.faster_search
         return None if search is None else search(model, None, processors, criteria, config, arguments, text)
 
 
@@ -136,7 +140,7 @@ def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) ->
     """Returns what model.generate(**arguments) does; `call` is that of Transformers."""
     options = dict(arguments)
     ids, mask, given = (options.pop(name, None) for name in ("input_ids", "attention_mask", "generation_config"))
-    abandon = _abandon_of(options)
+    abandon, drafts = _only_one(options, "stopping_criteria", Abandon), _only_one(options, "logits_processor", Drafts)
     key = _key(options, given)
     if key is None or not _are_plain(ids, mask, model.device):
         return call(**arguments)
@@ -146,7 +150,7 @@ def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) ->
         if prepared is not None:
             of_model[key] = prepared
     if prepared is not None and prepared.holds(model, given):
-        outputs = prepared.search(model, ids, mask, abandon)
+        outputs = prepared.search(model, ids, mask, abandon, drafts)
         return call(**arguments) if outputs is None else outputs
     before, _OF_THREAD.recorded = getattr(_OF_THREAD, "recorded", None), []
     try:
@@ -162,11 +166,11 @@ def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) ->
     return outputs
 
 
-def _abandon_of(options: dict[str, Any]) -> Abandon | None:
-    """Takes the one criterion that is of a call and not of its options out of these."""
-    criteria = options.get("stopping_criteria")
-    if isinstance(criteria, list) and len(criteria) == 1 and isinstance(criteria[0], Abandon):
-        return options.pop("stopping_criteria")[0]
+def _only_one(options: dict[str, Any], name: str, kind: type) -> Any:
+    """Takes the criterion or processor that is of a call and not of its options out of these, if it is the only one."""
+    parts = options.get(name)
+    if isinstance(parts, list) and len(parts) == 1 and isinstance(parts[0], kind):
+        return options.pop(name)[0]
     return None
 
 
@@ -187,6 +191,9 @@ def record(
     recorded = getattr(_OF_THREAD, "recorded", None)
     if recorded is None:
         return
+    if any(isinstance(processor, Drafts) for processor in processors):  # a call without goes greedily
+        choice = Greedy
+        processors = LogitsProcessorList(part for part in processors if not isinstance(part, Drafts))
     same = input_ids.shape[1] == 1 and bool((input_ids == input_ids[0, 0]).all())
     others = {name: value for name, value in arguments.items() if name not in ("encoder_outputs", "attention_mask")}
     plain = others.keys() <= HANDLED and all(type(processor) in ROW_BY_ROW for processor in processors)

@@ -31,6 +31,29 @@ NAMES_OF_SCORES = (
     "EpsilonLogitsWarper", "InfNanRemoveLogitsProcessor", "LogitNormalization",
 )  # fmt: skip
 OF_SCORES = {getattr(processors, name) for name in NAMES_OF_SCORES if hasattr(processors, name)}
+
+
+class TopNSigma(LogitsProcessor):
+    """A sampler: the tokens whose logits are at most n standard deviations below the largest (Tang et al. 2024).
+
+    The deviation is of all logits that are allowed, so the temperature changes nothing of which tokens these are.
+    """
+
+    def __init__(self, n: float):
+        self.n = n
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Returns scores (rows, vocabulary), minus infinity for all other tokens."""
+        allowed = scores.isfinite()
+        count = allowed.sum(-1, keepdim=True)
+        mean = scores.masked_fill(~allowed, 0.0).sum(-1, keepdim=True) / count
+        squares = (scores - mean).masked_fill(~allowed, 0.0).square().sum(-1, keepdim=True)
+        least = scores.amax(-1, keepdim=True) - self.n * (squares / count).sqrt()
+        return scores.masked_fill(scores < least, -torch.inf)
+
+
+ROW_BY_ROW.add(TopNSigma)
+OF_SCORES.add(TopNSigma)
 OF_LEAST_LENGTHS = (processors.MinLengthLogitsProcessor, processors.MinNewTokensLengthLogitsProcessor)
 
 
@@ -116,6 +139,21 @@ class Constraints(LogitsProcessor):
         )
 
 
+class Drafts(LogitsProcessor):
+    """What each sentence's translation is likely to be: tokens, without the end; one of generate()'s processors.
+
+    A greedy search of this package begins with what it would choose itself of a draft (drafts.py). What is found is the
+    same without it: other loops pass it over.
+    """
+
+    def __init__(self, sentences: Sequence[Phrase]):
+        self.sentences = sentences
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Returns the scores as they are."""
+        return scores
+
+
 class Rules:
     """Logits processors and stopping criteria.
 
@@ -125,8 +163,10 @@ class Rules:
     def __init__(self, logits_processor: Any, criteria: Any):
         constraints = [processor for processor in logits_processor if isinstance(processor, Constraints)]
         self.constraints = constraints[0].sentences if constraints else None
-        if constraints:
-            logits_processor = LogitsProcessorList(part for part in logits_processor if part not in constraints)
+        drafts = [processor for processor in logits_processor if isinstance(processor, Drafts)]
+        self.drafts = drafts[0].sentences if drafts else None
+        if others := [*constraints, *drafts]:
+            logits_processor = LogitsProcessorList(part for part in logits_processor if part not in others)
         self.processors = logits_processor
         self.followers = [processor for processor in logits_processor if hasattr(processor, "keep_rows")]
         others = [processor for processor in logits_processor if not hasattr(processor, "keep_rows")]

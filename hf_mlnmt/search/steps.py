@@ -189,11 +189,16 @@ class DecoderStep:
         # Of each decoder, what is done, one after the other.
         self.plans = {decoder: self.plan(decoder) for decoder in self.decoders(self.model)}
 
-    def __call__(self, tokens: Tensor, position: int, context: StepContext) -> Tensor:
-        """Computes logits (sentences, width, vocabulary), until the next call, of tokens at one `position`."""
+    def __call__(self, tokens: Tensor, position: Any, context: StepContext) -> Tensor:
+        """Computes logits (sentences, width, vocabulary), until the next call, of tokens at one `position`, or at one
+        of each sentence (sentences, 1), or at one of each token (1, width)."""
         decoder = self.decoder
         states = torch.embedding(decoder.embed_tokens.weight, tokens.flatten())  # (sentences x width, d_model)
-        here = decoder.positions(1, position).to(states.dtype)
+        if isinstance(position, Tensor):
+            here = decoder.positions.at(position.expand(tokens.shape)).flatten(0, 1)
+        else:
+            here = decoder.positions(1, position)
+        here = here.to(states.dtype)
         states = self.norm(decoder.embedding_norm, torch.add(here, states, alpha=decoder.embed_scale))
         extras = self.begin(states, context)
         states = self.run(decoder, states.clone() if extras else states, context._replace(extras=extras))
@@ -207,10 +212,11 @@ class DecoderStep:
         """Returns what a layer does between its two attentions, as a function of states and context; None: nothing."""
         return None
 
-    def prepare_first(self, cache: Any) -> bool:
-        """Makes the cache ready for a first token here, if no layer has more than the baseline's; else False."""
+    def prepare_first(self, cache: Any, length: int) -> bool:
+        """Makes the cache ready for the first tokens here, if no layer has more than the baseline's, or one token with
+        SSRU; else False."""
         attentions = {(type(layer.self_attn), type(layer.source_attn)) for layer in self.decoder.layers}
-        known = {(SelfAttention, CrossAttention), (SSRU, CrossAttention)}
+        known = {(SelfAttention, CrossAttention), *([(SSRU, CrossAttention)] if length == 1 else [])}
         between = any(self.after_self_attention(layer) is not None for layer in self.decoder.layers)
         if len(self.plans) > 1 or not attentions <= known or between:
             return False

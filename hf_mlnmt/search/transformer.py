@@ -18,7 +18,7 @@ from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BEAM_LAYERS, BeamCache, whole_blocks
-from hf_mlnmt.search.decoder import HANDLED, SourceBatch, gather_beams, read_source
+from hf_mlnmt.search.decoder import HANDLED, SourceBatch, behind, gather_beams, read_source
 from hf_mlnmt.search.known import known
 from hf_mlnmt.search.steps import AdditiveMask, StepContext, attend, find_step, write_out
 
@@ -33,7 +33,7 @@ class TransformerState:
         self.dtype = source.outputs.last_hidden_state.dtype
         self.hidden = torch.finfo(self.dtype).min  # in a mask
         self.next_pruning = PRUNE_FROM
-        self.length = 0  # positions of the target that have been read
+        self.length: Any = 0  # positions of the target that have been read, or of each sentence (sentences, 1)
         self.history_mask: Tensor  # (sentences, 1, prompt or width, slots in whole blocks)
         # Of a family that the search does not know, what the encoder hands on need not have the source's length.
         self._change_source(source.select(None, whole_blocks(source.real.shape[1])) if step_class else source)
@@ -59,6 +59,14 @@ class TransformerState:
         self.history_mask[..., start:end].diagonal(dim1=2, dim2=3).zero_()  # every beam sees itself
         self.length += 1
 
+    def rewind(self, back: Tensor) -> "TransformerState":
+        """Goes back as `DecoderState` says: slots beyond are hidden."""
+        self.history_mask = behind(self.history_mask[:, 0], back).unsqueeze(1)
+        self.length = self.length - back.unsqueeze(1)
+        for layer in self.cache.target_layers:
+            layer.rewind(back)
+        return self
+
     def expand(self, width: int) -> "TransformerState":
         for layer in self.cache.target_layers:
             layer.expand(width)
@@ -77,6 +85,7 @@ class TransformerState:
         length = whole_blocks(source_length) if self.step_class else None
         self._change_source(self.source.select(sentences, length))
         self.history_mask = self.history_mask[sentences]
+        self.length = self.length[sentences] if isinstance(self.length, Tensor) else self.length
         for layer in (*self.cache.target_layers, *self.cache.source_layers):
             layer.select(sentences, self.source.real.shape[1])
         return self
@@ -133,7 +142,7 @@ class TransformerDecoder:
             if isinstance(module, PreviousWeightAttention):
                 layers[module.layer_idx].over_source = True
 
-    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, TransformerState]:
+    def begin(self, prompt: Tensor, source: SourceBatch, scored: int = 1) -> tuple[Tensor, TransformerState]:
         source, cache = self.read(source), BeamCache(self.kinds)
         state = TransformerState(self.model, cache, source, self.step_class)
         if self.step_class is not None:
@@ -141,23 +150,25 @@ class TransformerDecoder:
             read_source(known, state.source.real, cache)
             self.mark_over_source(cache.target_layers)
         state.add_prompt(*prompt.shape)
-        if self.written_out is not None and state.length == 1 and self.written_out.prepare_first(cache):
-            return self.write_out(prompt, state, state.history_mask.contiguous()), state
-        return self.call_modules(prompt, state, logits_to_keep=1), state
+        length = prompt.shape[1]
+        if self.written_out is not None and length == scored and self.written_out.prepare_first(cache, length):
+            positions = torch.arange(length).unsqueeze(0) if length > 1 else 0
+            return self.write_out(prompt, state, state.history_mask.contiguous(), positions), state
+        return self.call_modules(prompt, state, logits_to_keep=scored), state
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         state.add_step(tokens.shape[1])
         if self.written_out is not None:
-            return self.write_out(tokens, state, state.history_mask), state
-        positions = torch.full((1, 1), state.length - 1, device=tokens.device)
+            return self.write_out(tokens, state, state.history_mask, state.length - 1), state
+        positions = torch.full((1, 1), 0, device=tokens.device) + (state.length - 1)
         return self.call_modules(tokens, state, **{self.positions: positions}), state
 
-    def write_out(self, tokens: Tensor, state: TransformerState, mask: Tensor) -> Tensor:
+    def write_out(self, tokens: Tensor, state: TransformerState, mask: Tensor, positions: Any) -> Tensor:
         """Computes the logits (sentences, width, vocabulary), float32, of tokens (sentences, width)."""
         width, features = tokens.shape[1], state.source.outputs.features
         context = StepContext(width, state.cache, AdditiveMask(mask), state.memories, state.source_mask, features, {})
         assert self.written_out is not None
-        return self.written_out(tokens, state.length - 1, context).float()
+        return self.written_out(tokens, positions, context).float()
 
     def call_modules(self, tokens: Tensor, state: TransformerState, **inputs: Any) -> Tensor:
         """Computes the logits (sentences, 1 or width, vocabulary) of tokens (sentences, prompt or width)."""
@@ -180,9 +191,10 @@ class LanguageModelDecoder(TransformerDecoder):
 
     positions = "position_ids"
 
-    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, TransformerState]:
+    def begin(self, prompt: Tensor, source: SourceBatch, scored: int = 1) -> tuple[Tensor, TransformerState]:
         blank = torch.zeros(len(prompt), 1, 1, dtype=self.model.dtype, device=prompt.device)
-        return super().begin(prompt, SourceBatch(BaseModelOutput(last_hidden_state=blank), blank[..., 0] == 0))
+        source = SourceBatch(BaseModelOutput(last_hidden_state=blank), blank[..., 0] == 0)
+        return super().begin(prompt, source, scored)
 
     def inputs_of(self, tokens: Tensor, state: TransformerState) -> dict[str, Any]:
         return {"input_ids": tokens, "attention_mask": state.history_mask}

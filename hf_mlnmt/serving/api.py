@@ -28,7 +28,7 @@ from hf_mlnmt.documents import FORMATS, check_format
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation import detection
 from hf_mlnmt.generation.options import OF_TEXTS, SAMPLERS, DecodingOptions
-from hf_mlnmt.generation.pipeline import Hypothesis
+from hf_mlnmt.generation.pipeline import Alternative, Hypothesis
 from hf_mlnmt.generation.segments import check_characters
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.serving.batcher import Batcher, texts_in
@@ -41,8 +41,14 @@ _KNOWN = {field.name: field for field in fields(DecodingOptions)}
 OPTIONS = [
     *("num_beams", "num_return_sequences", "max_new_tokens", "length_penalty", "length_normalization"),
     *("early_stopping", "recombine", "num_beam_groups", "diversity_penalty", "split", "split_long"),
-    *("do_sample", *SAMPLERS, "seed", "alignments", "target_prefix", "terms", "terms_consistent"),
-    *("force_phrases", "bad_phrases", "keep", "no_repeat_ngram_size", "repetition_penalty"),
+    *("do_sample", *SAMPLERS, "without_replacement", "seed", "alignments", "target_prefix", "terms"),
+    *("terms_consistent", "force_phrases", "bad_phrases", "keep", "draft", "no_repeat_ngram_size"),
+    "repetition_penalty",
+]
+# What the search of /v1/complete may be told.
+OF_COMPLETIONS = [
+    *("num_beams", "max_new_tokens", "length_penalty", "length_normalization", "early_stopping", "terms"),
+    *("bad_phrases", "no_repeat_ngram_size", "repetition_penalty"),
 ]
 _STRICT = "With auto: refuse a text whose language is not sure, instead of taking the first served one."
 
@@ -112,6 +118,17 @@ class Answer(BaseModel):
     models: list[str]
 
 
+class Completions(BaseModel):
+    """The likeliest next words behind a prefix, each with its probability and the translation with it."""
+
+    alternatives: list[Alternative]
+    source: str | None
+    target: str | None
+    detected: list[Detection] | None = None
+    via: str | None = Field(description="The language between, where two models translate.")
+    models: list[str]
+
+
 class Model(BaseModel):
     """A model that is served, and its pairs of languages."""
 
@@ -156,6 +173,26 @@ class Metrics:
 
 def options_model(limits: Limits) -> type[BaseModel]:
     """Returns the body of /v1/translate: texts, languages, and OPTIONS of DecodingOptions, up to the limits."""
+    texts = {"texts": (str | list[str], Field(description="A text, or several."))}
+    return _body_model("TextsToTranslate", "Texts to translate", limits, texts, OPTIONS)
+
+
+def completions_model(limits: Limits) -> type[BaseModel]:
+    """Returns the body of /v1/complete: a sentence, what its translation begins with, and OF_COMPLETIONS."""
+    about = _KNOWN["target_prefix"].metadata["help"]
+    many = Field(min(5, limits.n_best), ge=1, le=limits.n_best, description="So many of the likeliest next words.")
+    given = {
+        "text": (str, Field(description="A sentence.")),
+        "prefix": (str, Field("", description=about)),
+        "alternatives": (int, many),
+    }
+    return _body_model("SentenceToComplete", "A sentence whose translation is to go on", limits, given, OF_COMPLETIONS)
+
+
+def _body_model(
+    name: str, title: str, limits: Limits, given: dict[str, Any], option_names: Sequence[str]
+) -> type[BaseModel]:
+    """Returns the body of a request: what is given, languages, model, and these options."""
     ceilings = {"num_beams": limits.beams, "num_return_sequences": limits.n_best, "max_new_tokens": limits.new_tokens}
     types = get_type_hints(DecodingOptions)
     # A text as `terms` would be the name of a file, and a list of prefixes has no place in some of the texts.
@@ -163,15 +200,14 @@ def options_model(limits: Limits) -> type[BaseModel]:
     types |= {"terms": Annotated[dict[str, str | list[str]], Field(max_length=MOST_TERMS)]}
     types |= {"keep": str | list[str]}
     options: dict[str, Any] = {}
-    for name in OPTIONS:
-        about = Field(ge=_KNOWN[name].metadata.get("min"), le=ceilings.get(name))
-        default = Field(None, description=_KNOWN[name].metadata.get("help"))
-        options[name] = Annotated[types[name], about] | None, default
-    config = ConfigDict(extra="forbid", strict=True, title="Texts to translate")
+    for option in option_names:
+        about = Field(ge=_KNOWN[option].metadata.get("min"), le=ceilings.get(option))
+        default = Field(None, description=_KNOWN[option].metadata.get("help"))
+        options[option] = Annotated[types[option], about] | None, default
     return create_model(
-        "TextsToTranslate",
-        __config__=config,
-        texts=(str | list[str], Field(description="A text, or several.")),
+        name,
+        __config__=ConfigDict(extra="forbid", strict=True, title=title),
+        **given,
         source=(str | None, Field(None, description="Language code, or auto; none: where only one is possible.")),
         target=(str | None, Field(None, description="Language code; none: where only one is possible.")),
         model=(str | None, Field(None, description="The name of the model that shall translate.")),
@@ -286,7 +322,7 @@ async def _asked(request: Request, api: Api, model: type[BaseModel], *needed: st
     api.admit(request, given)
     _need(given, *needed)
     asked = _checked(model, {name: value for name, value in given.items() if name != "api_key"})
-    texts = asked.texts if "texts" in model.model_fields else asked.q
+    texts = next(getattr(asked, name) for name in ("texts", "text", "q") if name in model.model_fields)
     texts = [texts] if isinstance(texts, str) else texts
     api.check(texts, request.scope["record"])
     return asked, texts
@@ -410,19 +446,30 @@ async def say_metrics(request: Request, api: Served) -> Response:
 async def translate_v1(request: Request, api: Served) -> Response:
     """Translate texts with options of the search; n-best lists with scores."""
     asked, texts = await _asked(request, api, request.app.state.options_model)
-    options = {name: value for name in OPTIONS if (value := getattr(asked, name, None)) is not None}
-    options = {"split": "sentences", "num_return_sequences": 1, **options, "model": asked.model}
+    ranked, answer = await _searched(request, api, asked, texts, OPTIONS, num_return_sequences=1)
+    return JSONResponse({"translations": [[asdict(hypothesis) for hypothesis in some] for some in ranked], **answer})
+
+
+async def complete_v1(request: Request, api: Served) -> Response:
+    """List the likeliest next words behind a prefix of a translation, and the translation with each."""
+    asked, texts = await _asked(request, api, request.app.state.completions_model)
+    told = {"target_prefix": asked.prefix, "alternatives": asked.alternatives}
+    (found,), answer = await _searched(request, api, asked, texts, OF_COMPLETIONS, **told)
+    listed = [asdict(best) for best in found if isinstance(best, Alternative)]  # none of what needs no translation
+    return JSONResponse({"alternatives": listed, **answer})
+
+
+async def _searched(
+    request: Request, api: Api, asked: Any, texts: list[str], names: Sequence[str], **usual: Any
+) -> tuple[list[list[Hypothesis]], dict[str, Any]]:
+    """Searches with the options of these names; returns what is found of each text, and the rest of the answer."""
+    options = {name: value for name in names if (value := getattr(asked, name, None)) is not None}
+    options = {"split": "sentences", **usual, **options, "model": asked.model}
     async with api.within("seconds"):
         sources, detected = await api.languages_of(texts, asked.source, asked.strict)
         done = await api.translate(request.scope["record"], texts, sources, asked.target, **options)
-    answer = {
-        "translations": [[asdict(hypothesis) for hypothesis in hypotheses] for hypotheses in done.texts],
-        "source": asked.source,
-        "target": asked.target,
-        "via": done.via,
-        "models": done.models,
-    }
-    return JSONResponse(answer | ({"detected": [found._asdict() for found in detected]} if detected else {}))
+    answer = {"source": asked.source, "target": asked.target, "via": done.via, "models": done.models}
+    return done.texts, answer | ({"detected": [found._asdict() for found in detected]} if detected else {})
 
 
 @_router.get("/v1/models", tags=["ours"])
@@ -463,21 +510,25 @@ def make_app(
         separate_input_output_schemas=False,
     )
     app.state.api, app.state.metrics, app.state.end = api, metrics, api.ending.set
-    app.state.options_model = options_model(api.limits)
+    app.state.options_model, app.state.completions_model = options_model(api.limits), completions_model(api.limits)
     app.add_middleware(Gate, limits=api.limits, log=api.log, hosts=hosts, ending=api.ending)
     if cors:
         headers = ["Authorization", "Content-Type"]
         app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["GET", "POST"], allow_headers=headers)
     app.include_router(_router)
-    app.add_api_route(
-        "/v1/translate",
-        translate_v1,
-        methods=["POST"],
-        response_model=Answer,
-        responses=_ERRORS,
-        openapi_extra=_body(app.state.options_model.model_json_schema(), "application/json"),
-        tags=["ours"],
-    )
+    for path, endpoint, answer, body in (
+        ("/v1/translate", translate_v1, Answer, app.state.options_model),
+        ("/v1/complete", complete_v1, Completions, app.state.completions_model),
+    ):
+        app.add_api_route(
+            path,
+            endpoint,
+            methods=["POST"],
+            response_model=answer,
+            responses=_ERRORS,
+            openapi_extra=_body(body.model_json_schema(), "application/json"),
+            tags=["ours"],
+        )
     _add_page(app, api, page)
     _answer_errors(app)
     return app

@@ -252,7 +252,7 @@ class Batcher:
                         results = await asyncio.wrap_future(request.future)
                     finally:
                         self._drop(request)
-                    texts = [best[0].text for best in results]
+                    texts = [best[0].text if best else "" for best in results]
         except TimeoutError as error:
             raise TimedOut(f"not done within {timeout:g} seconds") from error
         return Translations(results, route.via, [leg.name for leg in route.legs])
@@ -580,7 +580,7 @@ class Batcher:
             self._search(run, pieces[:half], passed)
             self._search(run, pieces[half:], passed)
             return
-        self.statistics.target_tokens += sum(best[0].length for best in translations)
+        self.statistics.target_tokens += sum(ranked[0].length for ranked in translations if ranked)
         for piece, hypotheses in zip(pieces, translations, strict=True):
             if more := piece.request.take(piece.input, hypotheses):
                 with self._changed:
@@ -616,7 +616,8 @@ def log_failure(error: BaseException) -> None:
 
 
 def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOptions:
-    """Returns the options of a leg: of the first of two only the best translation goes on.
+    """Returns the options of a leg: of the first of two only the best translation goes on, and what is said of the
+    translation's words is not said of it.
 
     Raises: UserError for options that do not exist or do not fit together.
     """
@@ -624,7 +625,8 @@ def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOp
         raise UserError(f"{named[0]}: say source and target.")
     asked = {**options, "source_language": leg.source, "target_language": leg.target}
     if not last:
-        asked.pop("num_return_sequences", None)
+        for name in ("num_return_sequences", "alternatives", *OF_TEXTS):
+            asked.pop(name, None)
     if asked.get("do_sample") and (asked.get("num_return_sequences") or 1) == 1 and not asked.get("num_beams"):
         asked = {"seed": 1, **asked, "draws": "text"}  # so that a draw does not depend on the batch
     return DecodingOptions().with_keywords(asked)

@@ -11,26 +11,29 @@ those of the API (api.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 
+from hf_mlnmt.data.words import is_unspaced
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json
 from hf_mlnmt.generation.detection import SURE
-from hf_mlnmt.generation.pipeline import Hypothesis
-from hf_mlnmt.generation.segments import check_characters
+from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.generation.pipeline import Alternative, Hypothesis, TranslationCall
+from hf_mlnmt.generation.segments import check_characters, join
 from hf_mlnmt.model_folder import CARD, RESULTS, fetch_small_files
 from hf_mlnmt.reports.facts import front_matter, inside
 from hf_mlnmt.reports.language_names import example, language_name
-from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
+from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, Translations
 from hf_mlnmt.serving.gate import Record, client_of, error_response
 from hf_mlnmt.serving.models import ServedModel, ServedModels
 from hf_mlnmt.serving.service import AUTO, MOST_TERMS, Api
-from hf_mlnmt.serving.views import Attention, attention_map, attention_of, message, translation
+from hf_mlnmt.serving.views import Attention, attention_map, attention_of, message, next_words, translation
 
 if TYPE_CHECKING:
     import gradio
@@ -41,9 +44,11 @@ BEAMS_OF_TERMS = 5  # unless they are chosen
 PENALTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 # What can be set, in the order in which a request of the page has it.
 SET = ["text", "source", "target", "first", "second", "show", "layer", "head", "count", "beams", "penalty"]
-SET += ["beginning", "terms", "asked", "best", "offered", "written"]
+SET += ["beginning", "terms", "asked", "best", "offered", "written", "begun"]
+WORDS = 8  # that are offered in the place of one
 N_BEST, ATTENTION, DEFAULT = "Other translations", "Attention", "As the model says"
 EMPTY = "The translation appears here."
+REFUSED = (UserError, Overloaded, TimedOut, HTTPException)
 _HERE = Path(__file__).parent
 # The last of the calls of a quarter of a second goes on, with what is set then; the others are never answered.
 _DEBOUNCE = """(...values) => new Promise((go) => {
@@ -99,6 +104,7 @@ class _Page:
             self.set["best"] = state("")  # the translation that is shown
             self.set["offered"] = state(((), ()))  # the layers and heads to choose from
             self.set["written"] = state(self.set["target"].value)  # the language that terms and beginning are for
+            self.set["begun"] = state({})  # the state's `key`, and how the translation of each sentence begins
             self.kept = state({})  # terms and beginnings of other languages
             self._connect()
 
@@ -131,6 +137,8 @@ class _Page:
                     self.clear = gradio.Button("Clear", size="md", min_width=80)
             with gradio.Column(min_width=280):
                 self.out = html(_panels([], message(EMPTY)), elem_id="out")
+                script = (_HERE / "words.js").read_text("utf-8")
+                self.words = html("", elem_id="words", js_on_load=script)
         samples, hidden = self._samples(self.source), [gradio.Textbox(visible=False)]
         self.samples = gradio.Dataset(components=hidden, samples=samples, label="Examples", type="values")
 
@@ -176,11 +184,20 @@ class _Page:
         def answer(request: Any, *values: Any) -> list[Any]:
             return self.answer(request, dict(zip(get, values, strict=True)))
 
-        answer.__annotations__["request"] = self.gradio.Request  # by which gradio knows that it is to be given
+        def offer(event: Any, request: Any, *values: Any) -> str:
+            return self.offer(event.at, request, dict(zip(get, values, strict=True)))
+
+        def take(event: Any, *values: Any) -> dict[Any, Any]:
+            given = dict(zip(get, values, strict=True))
+            before = given["begun"] if given["begun"].get("key") == _key(given) else {}
+            return {**before, "key": _key(given), int(event.sentence): str(event.begins)}
+
+        for function in (answer, offer, take):  # by which gradio knows what is to be given
+            function.__annotations__ |= {"request": self.gradio.Request, "event": self.gradio.EventData}
         typed = [text, get["beginning"], get["terms"]]  # whose `input` only a key raises: not a paste, no phone
         chosen = ["target", "first", "second", "show", "layer", "head", "count", "beams", "penalty"]
         on(
-            [*(box.change for box in typed), *(get[name].input for name in chosen), asked.change],
+            [*(box.change for box in typed), *(get[name].input for name in chosen), asked.change, get["begun"].change],
             answer,
             list(get.values()),
             [self.out, self.maps, self.places, get["layer"], get["head"], get["best"], get["offered"]],
@@ -189,6 +206,9 @@ class _Page:
             concurrency_limit=None,
             **shown,
         ).then(None, js=_DONE, **shown)
+        self.words.select(offer, list(get.values()), self.words, trigger_mode="always_last", **shown)
+        self.words.submit(take, list(get.values()), get["begun"], **shown)
+        self.out.change(lambda: "", None, self.words, **shown)
         text.change(None, text, None, js=_COUNT, **shown)
         self.clear.click(None, None, text, js="() => ''", **shown)
         on([self.button.click, text.submit], _again, [text, asked], asked, **shown)
@@ -217,6 +237,10 @@ class _Page:
             offered if new else given["offered"],
         ]
 
+    def offer(self, at: int, request: Any, given: Mapping[str, Any]) -> str:
+        """Returns a list of what can stand in the place of the word at this place of the translation."""
+        return _Answer(self.api, given, request.client.host if request and request.client else "").offer(int(at))
+
     def choose(self, source: str, target: str, text: str, asked: Any) -> list[Any]:
         """Returns another source language's targets and examples."""
         targets = self.gradio.Dropdown(**_targets(self.pairs, source, target))
@@ -244,6 +268,11 @@ class _Page:
         cards = [text for model in self.served.models for text in examples_of(model.pipeline.name)]
         texts = cards or [example(self.source if source == AUTO else source)]
         return [[text] for text in dict.fromkeys(texts)][:MOST_EXAMPLES]
+
+
+def _key(given: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Returns what a translation that was changed belongs to."""
+    return given["text"], given["source"], given["target"], given["first"]
 
 
 def _again(text: str, asked: tuple[str, int]) -> tuple[str, int]:
@@ -323,22 +352,14 @@ class _Answer:
             return _panels([], message(f"A text of more than {LIVE:,} characters waits for the button Translate."))
         articles, beside, detected, asked = [], None, "", list[Any]()
         for number in self.chosen:
-            record = Record("POST", "/")
             try:
-                self.api.check_ending()
-                self.api.count(self.client.encode())
-                self.api.check([self.text], record)
-                check_characters(self.text, "text")
-                detected = detected or self._detect()
-                name, ranked, note, models = self._translate(number)
-                record.said |= {"pair": f"{self.source}-{self.target}", "models": models}
-                record.status = 200
-            except (UserError, Overloaded, TimedOut, HTTPException) as error:
-                record.status = error_response(error).status_code
+                with self._counted() as record:
+                    detected = detected or self._detect()
+                    name, ranked, note, models = self._translate(number)
+                    record.said |= {"pair": f"{self.source}-{self.target}", "models": models}
+            except REFUSED as error:
                 articles.append(f"<article>{message(_said(error), 'error')}</article>")
                 continue
-            finally:
-                self.api.log.write(record, self.client)
             if models in asked:
                 articles.append(f"<article>{message(f'{name} is on both sides: choose another model.')}</article>")
                 continue
@@ -348,6 +369,64 @@ class _Answer:
             beside = ranked[0].text
         self.best = self.translated[0][1] if self.translated else ""
         return _panels(articles, detected)
+
+    @contextmanager
+    def _counted(self) -> Iterator[Record]:
+        """Counts and logs what is done inside as a request; raises what it raises, or what refuses it."""
+        record = Record("POST", "/")
+        try:
+            self.api.check_ending()
+            self.api.count(self.client.encode())
+            self.api.check([self.text], record)
+            check_characters(self.text, "text")
+            yield record
+            record.status = 200
+        except REFUSED as error:
+            record.status = error_response(error).status_code
+            raise
+        finally:
+            self.api.log.write(record, self.client)
+
+    def offer(self, at: int) -> str:
+        """Returns a list of words for the one at this place of the first translation, or what is in the way of it."""
+        try:
+            with self._counted() as record:
+                self._detect()
+                listed, record.said["models"] = self._offer(at)
+                return listed
+        except REFUSED as error:
+            return message(_said(error), "error")
+
+    def _offer(self, at: int) -> tuple[str, list[str]]:
+        legs = self.models.route(self.source, self.target, self._name(self.chosen[0])).legs
+        if len(legs) > 1:
+            raise UserError("Two models translate one after the other: other words can be chosen where one does.")
+        options = {**self._options(), "num_return_sequences": None}
+        codes = {"source_language": legs[0].source, "target_language": legs[0].target}
+        (text,) = TranslationCall(legs[0].pipeline, DecodingOptions(split="sentences", **codes)).cut([self.text], 1)
+        begun = options.pop("target_prefix", "")
+        begun = (begun,) if isinstance(begun, str) else begun[0]
+        sources = [piece.text for piece in text.pieces]
+        begun = [*begun, *[""] * len(sources)][: len(sources)]
+        ask = partial(self._ask, self.chosen[0], **options)
+        translated = [best[0].text for best in ask(sources, target_prefix=begun).texts]
+        starts = [len(join([*translated[:i], ""], text.pieces[: i + 1])) for i in range(len(sources))]
+        sentence = max((i for i, start in enumerate(starts) if start <= at), default=0)
+        prefix, rest = translated[sentence][: at - starts[sentence]], translated[sentence][at - starts[sentence] :]
+        asked = {"target_prefix": prefix, "alternatives": min(WORDS, self.api.limits.n_best)}
+        done = ask([sources[sentence]], **asked)
+        offered = []
+        for best in (best for best in done.texts[0] if isinstance(best, Alternative) and best.word):
+            begins = f"{prefix}{best.word}"
+            goes_on = best.text[len(begins) : len(begins) + 1].isspace()  # else the word is the last, or has no end
+            offered.append((best, sentence, f"{begins} " if goes_on else begins))
+        return next_words(rest[:1] if is_unspaced(rest) else rest.split()[0] if rest else "", offered), done.models
+
+    def _ask(self, number: int, texts: Sequence[str], **options: Any) -> Translations:
+        """Translates texts by a model, -1: any."""
+        return self.api.batcher.translate_now(
+            texts, self.source, self.target, model=self._name(number), timeout=self.api.limits.seconds, **options
+        )
 
     def _detect(self) -> str:
         """Finds the language of the text where it is not chosen; returns what is said of it."""
@@ -361,14 +440,7 @@ class _Answer:
     def _translate(self, number: int) -> tuple[str | None, Any, str, list[str]]:
         if self.source == self.target:
             return None, [Hypothesis(self.text, 0.0, 0.0, 0)], "This is the language of the text.", []
-        result = self.api.batcher.translate_now(
-            [self.text],
-            self.source,
-            self.target,
-            model=self._name(number),
-            timeout=self.api.limits.seconds,
-            **self._options(),
-        )
+        result = self._ask(number, [self.text], **self._options())
         by = ", then ".join(result.models)
         note = f"Through {language_name(result.via)}." if result.via else ""
         return by if len(self.names) > 1 else None, result.texts[0], note, result.models
@@ -389,10 +461,15 @@ class _Answer:
             options["num_beams"] = beams
         if given["penalty"]:
             options["length_penalty"] = float(given["penalty"])
+        begun = dict(given["begun"]) if given["begun"].get("key") == _key(given) else {}
+        numbers = sorted(begun.keys() - {"key"})
         if given["written"] != self.target:  # terms and beginning are for another language still
-            return options
+            given = {**given, "beginning": "", "terms": ""}
         if (given["beginning"] or "").strip():
             options["target_prefix"] = given["beginning"]
+        if numbers:
+            begun = {0: options.get("target_prefix", ""), **begun}
+            options["target_prefix"] = [tuple(begun.get(number, "") for number in range(numbers[-1] + 1))]
         if (given["terms"] or "").strip():
             options["terms"] = terms_of(given["terms"])
             if not beams:  # a greedy search has no place for them

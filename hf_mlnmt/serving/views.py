@@ -1,6 +1,7 @@
 """Views of the page: translations, n-best lists with their differences, attention as a map.
 
-The HTML is in views.html.jinja, what the pointer does with a map in page.js, how it looks in page.css.
+The HTML is in views.html.jinja, what the pointer does with a map in page.js and with a word in words.js, how it looks
+in page.css.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hf_mlnmt.analysis.source_attention import Place, source_attentions
 from hf_mlnmt.data.words import is_unspaced
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import Parts
-from hf_mlnmt.generation.pipeline import Hypothesis
+from hf_mlnmt.generation.pipeline import Alternative, Hypothesis
 from hf_mlnmt.reports.tables import template
 from hf_mlnmt.zoo.systems import architecture_of
 
@@ -65,12 +66,23 @@ def translation(
     """Returns a model's translation, and its n-best list where it has several hypotheses.
 
     name: of the model, where several are shown. note: how it was made, if that is not plain. beside: the translation
-    of another model, to which the differences are marked.
+    of another model, to which the differences are marked; without it words can be chosen, for others in their place.
     """
     best = ranked[0].text
-    shown = best if beside is None else Markup(differences(beside, best))
+    shown = _views().choosable(_places_of_words(best)) if beside is None else Markup(differences(beside, best))
     listed = [(hypothesis, Markup(differences(best, hypothesis.text))) for hypothesis in ranked]
     return str(_views().translation(name, ranked[0], shown, listed if len(ranked) > 1 else [], language, note))
+
+
+def next_words(instead: str, offered: Sequence[tuple[Alternative, int, str]]) -> str:
+    """Returns a list to choose from: each alternative with the number of its sentence, and what that begins with."""
+    return str(_views().next_words(instead, offered))
+
+
+def _places_of_words(text: str) -> list[tuple[int, str, bool]]:
+    """Returns the parts of a text, each with its place, and whether it is a word (a character, in scripts without)."""
+    found = re.finditer(r"\s+|\S" if is_unspaced(text) else r"\s+|\S+", text)
+    return [(part.start(), part[0], not part[0].isspace()) for part in found]
 
 
 def _views() -> Any:

@@ -106,6 +106,8 @@ def test_sampled_with_text_processing_and_in_pieces(pipeline):
     first, second = SENTENCES[:2]
     whole = pipeline(f"{first} {second}", target_prefix="Two men", split="sentences")
     assert whole == f"{pipeline(first, target_prefix='Two men')} {pipeline(second)}"
+    both = pipeline([first, f"{first} {second}"], target_prefix=["", ("Two men", "The re")], split="sentences")
+    assert both[1] == " ".join(pipeline([first, second], target_prefix=["Two men", "The re"]))
     with pytest.raises(UserError, match="line 2: holds several sentences, and the line's 2 sentences or parts"):
         pipeline([first, f"{first} {second}"], target_prefix="A man. A dog.", split="sentences")
     tokenizer = train_tokenizer([*SENTENCES, "(a) , (a) ,"], vocab_size=500)

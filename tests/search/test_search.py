@@ -191,7 +191,6 @@ def test_attention_implementations(monkeypatch):
         {"use_cache": False},
         {"cache_implementation": "static", "disable_compile": True},
         {"stopping_criteria": StoppingCriteriaList([MaxTimeCriteria(1000.0)])},
-        {"do_sample": True, "num_beams": 3},
         {"output_attentions": True},
         {"output_hidden_states": True},
         {"output_logits": True},

@@ -20,7 +20,7 @@ import torch
 from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation import Hypothesis, detection
+from hf_mlnmt.generation import Hypothesis, TranslationPipeline, detection
 from hf_mlnmt.generation.pipeline import TranslationCall
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, Statistics, TimedOut, Translations
 from hf_mlnmt.serving.models import ServedModels
@@ -204,6 +204,39 @@ def test_ours(client, batcher):
     assert (answer["via"], answer["models"]) == ("de", ["toy"])
     assert batcher.calls[0]["num_beams"] == 4
     assert batcher.calls[0]["early_stopping"] == "never"
+
+
+def test_next_words(toy, pair_folders, batcher, client, caplog):
+    """/v1/complete says what the pipeline does, counted and logged as any request, under the same limits."""
+    caplog.set_level(logging.INFO, "hf_mlnmt.serving")
+    own = TestClient(make_app(toy, Limits(n_best=4), page=False))
+    asked = {"text": SENTENCES[0], "prefix": "The ", "alternatives": 3, "max_new_tokens": 12}
+    answer = own.post("/v1/complete", json=asked).json()
+    pipeline = TranslationPipeline.from_pretrained(str(pair_folders["en-de"]), device="cpu")
+    expected = pipeline(SENTENCES[0], target_prefix="The ", alternatives=3, max_new_tokens=12)
+    assert [(best["word"], best["text"]) for best in answer["alternatives"]] == [(x.word, x.text) for x in expected]
+    assert answer["alternatives"][0]["probability"] == pytest.approx(expected[0].probability, abs=1e-5)
+    assert own.post("/v1/complete", json={"text": ""}).json()["alternatives"] == []
+    for body, message in (
+        ({**asked, "alternatives": 5}, "alternatives: the limit of this server is 4"),
+        ({**asked, "prefix": ["The"]}, "prefix: "),
+        ({"prefix": "The"}, "missing text"),
+        ({**asked, "do_sample": True}, "do_sample: "),
+        ({**asked, "text": f"{SENTENCES[0]} {SENTENCES[1]}"}, "it has 2 sentences or parts"),
+    ):
+        refused = own.post("/v1/complete", json=body)
+        assert refused.status_code == 400
+        assert message in refused.json()["error"]
+    assert own.post("/v1/complete", json={"text": "a" * 60_000}).status_code == 413
+    metrics = own.get("/metrics").text
+    assert 'hf_mlnmt_requests_total{method="POST",path="/v1/complete",status="200"} 2.0' in metrics
+    assert SENTENCES[0] not in caplog.text
+    client.post("/v1/complete", json={"text": "Hello.", "prefix": "Ha", "source": "en", "target": "de"})
+    assert batcher.calls[0].items() >= {"target_prefix": "Ha", "alternatives": 5, "split": "sentences"}.items()
+    schema = client.get("/openapi.json").json()["paths"]["/v1/complete"]["post"]
+    body = schema["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    assert body["alternatives"]["maximum"] == 16
+    assert not {"texts", "do_sample", "num_return_sequences"} & body.keys()
 
 
 def test_the_page_has_its_place_and_reaches_no_file(batcher, monkeypatch):

@@ -673,6 +673,15 @@ def test_the_end_does_not_wait_for_ever(models, gate):
     asyncio.run(ask())
 
 
+def test_of_two_models_the_second_is_told_how_the_translation_begins(models, batcher):
+    first, second = (model.pipeline for model in models.models)
+    between = first(SENTENCES[0])
+    done = batcher.translate_now(SENTENCES[:1], "en", "fr", target_prefix="The ", bad_phrases="house")
+    assert done.texts[0][0].text == second(between, target_prefix="The ", bad_phrases="house")
+    done = batcher.translate_now(SENTENCES[:1], "en", "fr", target_prefix="The ", alternatives=2)
+    assert done.texts[0] == second(between, target_prefix="The ", alternatives=2)
+
+
 def test_models_are_read_again_under_load(pair_folders, tmp_path):
     folder = shutil.copytree(pair_folders["en-de"], tmp_path / "m")
     models = ServedModels([str(folder)], device="cpu")

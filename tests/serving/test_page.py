@@ -286,6 +286,52 @@ def test_a_beginning_and_terms(tab, batcher):
     assert "terms, line 1" in tab.inner_text("#out")
 
 
+def test_another_word_is_chosen_and_the_rest_searched_again(tab, batcher):
+    """By the keyboard, on a phone, in the second of two sentences; then by the pointer, in the first."""
+    texts = SENTENCES[8:10]
+
+    def ask(number: int, prefix: str, **options: Any) -> Any:
+        asked = {"target_prefix": prefix, **options}
+        return batcher.translate_now([texts[number]], "en", "de", **asked).texts[0]
+
+    def choose_second(number: int, prefix: str) -> str:
+        """Waits for the list; chooses its second word; what the sentence is then."""
+        tab.wait_for_selector("#words [role=option]")
+        others = [best for best in ask(number, prefix, alternatives=8) if best.word]
+        assert tab.locator("#words bdi").all_inner_texts() == [best.word for best in others]
+        return others[1].text
+
+    tab.set_viewport_size({"width": 390, "height": 844})
+    first, second = (ask(number, "")[0].text for number in range(2))
+    tab.locator("#source textarea").fill(" ".join(texts))
+    shows(tab, f"{first} {second}")
+    before = len(first.split())
+    tab.locator(f"{OUT} .word").nth(0).focus()
+    for _ in range(before + 2):
+        tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("Enter")
+    changed = choose_second(1, " ".join(second.split()[:2]) + " ")
+    assert changed != second
+    assert tab.evaluate("document.documentElement.scrollWidth") == 390
+    tab.keyboard.press("Escape")
+    tab.wait_for_selector("#words [role=option]", state="detached")
+    assert tab.evaluate("document.activeElement.textContent") == second.split()[2]
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("#words [role=option]:focus")
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("Enter")
+    shows(tab, f"{first} {changed}")
+    tab.wait_for_function(
+        "word => document.activeElement.textContent === word", arg=changed.split()[2]
+    )  # the focus stays where it was
+    tab.locator(f"{OUT} .word").nth(1).click()
+    other = choose_second(0, f"{first.split()[0]} ")
+    tab.locator("#words [role=option]").nth(1).click()
+    shows(tab, f"{other} {changed}")
+    tab.locator("#source textarea").fill(texts[0])  # another text is translated as ever
+    shows(tab, first)
+
+
 def test_long_text_waits_for_the_button(tab, batcher):
     text = " ".join(SENTENCES)[: LIVE + 1].strip(" ") + "!!"
     tab.locator("#source textarea").fill(text)
@@ -401,7 +447,16 @@ def test_the_same_model_is_not_compared_with_itself(tab, served):
 
 def answered(api: Api, **given: Any) -> str:
     """The right pane for what is set on the page."""
-    empty = {"source": "en", "target": "de", "written": "de", "first": -1, "second": -1, "show": [], "count": 5}
+    empty = {
+        "source": "en",
+        "target": "de",
+        "written": "de",
+        "begun": {},
+        "first": -1,
+        "second": -1,
+        "show": [],
+        "count": 5,
+    }
     empty |= {"layer": None, "head": None, "beams": 0, "penalty": "", "beginning": "", "terms": "", "best": ""}
     state = {**empty, "asked": (given["text"], 1), "offered": ((), ()), **given}
     return _Answer(api, state, "1.2.3.4").panels()
