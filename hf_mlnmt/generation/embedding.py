@@ -51,9 +51,8 @@ class Embedder:
 
     def _embedded(self, texts: Sequence[str]) -> np.ndarray:
         if self.parts is not None:
-            if not any(map(str.strip, texts)):
-                return np.zeros((len(texts), 1), np.float32)
-            return embed_texts(self.parts, texts, self.language, default_pooling(self.parts.model))
+            given = [*texts, "."]  # for where all are empty
+            return embed_texts(self.parts, given, self.language, default_pooling(self.parts.model))[:-1]
         ids = self.tokenizer(list(texts), truncation=True)["input_ids"]
         found: dict[int, np.ndarray] = {}
         for batch in batches_by_tokens([len(each) for each in ids], BATCH_TOKENS):

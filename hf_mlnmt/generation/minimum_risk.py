@@ -26,10 +26,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.memory import GIB, memory_of_machine
 
@@ -231,6 +233,38 @@ class MinimumRisk:
         ranked = [(different[i], float(values[i])) for i in order if not math.isinf(values[i])]
         return ranked + ranked[-1:] * (count - len(ranked))
 
+    def best(self, source: str, candidates: Sequence[str]) -> str:
+        """Returns the candidate of the least risk."""
+        return candidates[self(source, candidates, 1)[0][0]]
+
+
+def read_candidates(paths: Sequence[str | Path]) -> list[list[str]]:
+    """Returns the candidates of each text, from files of a line for each, with tabs between several, or n-best lists.
+
+    An n-best list has lines of number ||| translation ||| score, numbers from 0.
+    Raises: UserError for files of different numbers of texts, and a line of a list that is none.
+    """
+    rows: list[list[str]] = []
+    for path in paths:
+        of_file: list[list[str]] = []
+        for line_number, line in enumerate(read_lines(path, keep_controls=True), start=1):
+            parts = line.split(" ||| ")
+            if line_number == 1:
+                listed = len(parts) > 1 and parts[0].isdecimal()
+            if not listed:
+                of_file.append(line.split("\t"))
+                continue
+            if len(parts) < 2 or parts[0] not in (str(len(of_file)), str(len(of_file) - 1)):
+                expected = f"number, {max(len(of_file) - 1, 0)} or one more, ||| translation ||| score"
+                raise UserError(f"{path}, line {line_number}: {line[:60]!r}: expected {expected}.")
+            if int(parts[0]) == len(of_file):
+                of_file.append([])
+            of_file[-1].append(parts[1])
+        if rows and len(rows) != len(of_file):
+            raise UserError(f"{path}: translations of {len(of_file)} texts, {paths[0]}: of {len(rows)}.")
+        rows = [[*before, *new] for before, new in zip(rows or [[]] * len(of_file), of_file, strict=True)]
+    return rows
+
 
 def choose(
     sources: Iterable[str], candidates: Iterable[Sequence[str]], utility: Any = "chrf", prune: float | None = None
@@ -243,5 +277,5 @@ def choose(
     for number, (source, texts) in enumerate(zip(sources, candidates, strict=True), start=1):
         if not texts:
             raise UserError(f"candidates of text {number}: there are none; give at least one.")
-        chosen.append(texts[minimum_risk(source, texts, 1)[0][0]])
+        chosen.append(minimum_risk.best(source, texts))
     return chosen

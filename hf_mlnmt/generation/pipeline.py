@@ -70,6 +70,7 @@ from hf_mlnmt.generation.options import OF_TEXTS, DecodingOptions, forced_first,
 from hf_mlnmt.generation.reranking import Reranker, coverage_of
 from hf_mlnmt.generation.segments import Piece, join, sentences_of, split_lines
 from hf_mlnmt.generation.wording import ForbiddenPhrases, PrefixProcessor, Terms, have, phrases_of, spelling_of
+from hf_mlnmt.languages import direction_of
 from hf_mlnmt.made_from import digest
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 from hf_mlnmt.search.rules import Abandon, Constraints
@@ -205,7 +206,9 @@ class TranslationPipeline:
 
     def reranker(self, options: DecodingOptions) -> Reranker:
         """Returns what chooses by features, whose models are loaded and whose commands are started once."""
-        languages, device = (options.source_language, options.target_language), str(self.model.device)
+        source, target = direction_of(self.name) or (None, None)  # of a model that is not told them
+        languages = options.source_language or source, options.target_language or target
+        device = str(self.model.device)
         content: Any = options.rerank
         return self._kept((digest(content), *languages), lambda: Reranker(content, self.name, device, languages))
 

@@ -26,6 +26,7 @@ from starlette.exceptions import HTTPException
 from hf_mlnmt import __version__
 from hf_mlnmt.documents import FORMATS, check_format
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.minimum_risk import NAMES as UTILITIES
 from hf_mlnmt.generation.options import OF_TEXTS, SAMPLERS, DecodingOptions
 from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.generation.segments import check_characters
@@ -42,7 +43,7 @@ OPTIONS = [
     *("num_beams", "num_return_sequences", "max_new_tokens", "length_penalty", "length_normalization"),
     *("early_stopping", "recombine", "num_beam_groups", "diversity_penalty", "split", "split_long"),
     *("do_sample", *SAMPLERS, "seed", "alignments", "target_prefix", "terms", "force_phrases", "bad_phrases"),
-    *("no_repeat_ngram_size", "repetition_penalty"),
+    *("no_repeat_ngram_size", "repetition_penalty", "mbr", "utility"),
 ]
 _STRICT = "With auto: refuse a text whose language is not sure, instead of taking the first served one."
 
@@ -157,9 +158,11 @@ class Metrics:
 def options_model(limits: Limits) -> type[BaseModel]:
     """Returns the body of /v1/translate: texts, languages, and OPTIONS of DecodingOptions, up to the limits."""
     ceilings = {"num_beams": limits.beams, "num_return_sequences": limits.n_best, "max_new_tokens": limits.new_tokens}
+    ceilings["mbr"] = limits.samples
     types = get_type_hints(DecodingOptions)
     # A text as `terms` would be the name of a file, and a list of prefixes has no place in some of the texts.
     types |= dict.fromkeys(OF_TEXTS, str)
+    types |= {"utility": Literal[UTILITIES]}  # a command or a model would be anyone's to start
     types |= {"terms": Annotated[dict[str, str | list[str]], Field(max_length=MOST_TERMS)]}
     options: dict[str, Any] = {}
     for name in OPTIONS:
