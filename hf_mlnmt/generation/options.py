@@ -41,7 +41,8 @@ SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cuto
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
 OF_RERANKERS = ("num_beams", "do_sample", *SAMPLERS, "length_penalty", "length_normalization", "early_stopping")
 # Features of a reranker (reranking.py), and those that name a model or a command.
-FEATURES = ("model", "score", "length", "coverage")
+FEATURES_OF_FUSED = ("translation-models", "language-models")
+FEATURES = ("model", "score", "length", "coverage", *FEATURES_OF_FUSED)
 FEATURES_OF = ("translation", "reverse", "language-model", "command")
 _IDENTITY: Form = {"name": str, "files": dict}
 RERANKER: Form = {

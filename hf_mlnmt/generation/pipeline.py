@@ -66,7 +66,7 @@ from hf_mlnmt.generation.languages import (
 )
 from hf_mlnmt.generation.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.minimum_risk import MinimumRisk
-from hf_mlnmt.generation.options import OF_TEXTS, DecodingOptions, forced_first, longest_translation
+from hf_mlnmt.generation.options import FEATURES_OF_FUSED, OF_TEXTS, DecodingOptions, forced_first, longest_translation
 from hf_mlnmt.generation.reranking import Reranker, coverage_of
 from hf_mlnmt.generation.segments import Piece, join, sentences_of, split_lines
 from hf_mlnmt.generation.wording import ForbiddenPhrases, PrefixProcessor, Terms, have, phrases_of, spelling_of
@@ -717,12 +717,8 @@ class TranslationCall:
         arguments: dict[str, Any],
     ) -> tuple[list[list[Generated]], list[list[Hypothesis]]]:
         """Gives the candidates of each input their features, and chooses among them unless that is done later."""
-        coverage = None
-        if "coverage" in reranker.names:
-            given = [piece.ids for piece in inputs]
-            weights = attention_over_source(self.attention, self.parts, given, rows, arguments)
-            coverage = [[coverage_of(each) for each in of_input] for of_input in weights]
-        values = reranker.features([piece.text for piece in inputs], hypotheses, coverage)
+        own = self._own_features(reranker.names, [piece.ids for piece in inputs], rows, arguments)
+        values = reranker.features([piece.text for piece in inputs], hypotheses, own)
         new = [
             [Candidate(**vars(each), features=tuple(row)) for each, row in zip(ranked, of_input.tolist(), strict=True)]
             for ranked, of_input in zip(hypotheses, values, strict=True)
@@ -732,6 +728,28 @@ class TranslationCall:
         chosen = [reranker.best(ranked, self.count) for ranked in new]
         kept = [[row[place] for place in places] for row, (places, _) in zip(rows, chosen, strict=True)]
         return kept, [ranked for _, ranked in chosen]
+
+    def _own_features(
+        self, names: Sequence[str], ids: list[list[int]], rows: list[list[Generated]], arguments: dict[str, Any]
+    ) -> dict[str, list[float]]:
+        """Returns the features, of all rows one after the other, for which the model reads each candidate once more."""
+        own: dict[str, list[float]] = {}
+        if "coverage" in names:
+            weights = attention_over_source(self.attention, self.parts, ids, rows, arguments)
+            own["coverage"] = [coverage_of(each) for of_input in weights for each in of_input]
+        if not {*FEATURES_OF_FUSED} & {*names}:
+            return own
+        if getattr(self.parts.model.config, "normalization", None) != "sequence":
+            raise UserError(
+                f"{' and '.join(FEATURES_OF_FUSED)}: of a fused model of sequence-level normalization alone."
+            )
+        flat = [each for row in rows for each in row]
+        of_flat = [sequence for sequence, row in zip(ids, rows, strict=True) for _ in row]
+        alone, both = (
+            log_probabilities_of(self.parts, of_flat, flat, {**arguments, "alpha": 1.0, "beta": beta}, self.skipped)
+            for beta in (0.0, 1.0)
+        )
+        return own | dict(zip(FEATURES_OF_FUSED, (alone, [b - a for a, b in zip(alone, both, strict=True)])))
 
     def _of_line(self, name: str, line: int) -> Any:
         """Returns an option of OF_TEXTS of a line, "" for none. Raises: UserError where there are fewer than lines."""

@@ -12,6 +12,8 @@ tuning.py); Yee et al. 2019, "Simple and Effective Noisy Channel Modeling for Ne
 | score | the same by its length normalisation, which the search ranks by |
 | length | subwords of y, its end counted |
 | coverage | sum over the subwords of x of ln min(1, the attention that all subwords of y gave it), at least 1e-4 each |
+| translation-models | of a fused model of sequence-level normalization: ln P(y|x) of its translation models alone |
+| language-models | and ln P(y) of its language models: the weights of both are alpha and beta (modeling/fusion.py) |
 | translation=MODEL | ln P(y|x) of another model |
 | reverse=MODEL | ln P(x|y) of a model of the other direction |
 | language-model=MODEL | ln P(y) of a causal language model |
@@ -68,12 +70,14 @@ class Reranker:
         new.keeps_all = True
         return new
 
-    def features(self, sources: Sequence[str], candidates: Sequence[Sequence[Any]], coverage: Any) -> list[np.ndarray]:
+    def features(
+        self, sources: Sequence[str], candidates: Sequence[Sequence[Any]], own: Mapping[str, Any]
+    ) -> list[np.ndarray]:
         """Returns (candidates, features) of each source; by document, 0 for those that see a context.
 
         Args:
             candidates: of each source; each a Hypothesis with its log probability.
-            coverage: of each source's candidates, where that is a feature.
+            own: values of further features of the model itself, of all candidates one after the other.
         """
         flat = [each for row in candidates for each in row]
         of_flat = [source for source, row in zip(sources, candidates, strict=True) for _ in row]
@@ -83,8 +87,8 @@ class Reranker:
                 columns.append([0.0] * len(flat))
             elif name in self.scorers:
                 columns.append(self.scorers[name](of_flat, texts, None))
-            elif name == "coverage":
-                columns.append([value for row in coverage for value in row])
+            elif name in own:
+                columns.append(own[name])
             else:
                 field = {"model": "log_probability"}.get(name, name)
                 columns.append([float(getattr(each, field)) for each in flat])

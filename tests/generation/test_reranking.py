@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from helpers.fused_folders import gpt2
+from helpers.fused_folders import gpt2, write_fused
 from helpers.toy_translators import SENTENCES, bpe, our_model
 from typer.testing import CliRunner
 
@@ -73,6 +73,21 @@ def test_features_are_what_they_are_defined_as(pipeline, others, tmp_path):
             given = attention(source, torch.ones_like(source), start)[0].double()
             least = [min(1.0, max(1e-4, float(given[:, place].sum()))) for place in range(source.shape[1])]
             assert found[3] == pytest.approx(float(torch.tensor(least).log().sum()), rel=1e-3)
+
+
+def test_a_fused_model_s_scales_are_the_weights_of_its_two_kinds(tmp_path):
+    fused = TranslationPipeline.from_pretrained(str(write_fused(tmp_path / "fused", beta=0.7)), device="cpu")
+    names = {"translation-models": 1.0, "language-models": 0.7}
+    ranked = fused(["a red dog runs"], rerank={**BEAMS, "features": names}, num_return_sequences=5, max_new_tokens=8)
+    searched = fused(["a red dog runs"], num_beams=5, num_return_sequences=5, max_new_tokens=8)
+    expected = {each.text: each.log_probability for each in searched[0][::-1]}  # ln p_TM + .7 ln p_LM
+    assert {each.text: each.score for each in ranked[0]} == pytest.approx(expected, rel=1e-4)
+    assert all(min(each.features) < 0 for each in ranked[0])
+
+
+def test_only_fused_models_have_these_features(pipeline):
+    with pytest.raises(UserError, match="of a fused model"):
+        pipeline(TEXTS[0], rerank={**BEAMS, "features": {"language-models": 1.0}})
 
 
 @pytest.mark.parametrize("sampling", [False, True])

@@ -19,7 +19,7 @@ def reranker(
     feature: list[str] = option(
         ["score", "length"],
         "What candidates are scored by; repeat it: model, score, length, coverage, translation=MODEL, reverse=MODEL, "
-        "language-model=MODEL, command=COMMAND.",
+        "language-model=MODEL, command=COMMAND; of a fused model translation-models, language-models.",
         metavar="NAME",
     ),
     metric: Literal["BLEU", "chrF"] = option("BLEU", "What of the development set is to become best."),
