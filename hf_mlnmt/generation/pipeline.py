@@ -740,9 +740,8 @@ class TranslationCall:
         if not {*FEATURES_OF_FUSED} & {*names}:
             return own
         if getattr(self.parts.model.config, "normalization", None) != "sequence":
-            raise UserError(
-                f"{' and '.join(FEATURES_OF_FUSED)}: of a fused model of sequence-level normalization alone."
-            )
+            named = " and ".join(FEATURES_OF_FUSED)
+            raise UserError(f"{named}: of a fused model of sequence-level normalization alone.")
         flat = [each for row in rows for each in row]
         of_flat = [sequence for sequence, row in zip(ids, rows, strict=True) for _ in row]
         alone, both = (

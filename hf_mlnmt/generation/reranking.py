@@ -71,7 +71,7 @@ class Reranker:
         return new
 
     def features(
-        self, sources: Sequence[str], candidates: Sequence[Sequence[Any]], own: Mapping[str, Any]
+        self, sources: Sequence[str], candidates: Sequence[Sequence[Any]], own: Mapping[str, Sequence[float]]
     ) -> list[np.ndarray]:
         """Returns (candidates, features) of each source; by document, 0 for those that see a context.
 
