@@ -40,6 +40,7 @@ OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases")  # options that may
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
 OF_RERANKERS = ("num_beams", "do_sample", *SAMPLERS, "length_penalty", "length_normalization", "early_stopping")
+OF_RERANKERS += ("alpha", "beta")  # what of a search their files may say
 # Features of a reranker (reranking.py), and those that name a model or a command.
 FEATURES_OF_FUSED = ("translation-models", "language-models")
 FEATURES = ("model", "score", "length", "coverage", *FEATURES_OF_FUSED)

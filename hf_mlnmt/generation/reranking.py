@@ -123,7 +123,7 @@ class Reranker:
     def ranked(self, candidates: Sequence[Any], count: int) -> list[int]:
         """Returns the places of the best candidates by equation 1, of which each has its `features`; of equal ones the
         first, and of equal texts the better; the last again where fewer are different."""
-        scores = np.array([each.features for each in candidates], float) @ self.weights
+        scores = np.array([each.features for each in candidates], float).reshape(-1, len(self.names)) @ self.weights
         order: list[int] = []
         seen: set[str] = set()
         for place in np.argsort(-scores, kind="stable").tolist():

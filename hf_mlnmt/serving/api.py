@@ -26,7 +26,6 @@ from starlette.exceptions import HTTPException
 from hf_mlnmt import __version__
 from hf_mlnmt.documents import FORMATS, check_format
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.minimum_risk import NAMES as UTILITIES
 from hf_mlnmt.generation.options import OF_TEXTS, SAMPLERS, DecodingOptions
 from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.generation.segments import check_characters
@@ -162,7 +161,7 @@ def options_model(limits: Limits) -> type[BaseModel]:
     types = get_type_hints(DecodingOptions)
     # A text as `terms` would be the name of a file, and a list of prefixes has no place in some of the texts.
     types |= dict.fromkeys(OF_TEXTS, str)
-    types |= {"utility": Literal[UTILITIES]}  # a command or a model would be anyone's to start
+    types |= {"utility": Literal["chrf", "chrf-pairwise", "bleu"]}  # a command or a model would be anyone's to start
     types |= {"terms": Annotated[dict[str, str | list[str]], Field(max_length=MOST_TERMS)]}
     options: dict[str, Any] = {}
     for name in OPTIONS:

@@ -161,6 +161,22 @@ def test_the_command_translates_with_a_file(ours, tmp_path):
     assert (tmp_path / "out").read_text().split("\n")[:-1] == pipeline(SENTENCES[:3], rerank=content)
 
 
+def test_what_was_done_before_a_command_failed_is_kept(ours, tmp_path):
+    (tmp_path / "in").write_text("\n".join(SENTENCES[:3]) + "\n")
+    feature = command(tmp_path, f"len(parts[1]) if {SENTENCES[2]!r} != parts[0] else sys.exit(1)")
+    (tmp_path / "r.json").write_text(json.dumps({**BEAMS, "features": {feature: 1.0}}))
+    words = ["translate", ours, tmp_path / "in", "--rerank", tmp_path / "r.json", "--window", 1, "-o", tmp_path / "out"]
+    failed = CliRunner().invoke(app, list(map(str, words)))
+    assert "ended after 0 of 5 lines, twice" in str(failed.exception)
+    assert json.loads((tmp_path / "out.part" / "state.json").read_text())["progress"]["lines"] == 2
+    command(tmp_path, "len(parts[1])")
+    assert CliRunner().invoke(app, list(map(str, words))).exit_code == 0
+    pipeline = TranslationPipeline.from_pretrained(str(ours), device="cpu")
+    candidates = pipeline(SENTENCES[:3], num_beams=5, num_return_sequences=5)
+    expected = [max((each.text for each in row), key=len) for row in candidates]
+    assert (tmp_path / "out").read_text().split("\n")[:-1] == expected
+
+
 def test_weights_of_another_model_are_refused(ours, others, tmp_path):
     made_from = {"models": {f"reverse={others['reverse']}": identity_of_model(str(others["reverse"]))}}
     made_from["model"] = identity_of_model(str(ours))
@@ -193,6 +209,15 @@ def test_a_wrong_file_is_one_message(pipeline, tmp_path, content, message):
     (tmp_path / "r.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match=message):
         pipeline(TEXTS[0], rerank=str(tmp_path / "r.json"))
+
+
+def test_phrases_that_cannot_be_met_are_left_out(pipeline, caplog):
+    reranker = {**BEAMS, "features": {"score": 1.0, "length": 0.5}}
+    expected = pipeline(TEXTS, rerank=reranker)
+    long = " ".join(SENTENCES[:9])  # longer than a translation may be
+    assert pipeline(TEXTS, rerank=reranker, force_phrases=["", long, "", ""]) == expected
+    assert "no translation was found" in caplog.text
+    assert "green" in pipeline(TEXTS[0], rerank=reranker, force_phrases="green")
 
 
 def test_a_translation_model_is_no_language_model(pipeline, others):
