@@ -175,6 +175,7 @@ class Study:
             (self.work / "beam-5.txt").unlink(missing_ok=True)
             return self.beam, {}
         kind, _, rest = name.partition("-")
+        how: dict[str, Any]
         if kind == "rerank":
             return self.reranked(name, rest)
         if kind == "mbr" and rest != "beams":

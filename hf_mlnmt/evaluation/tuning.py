@@ -76,7 +76,9 @@ def best_along(
     smallest = slopes == slopes.min(1, keepdims=True)
     now = np.where(smallest, offsets, -np.inf).argmax(1)
     slopes = np.where(there, slopes, -np.inf)
-    sums, times, changes = counts[rows, now].sum(0), [], []
+    sums = counts[rows, now].sum(0)
+    times: list[np.ndarray] = []
+    changes: list[np.ndarray] = []
     while True:
         rising = slopes - slopes[rows, now][:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
