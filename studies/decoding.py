@@ -201,7 +201,7 @@ class Study:
             names = ["score", "length", f"reverse={self.reverse}"]
             names += ["translation=published/many", "coverage"] if features == "all" else []
             beams = DecodingOptions(num_beams=16)
-            make_reranker(self.model, *files, file, names, beams, seed=SEED, device="cpu", shown=False)
+            make_reranker(self.model, files[0], files[1], file, names, beams, seed=SEED, device="cpu", shown=False)
         made, of_settings = read_json(file), time.process_time() - before
         dropped = ("model", "models", "source", "reference")
         said = {key: value for key, value in made["made_from"].items() if key not in dropped}
@@ -245,7 +245,8 @@ class Study:
         """Translates with what is asked of each text; says how much of it is there, and was there by itself."""
         before, (sources, references) = time.process_time(), self.test
         if kind == "terms":
-            terms = glossary(*self.lines("train"))
+            train = self.lines("train")
+            terms = glossary(train[0], train[1])
             wanted = [[terms[word] for word in dict.fromkeys(words_of(text)) if word in terms] for text in sources]
             how: dict[str, Any] = {"terms": terms}
         else:

@@ -81,7 +81,8 @@ class Reranker:
         """
         flat = [each for row in candidates for each in row]
         of_flat = [source for source, row in zip(sources, candidates, strict=True) for _ in row]
-        texts, columns = [each.text for each in flat], []
+        texts = [each.text for each in flat]
+        columns: list[Sequence[float]] = []
         for name in self.names:
             if self.by_document and name.partition("=")[0] in IN_CONTEXT:
                 columns.append([0.0] * len(flat))
