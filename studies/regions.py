@@ -17,7 +17,7 @@
 | front | rows of our comparisons that a reader wants first (front.py) |
 | models | the models in published/ |
 | keys | every key of a recipe (hf_mlnmt/recipe/schema.py) |
-| study:NAME | a table of a study (monolingual_tables.py, multilingual_tables.py), as far as it is run |
+| study:NAME | a table of a study (monolingual_tables.py, multilingual_tables.py, decoding.py), as far as it is run |
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import decoding
 import monolingual_tables as monolingual
 import multilingual_tables as multilingual
 from claims import claims_table, comparison_pages, comparisons
@@ -47,7 +48,7 @@ from published import setup_tables
 
 BEGIN, END = re.compile(r"^<!-- report: (\S+) -->$", re.MULTILINE), "<!-- /report -->"
 PAGES = ("README.md", "docs/*.md", "docs/studies/*.md")
-STUDIES = {table: study for study in (monolingual, multilingual) for table in study.STUDY_TABLES}
+STUDIES = {table: study for study in (monolingual, multilingual, decoding) for table in study.STUDY_TABLES}
 
 
 def brief(comparison: Comparison, wanted: Sequence[str] = ()) -> Table:
@@ -211,7 +212,8 @@ def _study(name: str, root: Path, link: str) -> str:
     tables = study.study_tables(root / folder)
     if name not in tables:
         return "Not run yet."
-    return f"{tables[name].markdown()}\n\nOf [{folder}]({link}{folder}/README.md). {study.LEGEND}"
+    page = f"{folder}/{study.PAGES[name]}" if hasattr(study, "PAGES") else f"{folder}/README.md"
+    return f"{tables[name].markdown()}\n\nOf [{folder}]({link}{page}). {study.LEGEND}"
 
 
 def _compared(kind: str, rest: str, compared: Mapping[str, Path], root: Path, link: str, where: str) -> str:

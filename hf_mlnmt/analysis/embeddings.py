@@ -20,66 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hf_mlnmt.analysis import figures
-from hf_mlnmt.analysis.reading import Systems, source_batches
+from hf_mlnmt.analysis.reading import Systems
 from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.languages import Direction, TextEncoder, direction, has_modules, language_codes
+from hf_mlnmt.generation.embedding import default_pooling, embed_texts, normalised
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.pipeline import progress_bar
-from hf_mlnmt.modeling.sentence_embedding import pooled_states
-
-
-@torch.inference_mode()
-def embed_texts(
-    parts: Parts,
-    texts: Sequence[str],
-    language: str | None = None,
-    pooling: str | int = "flat",
-    progress: Any = None,
-    target_language: str | None = None,
-) -> np.ndarray:
-    """Returns embeddings of the texts, float32 (texts, width); an empty text is zeros.
-
-    Args:
-        language: of the texts, for a model with several encoders, or whose tokenizer is told it (NLLB, mBART).
-        pooling: "flat", "mean" or the number of a row, from 0 (`model.embed`).
-        progress: called with the number of texts done.
-        target_language: for a model that is told it by a token before the source, which then stands before every text;
-            None: no such token, though the encoder has always seen one.
-
-    Raises: UserError for an unknown language, or a pooling that the model has not.
-    """
-    model = parts.model
-    options: dict[str, Any] = {"pooling": pooling}
-    if has_modules(model):
-        try:
-            options["source_language"] = model.config.choose("source", language)
-        except ValueError as error:
-            raise UserError(str(error)) from error
-        parts = parts.of(options["source_language"])
-    told = _told(parts, language, target_language)
-    encoder = TextEncoder(parts.tokenizers, told)
-    ids = encoder(list(texts))
-    real = [number for number, sentence in enumerate(ids) if len(sentence) > encoder.overhead]
-    if not real:
-        raise UserError("there is no text to embed: every line is empty.")
-    vectors: dict[int, np.ndarray] = {}
-    for batch, input_ids, mask in source_batches(parts, [ids[i] for i in real]):
-        try:
-            embedded = _embed(model, input_ids, mask, options).float().cpu().numpy()
-        except ValueError as error:
-            raise UserError(str(error)) from error
-        vectors |= {real[i]: vector for i, vector in zip(batch, embedded, strict=True)}
-        if progress:
-            progress(len(batch))
-    zeros = np.zeros_like(vectors[real[0]])
-    return np.stack([vectors.get(number, zeros) for number in range(len(texts))])
 
 
 def embed_file(
@@ -102,40 +52,6 @@ def embed_file(
         return embed_texts(parts, texts, language, row, progress=update, target_language=target_language)
 
 
-def check_told(parts: Parts, language: str | None, target_language: str | None) -> None:
-    """Raises UserError for a language of the text where nothing in the model depends on it."""
-    tells = has_modules(parts.model) or hasattr(parts.source, "src_lang")
-    if language is not None and not tells and (target_language is None or language_codes(parts.source)):
-        raise UserError(
-            f"source_language {language!r}: the model is not told the language of a text. Leave the option out."
-        )
-
-
-def default_pooling(model: Any) -> str:
-    """Returns "flat", a bridge's rows side by side, where there is a bridge, else "mean"."""
-    return "flat" if has_modules(model) else "mean"
-
-
-def _told(parts: Parts, language: str | None, target: str | None) -> Direction:
-    """Returns the marks that stand before a text, or are set in the tokenizer."""
-    if has_modules(parts.model):
-        if target is not None:
-            raise UserError(f"target_language {target!r}: the encoders of this model see no target. Leave it out.")
-        return Direction()
-    if target is None and not hasattr(parts.source, "src_lang"):
-        return Direction()
-    return direction(parts.model, parts.source, language, target or language)
-
-
-def _embed(model: Any, input_ids: Tensor, mask: Tensor, options: Mapping[str, Any]) -> Tensor:
-    """Calls `model.embed`, or takes the mean of the states of a model of another package."""
-    inputs = {"input_ids": input_ids, "attention_mask": mask}
-    if hasattr(model, "embed"):
-        embedded: Tensor = model.embed(**inputs, **options)
-        return embedded
-    return pooled_states(model.get_encoder()(**inputs).last_hidden_state, mask, options["pooling"])
-
-
 def retrieval(embeddings: Mapping[str, np.ndarray]) -> dict[str, float]:
     """Returns accuracy@1 by "from-to", of embeddings (sentences, width) of the same sentences in several languages.
 
@@ -150,12 +66,6 @@ def retrieval(embeddings: Mapping[str, np.ndarray]) -> dict[str, float]:
         f"{source}-{target}": float(((unit[source] @ unit[target].T).argmax(1) == np.arange(counts[source])).mean())
         for source, target in permutations(unit, 2)
     }
-
-
-def normalised(vectors: np.ndarray) -> np.ndarray:
-    """Returns the vectors with length 1; zeros stay."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(lengths == 0, 1, lengths)
 
 
 def retrieval_rows(accuracies: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:

@@ -51,12 +51,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hf_mlnmt.analysis import figures
-from hf_mlnmt.analysis.embeddings import embed_texts
 from hf_mlnmt.analysis.reading import Systems, encode_sources, encoder_passes, usable_indices
 from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_path
+from hf_mlnmt.generation.embedding import embed_texts
 from hf_mlnmt.generation.languages import has_modules
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.made_from import Digest

@@ -139,7 +139,8 @@ def compare(
 def _perplexities(models: dict[str, str], texts: dict[Path, Any], device: str | None) -> dict[str, dict[str, Any]]:
     """Returns {test set: {language model: Perplexity}} of the first references."""
     from hf_mlnmt.analysis.study import naming
-    from hf_mlnmt.evaluation.perplexity import load_scored, perplexity
+    from hf_mlnmt.evaluation.perplexity import perplexity
+    from hf_mlnmt.generation.loading import load_scored
 
     references = {test: outputs.references[0] for tests in texts.values() for test, outputs in tests.items()}
     by_test: dict[str, dict[str, Any]] = {test: {} for test in references}

@@ -23,6 +23,7 @@ _of_output = partial(option, rich_help_panel=OUTPUT)
     "draws",
     "mbr",
     "utility",
+    "rerank",
     "num_return_sequences",
     "alternatives",
     "alignments",

@@ -18,24 +18,18 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
-from torch import Tensor
 
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.data.text import ending
-from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
+from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.batches import batches_by_tokens, pad
+from hf_mlnmt.generation.batches import batches_by_tokens, negative_logs
 from hf_mlnmt.generation.languages import has_modules, pair_of
-from hf_mlnmt.generation.loading import choose_device
+from hf_mlnmt.generation.loading import load_scored
 from hf_mlnmt.generation.options import DecodingOptions
-from hf_mlnmt.model_folder import auto_class_of, fetch_small_files, load_model
-from hf_mlnmt.modeling.loss import cross_entropy
+from hf_mlnmt.model_folder import auto_class_of, fetch_small_files
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.systems import positions_of
-
-IGNORED = -100
 
 
 @dataclass(frozen=True)
@@ -71,19 +65,6 @@ class Perplexity:
 
 def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
-
-
-def load_scored(name: str, device: str | None = None) -> tuple[Any, Tokenizers]:
-    """Loads a language model or translation model, ready to score, and its tokenizers, from a folder or a Hub name.
-
-    Raises: UserError when it is not there, or its scores have no perplexity.
-    """
-    folder = fetch_small_files(name)
-    auto_class = auto_class_of(folder)
-    if auto_class == "AutoModelForMaskedLM":
-        raise UserError(f"{name}: predicts what is hidden in a text, not the text: it has no perplexity.")
-    model = load_model(name, getattr(transformers, auto_class))
-    return model.to(choose_device(device)).eval(), ending(load_tokenizers(folder))
 
 
 def is_language_model(name: str) -> bool:
@@ -183,7 +164,8 @@ def perplexity(
     total = torch.zeros((), dtype=torch.float64)
     with torch.no_grad():
         for indices in batches_by_tokens(lengths, batch_tokens):
-            total += _nll(model, [targets[i] for i in indices], read and [read[i] for i in indices]).double().cpu()
+            chosen = [targets[i].tolist() for i in indices], read and [read[i].tolist() for i in indices]
+            total += negative_logs(model, *chosen).sum().cpu()
             if progress:
                 progress(len(indices))
     if total.isnan():
@@ -204,21 +186,3 @@ def _check_lengths(config: Any, targets: Sequence[np.ndarray], read: Sequence[np
                 f"sentence {number % len(targets) + 1} has {len(ids)} subwords, and the model reads {limit} "
                 "(max_position_embeddings): split it."
             )
-
-
-def _nll(model: Any, targets: Sequence[np.ndarray], sources: Sequence[np.ndarray] | None) -> Tensor:
-    config = model.config
-    names = ("decoder_start_token_id", "bos_token_id", "eos_token_id")
-    start = next(value for name in names if isinstance(value := getattr(config, name, None), int))
-    fill = config.pad_token_id if config.pad_token_id is not None else 0
-    labels, _ = pad([ids.tolist() for ids in targets], IGNORED, model.device)
-    prefix = labels.new_full(labels.shape, start)
-    prefix[:, 1:] = labels[:, :-1]
-    mask = prefix != IGNORED
-    prefix = prefix.masked_fill(~mask, fill)
-    if sources is None:
-        logits = model(input_ids=prefix, attention_mask=mask.long(), use_cache=False).logits
-        return cross_entropy(logits, labels)
-    read, real = pad([ids.tolist() for ids in sources], fill, model.device)
-    outputs = model(input_ids=read, attention_mask=real, decoder_input_ids=prefix, use_cache=False)
-    return cross_entropy(outputs.logits, labels)

@@ -208,6 +208,28 @@ def _scales(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: arguments[name] for name in ("alpha", "beta") if name in arguments}
 
 
+@torch.inference_mode()
+def negative_logs(
+    model: Any, targets: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None
+) -> Tensor:
+    """Returns -ln P of each text (texts,), natural logarithm, float64: of a language model, or given its source."""
+    config = model.config
+    names = ("decoder_start_token_id", "bos_token_id", "eos_token_id")
+    start = next(value for name in names if isinstance(value := getattr(config, name, None), int))
+    fill = config.pad_token_id if config.pad_token_id is not None else 0
+    labels, real = pad(targets, fill, model.device)
+    prefix = labels.roll(1, 1)
+    prefix[:, 0] = start
+    if sources is None:
+        logits = model(input_ids=prefix, attention_mask=real, use_cache=False).logits
+    else:
+        read, mask = pad(sources, fill, model.device)
+        logits = model(input_ids=read, attention_mask=mask, decoder_input_ids=prefix, use_cache=False).logits
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logs = logits.logsumexp(2) - logits.gather(2, labels[:, :, None])[:, :, 0]
+    return logs.where(real > 0, 0.0).double().sum(1)
+
+
 def generated_lengths(sequences: Tensor, eos_token_id: int | list[int] | None) -> Tensor:
     """Counts the generated positions of each row, end-of-sentence too; `sequences` (rows, 1 + T) start with <s>."""
     ends = torch.as_tensor([] if eos_token_id is None else eos_token_id, device=sequences.device).reshape(-1)

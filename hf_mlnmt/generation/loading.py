@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import transformers
 from huggingface_hub import hf_hub_download
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
@@ -16,6 +17,7 @@ from hf_mlnmt.convert.huggingface import KNOWN
 from hf_mlnmt.convert.importing import import_model
 from hf_mlnmt.data.kept import checked_patterns
 from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.text import ending
 from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, load_tokenizers, own_copy
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.languages import has_modules
@@ -27,6 +29,7 @@ from hf_mlnmt.model_folder import (
     CONFIG,
     GENERATION_CONFIG,
     LANGUAGE_TOKENIZERS,
+    auto_class_of,
     check_tokens,
     check_weights,
     fetch_small_files,
@@ -114,6 +117,19 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
     check_tokens(f"{name}: {GENERATION_CONFIG} or {CONFIG}", config, settings)
     parts.model.eval()
     return in_int8(parts) if rounded else parts
+
+
+def load_scored(name: str, device: str | None = None) -> tuple[Any, Tokenizers]:
+    """Loads a language model or translation model, ready to score, and its tokenizers, from a folder or a Hub name.
+
+    Raises: UserError when it is not there, or its scores have no perplexity.
+    """
+    folder = fetch_small_files(name)
+    auto_class = auto_class_of(folder)
+    if auto_class == "AutoModelForMaskedLM":
+        raise UserError(f"{name}: predicts what is hidden in a text, not the text: it has no perplexity.")
+    model = load_model(name, getattr(transformers, auto_class))
+    return model.to(choose_device(device)).eval(), ending(load_tokenizers(folder))
 
 
 def parts_in_memory(model: Any, tokenizer: Any) -> Parts:

@@ -2,7 +2,8 @@
 
 References: Eikema and Aziz 2020, "Is MAP Decoding All You Need?"; Freitag et al. 2023, "Epsilon Sampling Rocks";
 Vamvas and Sennrich 2024, "Linear-time Minimum Bayes Risk Decoding with Reference Aggregation"; Cheng and Vlachos 2023,
-"Faster Minimum Bayes Risk Decoding with Confidence-based Pruning".
+"Faster Minimum Bayes Risk Decoding with Confidence-based Pruning"; Deguchi et al. 2024, "Centroid-Based Efficient
+Minimum Bayes Risk Decoding" (of cosines one centroid, the mean of the unit vectors, loses nothing).
 
 (1) risk of c:  - 1/|R| sum over r of u(c, r),  where R are the candidates too, those drawn twice counted twice
 
@@ -13,6 +14,7 @@ A utility u says how good c would be if r were the reference:
 | chrf | chrF of order 6, of fastchrf; u(c, R) with the n-gram counts of all R averaged: one reference in place of |R| |
 | chrf-pairwise | chrF of each pair, as equation 1 has it |
 | bleu | BLEU of each pair with counts of its n-grams smoothed by one, brevity penalty included |
+| embeddings=MODEL | the cosine of sentence embeddings (embedding.py); u(c, R) with the centroid of all R |
 | a function | (source, candidates, references) -> numbers (candidates, references) |
 | a text with a blank or a slash | a command (commands.py): lines of source, candidate, reference; numbers |
 
@@ -24,26 +26,37 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.memory import GIB, memory_of_machine
 
 Utility = Callable[[str, Sequence[str], Sequence[str]], Any]
 NAMES = ("chrf", "chrf-pairwise", "bleu")
+EMBEDDINGS = "embeddings="
 ORDER = 4  # of BLEU's n-grams
 FIRST_REFERENCES = 8  # that pruning looks at first; then twice as many, and so on
+BYTES_OF_BLEU = 256  # of a pair: about 25 n-grams a candidate that no other has, in two tables of numbers of 4 bytes
 RESAMPLED = 200  # times, to say how sure it is that a candidate is not the best
 
 
-def utility_of(given: Any) -> Utility:
+def utility_of(given: Any, device: str | None = None, language: str | None = None) -> Utility:
     """Returns the utility of a name, a command or a function.
 
-    Raises: UserError for another name, or where fastchrf is not installed.
+    device, language: of a model of sentence embeddings, and of the candidates.
+    Raises: UserError for another name, where fastchrf is not installed, or a model cannot be loaded.
     """
     if callable(given):
         return given
+    if isinstance(given, str) and given.startswith(EMBEDDINGS):
+        from hf_mlnmt.generation.embedding import Embedder
+
+        embed = Embedder(given.removeprefix(EMBEDDINGS), device, language)
+        return _all_in_one(lambda candidates, references: embed(candidates) @ embed(references).mean(0))
     if given == "bleu":
         return lambda source, candidates, references: bleu(candidates, references)
     if given in ("chrf", "chrf-pairwise"):
@@ -52,9 +65,7 @@ def utility_of(given: Any) -> Utility:
         except ImportError as error:
             raise UserError(f"utility {given!r} needs fastchrf: pip install 'hf-mlnmt[mbr]'.") from error
         if given == "chrf":
-            return lambda source, candidates, references: np.array(
-                fastchrf.aggregate_chrf([list(candidates)], [list(references)])[0]
-            )[:, None]
+            return _all_in_one(lambda candidates, references: fastchrf.aggregate_chrf([candidates], [references])[0])
         return lambda source, candidates, references: np.array(
             fastchrf.pairwise_chrf([list(candidates)], [list(references)])[0]
         )
@@ -66,7 +77,20 @@ def utility_of(given: Any) -> Utility:
             scorer([(source, candidate, reference) for candidate in candidates for reference in references])
         ).reshape(len(candidates), len(references))
     near = suggest(str(given), NAMES)
-    raise UserError(f"utility: unknown {given!r}{near}; choose {', '.join(NAMES)}, or give a command or a function.")
+    raise UserError(
+        f"utility: unknown {given!r}{near}; choose {', '.join(NAMES)}, {EMBEDDINGS}MODEL, or give a command or a "
+        "function."
+    )
+
+
+def _all_in_one(expected: Callable[[list[str], list[str]], Any]) -> Utility:
+    """Returns a utility that takes all references, equal ones too, and gives a number for each candidate."""
+
+    def utility(source: str, candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
+        return np.array(expected(list(candidates), list(references)))[:, None]
+
+    utility.all_in_one = True  # type: ignore[attr-defined]
+    return utility
 
 
 def expected_utilities(
@@ -109,8 +133,9 @@ def _checked(
     utility: Utility, source: str, candidates: Sequence[str], references: Sequence[str], different: Sequence[str]
 ) -> np.ndarray:
     """Returns numbers (candidates, different references), or (candidates, 1) of a utility that takes all in one."""
-    values = np.asarray(utility(source, candidates, different), float)
-    if values.shape == (len(candidates), 1) and len(different) > 1:  # it averages: equal references count again
+    all_in_one = getattr(utility, "all_in_one", False)
+    values = np.asarray(utility(source, candidates, references if all_in_one else different), float)
+    if values.shape == (len(candidates), 1) and len(different) > 1 and not all_in_one:  # equal references count again
         values = np.asarray(utility(source, candidates, references), float)
     return _finite(values, candidates)
 
@@ -177,9 +202,25 @@ def _matched(left: Sequence[Counter[Any]], right: Sequence[Counter[Any]]) -> np.
 class MinimumRisk:
     """The order of candidates by equation 1: the best first, equal ones once."""
 
-    def __init__(self, utility: Any = "chrf", prune: float | None = None):
+    def __init__(
+        self, utility: Any = "chrf", prune: float | None = None, device: str | None = None, language: str | None = None
+    ):
         """Takes what `utility_of` and `expected_utilities` take."""
-        self.utility, self.prune = utility_of(utility), prune
+        self.utility, self.prune, self.name = utility_of(utility, device, language), prune, utility
+
+    def check_memory(self, candidates: int) -> None:
+        """Raises UserError where so many candidates of a sentence, compared pair by pair, take more than half of the
+        memory."""
+        if self.name == "chrf" or str(self.name).startswith(EMBEDDINGS):
+            return  # all references are taken in one
+        of_pair = {"bleu": BYTES_OF_BLEU, "chrf-pairwise": 32}.get(self.name, 32 if callable(self.name) else 512)
+        needed, there = of_pair * candidates**2, memory_of_machine(True)
+        if needed > there / 2:
+            raise UserError(
+                f"mbr: {candidates:,} candidates, compared pair by pair with utility {self.name!r}, take "
+                f"{needed / GIB:,.1f} GiB of {there / GIB:,.1f} that this machine has. Take fewer, or utility='chrf', "
+                "which takes all references in one."
+            )
 
     def __call__(self, source: str, candidates: Sequence[str], count: int) -> list[tuple[int, float]]:
         """Returns the places and expected utilities of the `count` best candidates; the last again where fewer are
@@ -191,6 +232,38 @@ class MinimumRisk:
         order = np.argsort(-values, kind="stable")[:count].tolist()
         ranked = [(different[i], float(values[i])) for i in order if not math.isinf(values[i])]
         return ranked + ranked[-1:] * (count - len(ranked))
+
+    def best(self, source: str, candidates: Sequence[str]) -> str:
+        """Returns the candidate of the least risk."""
+        return candidates[self(source, candidates, 1)[0][0]]
+
+
+def read_candidates(paths: Sequence[str | Path]) -> list[list[str]]:
+    """Returns the candidates of each text, from files of a line for each, with tabs between several, or n-best lists.
+
+    An n-best list has lines of number ||| translation ||| score, numbers from 0.
+    Raises: UserError for files of different numbers of texts, and a line of a list that is none.
+    """
+    rows: list[list[str]] = []
+    for path in paths:
+        of_file: list[list[str]] = []
+        for line_number, line in enumerate(read_lines(path, keep_controls=True), start=1):
+            parts = line.split(" ||| ")
+            if line_number == 1:
+                listed = len(parts) > 1 and parts[0].isdecimal()
+            if not listed:
+                of_file.append(line.split("\t"))
+                continue
+            if len(parts) < 2 or parts[0] not in (str(len(of_file)), str(len(of_file) - 1)):
+                expected = f"number, {max(len(of_file) - 1, 0)} or one more, ||| translation ||| score"
+                raise UserError(f"{path}, line {line_number}: {line[:60]!r}: expected {expected}.")
+            if int(parts[0]) == len(of_file):
+                of_file.append([])
+            of_file[-1].append(parts[1])
+        if rows and len(rows) != len(of_file):
+            raise UserError(f"{path}: translations of {len(of_file)} texts, {paths[0]}: of {len(rows)}.")
+        rows = [[*before, *new] for before, new in zip(rows or [[]] * len(of_file), of_file, strict=True)]
+    return rows
 
 
 def choose(
@@ -204,5 +277,5 @@ def choose(
     for number, (source, texts) in enumerate(zip(sources, candidates, strict=True), start=1):
         if not texts:
             raise UserError(f"candidates of text {number}: there are none; give at least one.")
-        chosen.append(texts[minimum_risk(source, texts, 1)[0][0]])
+        chosen.append(minimum_risk.best(source, texts))
     return chosen

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hf_mlnmt.data.kept import PATTERNS, checked_patterns
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.files import Form, misfit, read_json
 from hf_mlnmt.keys import Range
 from hf_mlnmt.zoo.systems import positions_of
 
@@ -38,9 +39,23 @@ LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
 LARGEST_SEED = 2**64 - 1
 OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases", "draft")  # options that may be a list, one for each text
 CONSTRAINTS = ("terms", "force_phrases", "keep")  # on what a translation must have
-ONE_BY_ONE = ("do_sample", "mbr", "num_return_sequences", "draft")  # what `alternatives` exclude
+ONE_BY_ONE = ("do_sample", "mbr", "rerank", "num_return_sequences", "draft")  # what `alternatives` exclude
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma")
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
+OF_RERANKERS = ("num_beams", "do_sample", *SAMPLERS, "length_penalty", "length_normalization", "early_stopping")
+OF_RERANKERS += ("alpha", "beta")  # what of a search their files may say
+# Features of a reranker (reranking.py), and those that name a model or a command.
+FEATURES_OF_FUSED = ("translation-models", "language-models")
+FEATURES = ("model", "score", "length", "coverage", *FEATURES_OF_FUSED)
+FEATURES_OF = ("translation", "reverse", "language-model", "command")
+_IDENTITY: Form = {"name": str, "files": dict}
+RERANKER: Form = {
+    "features": {...: float},
+    "by?": str,
+    "samples?": int,
+    "decoding?": dict,
+    "made_from?": {"model?": (None, _IDENTITY), "models?": {...: _IDENTITY}},
+}
 WHOLE = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens")
 # What numbers of a search may be, those of DecodingOptions and of generation configs alike.
 NUMBERS = {
@@ -164,6 +179,32 @@ def _read_terms(path: Path) -> dict[str, list[str]]:
         if line.strip():
             terms.setdefault(source, []).extend(targets)
     return terms
+
+
+def checked_reranker(given: Any) -> dict[str, Any]:
+    """Returns the content of a file of weights, or of a mapping as it has.
+
+    Raises: UserError for no such file, another content, or a feature that there is not.
+    """
+    where = str(given) if isinstance(given, str | Path) else "rerank"
+    if isinstance(given, str | Path) and not Path(given).is_file():
+        raise UserError(f"{where}: no such file. hf-mlnmt model reranker makes one.")
+    content = read_json(Path(given)) if isinstance(given, str | Path) else given
+    if problem := misfit(content, RERANKER):
+        raise UserError(f"{where}: {problem} Expected a file of hf-mlnmt model reranker.")
+    for name in content["features"]:
+        check_feature(name, where)
+    if not content["features"] or content.get("by", "sentence") not in ("sentence", "document"):
+        raise UserError(f"{where}: expected one of 'features' or more, and 'by' as sentence or document.")
+    return dict(content)
+
+
+def check_feature(name: str, where: str) -> None:
+    """Raises UserError for what names no feature."""
+    kind, equal, what = name.partition("=")
+    if kind not in (FEATURES_OF if equal else FEATURES) or (equal and not what.strip()):
+        known = [*FEATURES, *(f"{other}=..." for other in FEATURES_OF)]
+        raise UserError(f"{where}: no feature {name!r}{suggest(name, known)}. There are: {', '.join(known)}.")
 
 
 @dataclass(frozen=True)
@@ -325,8 +366,8 @@ class DecodingOptions:
         default="batch",
     )
     mbr: int | None = option(
-        "Minimum Bayes risk: draw so many samples of each sentence, take the one that is most like the others. 64 is "
-        "usual.",
+        "Minimum Bayes risk: of so many samples of each sentence (with --beams: beams), take the one that is most like "
+        "the others. 64 is usual.",
         "--mbr",
         metavar="SAMPLES",
         min=2,
@@ -334,11 +375,18 @@ class DecodingOptions:
     )
     # A name, a command or a function (minimum_risk.py).
     utility: str | Callable[..., Any] | None = option(
-        "Of --mbr, what is likeness: chrf, chrf-pairwise, bleu, or a command that reads lines of source, candidate and "
-        "reference with tabs between them and writes a number for each.",
+        "Of --mbr, what is likeness: chrf, chrf-pairwise, bleu, embeddings=MODEL (cosines of sentence embeddings), or "
+        "a command that reads lines of source, candidate and reference with tabs between them and writes numbers.",
         metavar="NAME",
         parser=str,
         choices=("chrf", "chrf-pairwise", "bleu"),
+    )
+    # The name of a file, or what it holds; reranking.py.
+    rerank: Mapping[str, Any] | str | None = option(
+        "Score the candidates, all beams or samples, anew by the features and weights of this file, of hf-mlnmt model "
+        "reranker. It says how many there are, unless --beams or --sample does.",
+        metavar="FILE",
+        parser=str,
     )
     batch_tokens: int = option("Source tokens in a batch, padding included.", panel=SPEED, default=4096, min=1)
     progress: bool = option("Progress bar on stderr, where that is a terminal.", panel=OUTPUT, default=False)
@@ -363,6 +411,8 @@ class DecodingOptions:
             object.__setattr__(self, "terms", checked_terms(self.terms))
         if self.keep is not None:
             object.__setattr__(self, "keep", checked_patterns(self.keep, "keep"))
+        if self.rerank is not None:
+            self._take_reranker()
         if problem := next(self._problems(), None):
             raise UserError(problem)
         LengthPenalty(self.length_penalty or 0.0, self.length_normalization or "generate")
@@ -371,6 +421,15 @@ class DecodingOptions:
                 object.__setattr__(self, name, int(number))  # which may be one of numpy's
         if self.repetition_penalty is not None:
             object.__setattr__(self, "repetition_penalty", float(self.repetition_penalty))  # generate() takes no int
+
+    def _take_reranker(self) -> None:
+        """Reads the reranker, and takes the search that it was made for unless another is asked for."""
+        object.__setattr__(self, "rerank", content := checked_reranker(self.rerank))
+        for name, value in content.get("decoding", {}).items() if self.num_beams is None and not self.do_sample else ():
+            if name not in OF_RERANKERS:
+                raise UserError(f"rerank: decoding: {name!r} is none of {', '.join(OF_RERANKERS)}.")
+            if getattr(self, name) in (None, False):
+                object.__setattr__(self, name, value)
 
     def _problems(self) -> Iterator[str]:
         yield from self._problems_of_numbers()
@@ -404,19 +463,35 @@ class DecodingOptions:
             )
         if self.utility is not None and not self.mbr:
             yield "utility: is of mbr (--mbr), minimum Bayes risk; say how many samples, 64, or leave it out."
-        others: dict[str, Any] = {"num_beams": (self.num_beams or 1) > 1, "do_sample": self.do_sample}
+        others: dict[str, Any] = {"do_sample": self.do_sample, "rerank": self.rerank}
         others |= {name: getattr(self, name) for name in CONSTRAINTS}
         if self.mbr and (other := next((name for name, given in others.items() if given), None)):
-            yield f"mbr: draws {self.mbr} samples of each sentence and chooses among them: leave {other} out."
+            yield f"mbr: chooses by likeness among {self.mbr} samples, or beams, of each sentence: leave {other} out."
+        if self.mbr and 1 < (self.num_beams or 1) < self.mbr:
+            yield f"mbr: {self.mbr} of {self.num_beams} beams (num_beams): raise that, or leave it out, for samples."
         if self.alternatives and (other := next((name for name in ONE_BY_ONE if getattr(self, name)), None)):
             yield f"alternatives: each is one search for the best translation: leave {other} out."
-        others = {"num_beams": (self.num_beams or 1) > 1, "do_sample": self.do_sample, "mbr": self.mbr}
+        others = {"num_beams": (self.num_beams or 1) > 1}
+        others |= {name: getattr(self, name) for name in ("do_sample", "mbr", "rerank")}
         if self.draft and (other := next((name for name, given in others.items() if given), None)):
             yield f"draft: is of a greedy search: leave {other} out."
         if self.mbr and (self.num_return_sequences or 1) > self.mbr:
-            yield f"num_return_sequences: {self.num_return_sequences} of {self.mbr} samples (mbr); lower it."
+            yield f"num_return_sequences: {self.num_return_sequences} of {self.mbr} candidates (mbr); lower it."
         if self.draws == "text" and (self.mbr or self.num_return_sequences or 1) * (self.num_beams or 1) > 1:
             yield "draws by text are of one translation: leave num_return_sequences, num_beams and mbr out."
+        if self.rerank:
+            yield from self._problems_of_reranking(self.rerank)
+
+    def _problems_of_reranking(self, reranker: Any) -> Iterator[str]:
+        several, beams = self.num_return_sequences or 1, self.num_beams
+        if self.draws == "text":
+            yield "draws by text are of one translation, and rerank wants several: leave draws out."
+        if self.do_sample and (beams or 1) > 1:
+            yield "rerank: of beams or of samples: leave num_beams or do_sample out."
+        if several > ((self.samples if self.do_sample else beams) or several):
+            yield f"num_return_sequences: {several} is more than there are candidates for rerank; lower it."
+        if reranker.get("by") == "document" and several > 1:
+            yield "rerank: by document finds one translation: leave num_return_sequences out."
 
     def _problems_of_numbers(self) -> Iterator[str]:
         for item in fields(self):
@@ -444,9 +519,16 @@ class DecodingOptions:
         return self.do_sample and self.draws == "text"
 
     @property
+    def samples(self) -> int | None:
+        """Returns how many samples of each sentence are candidates (mbr, rerank); None: the beams are, or none."""
+        if self.rerank and self.do_sample:
+            return int(dict(self.rerank).get("samples", 64))
+        return self.mbr if (self.num_beams or 1) == 1 else None
+
+    @property
     def depends_on_all_before(self) -> bool:
         """Returns whether a translation follows from what earlier texts drew, or which terms they chose, too."""
-        return bool(self.mbr) or (self.do_sample and self.draws != "text") or self.terms_consistent
+        return bool(self.samples) or (self.do_sample and self.draws != "text") or self.terms_consistent
 
     def beams(self, model: Any) -> int:
         """Returns the beam size: as asked, else the model's own; 1 when sampling."""
@@ -466,8 +548,10 @@ class DecodingOptions:
     def generation_arguments(self, model: Any, direction: Direction) -> dict[str, Any]:
         """Returns the keyword arguments for model.generate()."""
         beams = self.beams(model)
-        n = self.mbr or self.num_return_sequences or 1
-        if n > beams and not (self.do_sample or self.mbr):
+        n = self.samples or self.mbr or (beams if self.rerank else None) or self.num_return_sequences or 1
+        if (several := self.num_return_sequences or 1) > n:
+            raise UserError(f"num_return_sequences: {several} of {n} candidates for rerank; raise num_beams.")
+        if n > beams and not (self.do_sample or self.samples):
             raise UserError(f"num_return_sequences={n} needs num_beams of at least {n}, not {beams}.")
         for name in CONSTRAINTS:
             if getattr(self, name) and beams == 1:
@@ -475,7 +559,7 @@ class DecodingOptions:
         if self.draft and beams > 1:
             raise UserError(f"draft: is of a greedy search, this one has {beams} beams; say num_beams=1 (--beams 1).")
         # Where draws are by text, their processor leaves only one token to choose.
-        sampled = bool(self.mbr) or (self.do_sample and not self.draws_by_text)
+        sampled = bool(self.samples) or (self.do_sample and not self.draws_by_text)
         arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": sampled}
         if beams > 1:
             arguments["length_penalty"] = self.penalty(model, direction)
@@ -486,7 +570,7 @@ class DecodingOptions:
         for name in SAMPLERS:
             if sampled and name != "top_n_sigma" and getattr(self, name) is not None:
                 arguments[name] = getattr(self, name)
-        if self.draws == "row" or (self.mbr and hasattr(model, "logits_are_scores")):  # a search of this package
+        if self.draws == "row" or (self.samples and hasattr(model, "logits_are_scores")):  # a search of this package
             arguments["draws"] = "row"
         if self.without_replacement:
             arguments["without_replacement"] = True

@@ -71,7 +71,8 @@ from hf_mlnmt.generation.languages import (
 from hf_mlnmt.generation.linked import KeptPart, Linked, filled
 from hf_mlnmt.generation.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.minimum_risk import MinimumRisk
-from hf_mlnmt.generation.options import OF_TEXTS, DecodingOptions, forced_first, longest_translation
+from hf_mlnmt.generation.options import FEATURES_OF_FUSED, OF_TEXTS, DecodingOptions, forced_first, longest_translation
+from hf_mlnmt.generation.reranking import Reranker, coverage_of
 from hf_mlnmt.generation.segments import Piece, join, sentences_of, split_lines
 from hf_mlnmt.generation.wording import (
     Asked,
@@ -87,6 +88,8 @@ from hf_mlnmt.generation.wording import (
     spelling_of,
     times_in,
 )
+from hf_mlnmt.languages import direction_of
+from hf_mlnmt.made_from import digest
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 from hf_mlnmt.search.rules import Abandon, Constraints, Drafts, TopNSigma
 from hf_mlnmt.zoo.systems import positions_of
@@ -179,6 +182,13 @@ class Alternative(Hypothesis):
     probability: float = 0.0
 
 
+@dataclass(frozen=True)
+class Candidate(Hypothesis):
+    """A hypothesis with the values of a reranker's features (reranking.py)."""
+
+    features: tuple[float, ...] = ()
+
+
 def check_engine(engine: str) -> None:
     """Raises UserError for an engine that is unknown or not installed."""
     if engine not in ENGINES:
@@ -208,6 +218,7 @@ class TranslationPipeline:
         """
         check_engine(engine)
         self.name, self.engine, self.rounded = name, engine, rounded
+        self._choosers: dict[Any, Any] = {}
         self.take(model if isinstance(model, Parts) else parts_in_memory(model, tokenizer))
 
     def take(self, parts: Parts) -> None:
@@ -216,6 +227,28 @@ class TranslationPipeline:
         self.run_batch: Callable[..., list[list[Generated]]] = partial(generate, parts)
         if self.engine == "ctranslate2":
             self.run_batch = CTranslate2Search(parts, self.rounded, self.name or "the model")
+
+    def minimum_risk(self, options: DecodingOptions, candidates: int) -> MinimumRisk:
+        """Returns what chooses by a utility, whose models are loaded and whose command is started once."""
+        utility, language = options.utility or "chrf", options.target_language
+        made = self._kept(
+            (utility, language), lambda: MinimumRisk(utility, device=str(self.model.device), language=language)
+        )
+        made.check_memory(candidates)
+        return made
+
+    def reranker(self, options: DecodingOptions) -> Reranker:
+        """Returns what chooses by features, whose models are loaded and whose commands are started once."""
+        source, target = direction_of(self.name) or (None, None)  # of a model that is not told them
+        languages = options.source_language or source, options.target_language or target
+        device = str(self.model.device)
+        content: Any = options.rerank
+        return self._kept((digest(content), *languages), lambda: Reranker(content, self.name, device, languages))
+
+    def _kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self._choosers:
+            self._choosers[key] = make()
+        return self._choosers[key]
 
     @property
     def model(self) -> Any:
@@ -417,8 +450,10 @@ class TranslationCall:
         self.arguments = options.generation_arguments(parts.model, way)
         self.longest = longest_translation(parts.model, self.arguments)
         self.searched = self.arguments["num_return_sequences"]  # for each sentence
-        self.minimum_risk = MinimumRisk(options.utility or "chrf") if options.mbr else None
-        self.count = options.num_return_sequences or 1 if self.minimum_risk else self.searched
+        self.minimum_risk = pipeline.minimum_risk(options, self.searched) if options.mbr else None
+        self.reranker = pipeline.reranker(options) if options.rerank else None
+        chosen = self.minimum_risk or self.reranker
+        self.count = options.num_return_sequences or 1 if chosen else self.searched
         width = max(self.arguments["num_beams"], self.searched, 2) * (options.alternatives or 1)
         self.most = sentences_that_fit(width, parts.model)
         if options.alternatives and isinstance(self.run_batch, CTranslate2Search):
@@ -745,8 +780,8 @@ class TranslationCall:
 
     def _with_terms(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
         """Searches with what each input's translation must have where that can be met, else without."""
-        asked = [self._asked(piece) for piece in inputs]
-        if beside is not None and (any(asked) or self.options.alignments or self.minimum_risk or self.keep):
+        asked, chosen = [self._asked(piece) for piece in inputs], self.minimum_risk or self.reranker
+        if beside is not None and (any(asked) or self.options.alignments or chosen or self.keep):
             return [partial(list, found) for found in self._with_terms(inputs, abandoned, None)]
         if not any(asked):
             return self._searched(inputs, None, abandoned, beside)
@@ -819,7 +854,7 @@ class TranslationCall:
         if abandoned is not None and not isinstance(self.run_batch, CTranslate2Search):
             arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), Abandon(abandoned)]
         ids = [piece.ids for piece in inputs]
-        rows = self.run_batch(ids, arguments, self.skipped, options.in_lists)
+        rows = self.run_batch(ids, arguments, self.skipped, options.in_lists or self.reranker is not None)
         for row, demands in zip(rows, asked or [], strict=asked is not None):
             met = [row_ for row_ in row if all(times_in(row_.ids, each.ids) >= each.times for each in demands)]
             # The last one is repeated until there are n again; none is left if none has all terms.
@@ -831,6 +866,8 @@ class TranslationCall:
         hypotheses = self._decode(rows)
         if self.minimum_risk:
             rows, hypotheses = self._of_minimum_risk(self.minimum_risk, inputs, rows, hypotheses)
+        if self.reranker:
+            rows, hypotheses = self._reranked(self.reranker, inputs, rows, hypotheses, arguments)
         if options.alignments:
             hypotheses = self._aligned(inputs, rows, hypotheses, arguments)
         return self._restored(inputs, rows, hypotheses) if self.keep else hypotheses
@@ -891,6 +928,48 @@ class TranslationCall:
             for samples, order in zip(hypotheses, chosen, strict=True)
         ]
         return kept, scored
+
+    def _reranked(
+        self,
+        reranker: Reranker,
+        inputs: Sequence[Input],
+        rows: list[list[Generated]],
+        hypotheses: list[list[Hypothesis]],
+        arguments: dict[str, Any],
+    ) -> tuple[list[list[Generated]], list[list[Hypothesis]]]:
+        """Gives the candidates of each input their features, and chooses among them unless that is done later."""
+        own = self._own_features(reranker.names, [piece.ids for piece in inputs], rows, arguments)
+        values = reranker.features([piece.text for piece in inputs], hypotheses, own)
+        new = [
+            [Candidate(**vars(each), features=tuple(row)) for each, row in zip(ranked, of_input.tolist(), strict=True)]
+            for ranked, of_input in zip(hypotheses, values, strict=True)
+        ]
+        if reranker.by_document or reranker.keeps_all:
+            return rows, [list(ranked) for ranked in new]
+        chosen = [reranker.best(ranked, self.count) for ranked in new]
+        kept = [[row[place] for place in places] for row, (places, _) in zip(rows, chosen, strict=True)]
+        return kept, [ranked for _, ranked in chosen]
+
+    def _own_features(
+        self, names: Sequence[str], ids: list[list[int]], rows: list[list[Generated]], arguments: dict[str, Any]
+    ) -> dict[str, list[float]]:
+        """Returns the features, of all rows one after the other, for which the model reads each candidate once more."""
+        own: dict[str, list[float]] = {}
+        if "coverage" in names:
+            weights = attention_over_source(self.attention, self.parts, ids, rows, arguments)
+            own["coverage"] = [coverage_of(each) for of_input in weights for each in of_input]
+        if not {*FEATURES_OF_FUSED} & {*names}:
+            return own
+        if getattr(self.parts.model.config, "normalization", None) != "sequence":
+            named = " and ".join(FEATURES_OF_FUSED)
+            raise UserError(f"{named}: of a fused model of sequence-level normalization alone.")
+        flat = [each for row in rows for each in row]
+        of_flat = [sequence for sequence, row in zip(ids, rows, strict=True) for _ in row]
+        alone, both = (
+            log_probabilities_of(self.parts, of_flat, flat, {**arguments, "alpha": 1.0, "beta": beta}, self.skipped)
+            for beta in (0.0, 1.0)
+        )
+        return own | dict(zip(FEATURES_OF_FUSED, (alone, [b - a for a, b in zip(alone, both, strict=True)])))
 
     def _of_line(self, name: str, line: int) -> Any:
         """Returns an option of OF_TEXTS of a line, "" for none. Raises: UserError where there are fewer than lines."""
@@ -1018,6 +1097,8 @@ class TranslationCall:
 
     def together(self, text: CutText, of_pieces: Mapping[int, list[Hypothesis]]) -> list[Hypothesis]:
         """Returns the n-best of a text from its pieces': the first ones together, the second ones, and so on."""
+        if self.reranker and self.reranker.by_document and not self.reranker.keeps_all:
+            of_pieces = self.reranker.chosen_in_context({piece.number: piece.text for piece in text.inputs}, of_pieces)
         ranks = [of_pieces.get(number, [self.empty] * self.count) for number in range(len(text.pieces))]
         whole = self._whole(text, ranks) if len(ranks) > 1 else (ranks or [[self.empty] * self.count])[0]
         self.unfinished += sum(not hypothesis.finished for hypothesis in whole)
@@ -1048,6 +1129,11 @@ class TranslationCall:
             length = sum(hypothesis.length for hypothesis in ranked)
             total = sum(hypothesis.log_probability for hypothesis in ranked)
             new = self._hypothesis(joined_text, total, length, all(hypothesis.finished for hypothesis in ranked))
+            if self.minimum_risk or self.reranker:  # the scores that the pieces were chosen by
+                scores = [hypothesis.score for hypothesis in ranked if hypothesis.length]
+                new = replace(new, score=sum(scores) / (max(1, len(scores)) if self.minimum_risk else 1))
+            if features := [each.features for each in ranked if isinstance(each, Candidate)]:
+                new = Candidate(**vars(new), features=tuple(map(sum, zip(*features))))
             new = replace(new, alignment=_joined(ranked, text.pieces)) if self.options.alignments else new
             whole.append(self._sure(new, ranked) if self.options.confidence else new)
         return sorted(whole, key=lambda hypothesis: -hypothesis.score)

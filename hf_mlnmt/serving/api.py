@@ -43,7 +43,7 @@ OPTIONS = [
     *("early_stopping", "recombine", "num_beam_groups", "diversity_penalty", "split", "split_long"),
     *("do_sample", *SAMPLERS, "without_replacement", "seed", "alignments", "target_prefix", "terms"),
     *("terms_consistent", "force_phrases", "bad_phrases", "keep", "draft", "no_repeat_ngram_size"),
-    "repetition_penalty",
+    *("repetition_penalty", "mbr", "utility"),
 ]
 # What the search of /v1/complete may be told.
 OF_COMPLETIONS = [
@@ -194,9 +194,11 @@ def _body_model(
 ) -> type[BaseModel]:
     """Returns the body of a request: what is given, languages, model, and these options."""
     ceilings = {"num_beams": limits.beams, "num_return_sequences": limits.n_best, "max_new_tokens": limits.new_tokens}
+    ceilings["mbr"] = limits.samples
     types = get_type_hints(DecodingOptions)
     # A text as `terms` would be the name of a file, and a list of prefixes has no place in some of the texts.
     types |= dict.fromkeys(OF_TEXTS, str)
+    types |= {"utility": Literal["chrf", "chrf-pairwise", "bleu"]}  # a command or a model would be anyone's to start
     types |= {"terms": Annotated[dict[str, str | list[str]], Field(max_length=MOST_TERMS)]}
     types |= {"keep": str | list[str]}
     options: dict[str, Any] = {}

@@ -43,6 +43,7 @@ class Limits:
     characters: int = _limit("Characters of all texts in a request.", "--max-characters", default=200_000)
     beams: int = _limit("Beam size that a request may ask for.", "--max-beams", default=16)
     n_best: int = _limit("Translations of a text that a request may ask for.", "--max-n-best", default=16)
+    samples: int = _limit("Candidates of minimum Bayes risk (mbr) for a text.", "--max-samples", default=64)
     new_tokens: int = _limit("Tokens of a translation that a request may ask for.", "--max-tokens", default=1_024)
     seconds: int = _limit("Seconds for a request, waiting included; then its work is stopped.", "--timeout", default=60)
     file_bytes: int = _limit("Bytes of a file.", "--max-file", default=2_000_000)

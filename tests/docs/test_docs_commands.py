@@ -82,6 +82,7 @@ SMALLER: dict[str, list[str]] = {
     "analyse probe": ["--sizes", "60,20,20", "--task", "length", "--classifier", "logistic"],
     "compare": ["--trials", "10", "--bootstrap", "10"],
     "evaluate": ["--bootstrap", "10"],
+    "model reranker": ["--beams", "2", "--max-new-tokens", "4"],
     "sweep": ["--dry-run"],
 }
 

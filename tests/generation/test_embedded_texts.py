@@ -11,8 +11,8 @@ from helpers.toy_translators import SENTENCES
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
-from hf_mlnmt.analysis.embeddings import embed_texts
 from hf_mlnmt.cli import app
+from hf_mlnmt.generation.embedding import embed_texts
 from hf_mlnmt.generation.loading import load
 
 

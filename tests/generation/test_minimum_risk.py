@@ -177,6 +177,121 @@ def test_what_does_not_go_together_is_refused(asked):
         DecodingOptions(**asked)
 
 
+def test_beams_are_candidates_too(pipeline):
+    texts = ["the dog sees the ball .", "a cat ."]
+    beams = pipeline(texts, num_beams=6, num_return_sequences=4)
+    values = [by_definition(overlap, [each.text for each in row]) for row in beams]
+    expected = [row[int(np.argmax(of_row))].text for row, of_row in zip(beams, values)]
+    assert pipeline(texts, mbr=4, num_beams=6, utility=overlap) == expected
+
+
+def test_sentences_of_a_text_have_the_mean_of_their_utilities(pipeline):
+    sentences = ["The dog sees the ball.", "A cat plays."]
+    options = {"mbr": 4, "num_beams": 4, "utility": overlap, "num_return_sequences": 2}
+    alone, both = pipeline(sentences, **options), pipeline(" ".join(sentences), split="sentences", **options)
+    assert [each.score for each in both] == pytest.approx([(a.score + b.score) / 2 for a, b in zip(*alone)])
+    assert both[0].text == " ".join(best[0].text for best in alone)
+
+
+def encoder(folder):
+    """A BERT, small, with our tokenizer."""
+    import torch
+    from helpers.toy_translators import bpe
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(5)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = BertModel(BertConfig(vocab_size=len(tokenizer := bpe()), **sizes))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model.eval(), tokenizer
+
+
+@pytest.mark.parametrize("ours_too", [True, False])
+def test_embeddings_of_any_model_against_the_pairwise_definition(ours, tmp_path, ours_too):
+    import torch
+
+    from hf_mlnmt.generation.embedding import embed_texts
+    from hf_mlnmt.generation.loading import load
+
+    texts = ["A dog.", "Two men play with the ball.", "A dog.", "The red house.", "A child plays."]
+    if ours_too:
+        vectors = embed_texts(load(str(ours), "cpu"), texts, pooling="mean")
+    else:
+        model, tokenizer = encoder(tmp_path)
+        with torch.no_grad():
+            states = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
+        vectors = np.stack([of_text.mean(0).numpy() for of_text in states])
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    utility = utility_of(f"embeddings={ours if ours_too else tmp_path}")
+    assert expected_utilities(utility, "", texts, texts) == pytest.approx((unit @ unit.T).mean(1), abs=1e-5)
+    assert utility("", ["", *texts], texts)[0][0] == pytest.approx(0 if ours_too else utility("", [""], texts)[0][0])
+
+
+@pytest.mark.parametrize("utility", ["bleu", "chrf-pairwise", "/no/such/command", overlap])
+def test_what_pairs_would_take_is_said_before(utility, pipeline):
+    try:
+        risk = MinimumRisk(utility)
+    except UserError:
+        pytest.skip("fastchrf is not installed")
+    with pytest.raises(UserError, match=r"10,000,000 candidates, compared pair by pair.* take [\d,.]+ GiB of"):
+        risk.check_memory(10_000_000)
+    risk.check_memory(64)
+    MinimumRisk("chrf").check_memory(10_000_000)  # takes all references in one
+
+
+def test_ten_thousand_samples_of_a_large_vocabulary_are_refused_before_they_are_drawn(pipeline, monkeypatch):
+    monkeypatch.setattr("hf_mlnmt.generation.minimum_risk.memory_of_machine", lambda on_cpu: 2**30)
+    drawn = []
+    monkeypatch.setattr(pipeline, "run_batch", lambda *given: drawn.append(given))
+    with pytest.raises(UserError, match="10,000 candidates"):
+        pipeline("a cat .", mbr=10_000, utility="bleu")
+    assert not drawn
+
+
+def test_a_command_is_started_once_for_all_calls(pipeline, tmp_path):
+    number = command(tmp_path, "    print(len(parts[1]))\n")
+    options = {"mbr": 2, "num_beams": 2, "utility": number}
+    first, _ = pipeline("a cat .", **options), pipeline("a dog .", **options)
+    asked = DecodingOptions(**options)
+    assert pipeline.minimum_risk(asked, 2) is pipeline.minimum_risk(asked, 2)
+    assert first == max(pipeline("a cat .", num_beams=2, num_return_sequences=2), key=lambda each: len(each.text)).text
+
+
+def test_choose_takes_files_of_systems_columns_and_lists(tmp_path, capsys):
+    from typer.testing import CliRunner
+
+    from hf_mlnmt.cli import app
+
+    def chosen(*words):
+        said = CliRunner().invoke(app, ["choose", *map(str, words), "--utility", "bleu"])
+        if said.exception:
+            raise said.exception
+        return said.stdout
+
+    rows = [["a man rides a bike", "a cat", "a man rides a bicycle"], ["the dog", "the red dog", "the dog runs"]]
+    for number, lines in enumerate(zip(*rows)):
+        (tmp_path / f"{number}.de").write_text("\n".join(lines) + "\n")
+    (tmp_path / "columns.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    listed = [f"{i} ||| {text} ||| -1.5\n" for i, row in enumerate(rows) for text in row]
+    (tmp_path / "list").write_text("".join(listed))
+    expected = "".join(f"{line}\n" for line in choose(["", ""], rows, "bleu"))
+    assert chosen(*(tmp_path / f"{number}.de" for number in range(3))) == expected
+    assert chosen(tmp_path / "columns.tsv") == chosen(tmp_path / "list") == expected
+    assert chosen(tmp_path / "list", "-o", tmp_path / "out") == ""
+    assert (tmp_path / "out").read_text() == expected
+    (tmp_path / "short").write_text("one line\n")
+    with pytest.raises(UserError, match=r"short: translations of 1 texts, .*list: of 2"):
+        chosen(tmp_path / "list", tmp_path / "short")
+    (tmp_path / "list").write_text("".join(listed[:2]) + "5 ||| x ||| 0\n")
+    with pytest.raises(UserError, match=r"list, line 3: .*expected number, 0 or one more"):
+        chosen(tmp_path / "list")
+    with pytest.raises(UserError, match="1 lines, and candidates of 2 texts"):
+        chosen(tmp_path / "columns.tsv", "-s", tmp_path / "short")
+
+
 def test_names_that_the_help_shows_are_those_that_there_are():
     from dataclasses import fields
 

@@ -129,6 +129,11 @@ class StandIns:
             name = "transformer"
         return self.lm() if name == "lm" else self.system(name)
 
+    def reranker(self) -> Path:
+        """Weights of features, made from nothing."""
+        content = '{"features": {"score": 1.0}, "decoding": {"num_beams": 2}}'
+        return self._once("rerank.json", lambda place: place.write_text(content))
+
     def lm(self) -> Path:
         """A language model with the same vocabulary."""
         return self.system("lm", norm_position="pre")
@@ -220,6 +225,7 @@ class StandIns:
 KINDS = {
     r"DIR|data/multi30k": "data",
     r"fused": "fused",
+    r"rerank\.json": "reranker",
     r"MODEL|opus-en-de|published/en-de": "system",
     r"lm-en": "lm",
     r"(?:report|messages|film)\.(docx|po|srt)": "document",

@@ -239,6 +239,19 @@ def test_next_words(toy, pair_folders, batcher, client, caplog):
     assert not {"texts", "do_sample", "num_return_sequences"} & body.keys()
 
 
+def test_minimum_bayes_risk_is_under_a_limit_and_starts_no_command(client, batcher):
+    asked = {"texts": "Hello.", "source": "en", "target": "fr", "mbr": 8, "utility": "bleu"}
+    assert client.post("/v1/translate", json=asked).status_code == 200
+    assert (batcher.calls[0]["mbr"], batcher.calls[0]["utility"]) == (8, "bleu")
+    for wrong, message in (
+        ({"mbr": 65}, "mbr: the limit of this server is 64"),
+        ({"utility": "/bin/cat"}, "utility: "),
+    ):
+        answer = client.post("/v1/translate", json={**asked, **wrong})
+        assert answer.status_code == 400
+        assert message in answer.json()["error"]
+
+
 def test_the_page_has_its_place_and_reaches_no_file(batcher, monkeypatch):
     gradio = pytest.importorskip("gradio")
 

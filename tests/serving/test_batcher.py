@@ -167,6 +167,13 @@ def test_two_models_one_after_the_other(models, batcher):
     assert {len(best) for best in answer.texts} == {2}
 
 
+def test_minimum_bayes_risk_in_batches_of_several_requests(models, batcher):
+    options = {"mbr": 4, "num_beams": 4, "utility": "bleu"}
+    answer = batcher.translate_now(SENTENCES[:3], "en", "de", num_return_sequences=1, **options)
+    assert [best[0].text for best in answer.texts] == models.models[0].pipeline(SENTENCES[:3], **options)
+    assert all(len(row) == 1 for row in batcher.translate_now(SENTENCES[:3], "en", "de", mbr=4, utility="bleu").texts)
+
+
 def test_sentences_of_a_text_come_together_again(models, batcher):
     text = "\n".join([" ".join(SENTENCES[:5]), "", SENTENCES[5]])
     answer = batcher.translate_now([text], "en", "de", split="sentences")

@@ -14,12 +14,12 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
-from hf_mlnmt.analysis.embeddings import embed_texts
 from hf_mlnmt.cli import app
 from hf_mlnmt.data import load_tokenizers
 from hf_mlnmt.evaluation.matrix import read_matrix
 from hf_mlnmt.export import export
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation.embedding import embed_texts
 from hf_mlnmt.hub.publish import build_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -29,9 +29,10 @@ def embed(
     """
     import numpy as np
 
-    from hf_mlnmt.analysis.embeddings import check_told, embed_file
+    from hf_mlnmt.analysis.embeddings import embed_file
     from hf_mlnmt.cli.terminal import silence
     from hf_mlnmt.files import atomic_path, check_file
+    from hf_mlnmt.generation.embedding import check_told
     from hf_mlnmt.generation.loading import load
 
     if output.suffix != ".npy":

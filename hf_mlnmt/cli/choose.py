@@ -1,0 +1,52 @@
+"""`hf-mlnmt choose`: of several translations of each text the one that is most like the others."""
+
+from pathlib import Path
+
+import typer
+
+from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import argument, option
+from hf_mlnmt.files import check_file, write_text
+from hf_mlnmt.generation.options import OUTPUT
+
+PANEL = "Translate"
+
+
+def choose(
+    candidates: list[Path] = argument(
+        ...,
+        "Files with a line for each text, of several systems, or with several translations in a line and tabs between "
+        "them; or n-best lists (translate --n-best, Moses).",
+    ),
+    *,
+    output: Path | None = options.output(None, "Write here; default: to stdout.", rich_help_panel=OUTPUT),
+    source: Path | None = option(None, "The texts, which a command as --utility may read.", "--source", "-s"),
+    utility: str = option("chrf", "What is likeness, as of translate --mbr.", metavar="NAME"),
+    to: options.To = None,
+    device: options.Device = None,
+) -> None:
+    """Choose by minimum Bayes risk among translations that are there, of any systems; no model translates.
+
+    Examples:
+
+        hf-mlnmt choose first.de second.de third.de -o chosen.de
+        hf-mlnmt choose nbest.txt --utility embeddings=runs/demo-de-en/average
+    """
+    if output is not None:
+        check_file(output)
+    options.use_machine()
+    from hf_mlnmt.data.lines import read_lines
+    from hf_mlnmt.errors import UserError
+    from hf_mlnmt.generation.minimum_risk import MinimumRisk, read_candidates
+
+    rows = read_candidates(candidates)
+    sources = [""] * len(rows) if source is None else list(read_lines(source, keep_controls=True))
+    if len(sources) != len(rows):
+        raise UserError(f"{source}: {len(sources)} lines, and candidates of {len(rows)} texts: give one for each.")
+    minimum_risk = MinimumRisk(utility, device=device, language=to)
+    minimum_risk.check_memory(max(map(len, rows)))
+    text = "".join(f"{minimum_risk.best(*pair)}\n" for pair in zip(sources, rows, strict=True))
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(output, text)

@@ -1,0 +1,241 @@
+"""Reranking: features against their definitions, the choice against brute force, by sentence and by document."""
+
+import json
+import sys
+
+import pytest
+import torch
+from helpers.fused_folders import gpt2, write_fused
+from helpers.toy_translators import SENTENCES, bpe, our_model
+from typer.testing import CliRunner
+
+from hf_mlnmt import UserError
+from hf_mlnmt.cli import app
+from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation.alignments import SourceAttention
+from hf_mlnmt.generation.journal import identity_of_model
+from hf_mlnmt.generation.options import DecodingOptions
+
+TEXTS = [*SENTENCES[:2], "", SENTENCES[5]]
+TOKENIZER = bpe()
+BEAMS = {"decoding": {"num_beams": 5}}
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    """{reverse, lm: folder}: a model of the other direction, and a language model of Transformers' own."""
+    folders = {}
+    for name, model in (("reverse", our_model(len(TOKENIZER), seed=7)), ("lm", gpt2(len(TOKENIZER)))):
+        folders[name] = tmp_path_factory.mktemp(name)
+        model.save_pretrained(folders[name])
+        TOKENIZER.save_pretrained(folders[name])
+    return folders
+
+
+def command(tmp_path, text):
+    """A command that writes what `text` makes of the parts of each line."""
+    file = tmp_path / "score.py"
+    file.write_text(f"import sys\nfor line in sys.stdin:\n    parts = line[:-1].split('\\t')\n    print({text})\n")
+    return f"command={sys.executable} -u {file}"
+
+
+def log_probability(model, source, target):
+    """ln P of a text; source None: of a language model."""
+    ids = TOKENIZER(target)["input_ids"]
+    start = model.config.decoder_start_token_id if source is not None else model.config.bos_token_id
+    given = {"input_ids": torch.tensor([[start, *ids[:-1]]])}
+    if source is not None:
+        given = {"input_ids": torch.tensor([TOKENIZER(source)["input_ids"]]), "decoder_input_ids": given["input_ids"]}
+    with torch.no_grad():
+        logs = model(**given).logits[0].double().log_softmax(-1)
+    return sum(float(row[token]) for row, token in zip(logs, ids, strict=True))
+
+
+def test_features_are_what_they_are_defined_as(pipeline, others, tmp_path):
+    names = ["model", "score", "length", "coverage", f"reverse={others['reverse']}", f"translation={others['reverse']}"]
+    names += [f"language-model={others['lm']}", command(tmp_path, "len(parts[0]) - 2 * len(parts[1])")]
+    text = TEXTS[0]
+    ranked = pipeline(text, rerank={**BEAMS, "features": dict.fromkeys(names, 0.0)}, num_return_sequences=5)
+    beams = {each.text: each for each in pipeline(text, num_beams=5, num_return_sequences=5)}
+    reverse, lm = our_model(len(TOKENIZER), seed=7), gpt2(len(TOKENIZER)).eval()
+    attention = SourceAttention(pipeline.model)
+    assert len(ranked) == len(beams) == 5
+    for each in ranked:
+        found, beam = each.features, beams[each.text]
+        assert found[:3] == pytest.approx((beam.log_probability, beam.score, beam.length), rel=1e-5)
+        expected = [log_probability(reverse, each.text, text), log_probability(reverse, text, each.text)]
+        expected += [log_probability(lm, None, each.text), len(text) - 2 * len(each.text)]
+        assert found[4:] == pytest.approx(expected, rel=1e-4)
+        ids = TOKENIZER(each.text)["input_ids"]
+        if len(ids) == each.length:  # what was generated is how the tokenizer cuts the text
+            source = torch.tensor([TOKENIZER(text)["input_ids"]])
+            start = torch.tensor([[pipeline.model.config.decoder_start_token_id, *ids[:-1]]])
+            given = attention(source, torch.ones_like(source), start)[0].double()
+            least = [min(1.0, max(1e-4, float(given[:, place].sum()))) for place in range(source.shape[1])]
+            assert found[3] == pytest.approx(float(torch.tensor(least).log().sum()), rel=1e-3)
+
+
+def test_a_fused_model_s_scales_are_the_weights_of_its_two_kinds(tmp_path):
+    fused = TranslationPipeline.from_pretrained(str(write_fused(tmp_path / "fused", beta=0.7)), device="cpu")
+    names = {"translation-models": 1.0, "language-models": 0.7}
+    ranked = fused(["a red dog runs"], rerank={**BEAMS, "features": names}, num_return_sequences=5, max_new_tokens=8)
+    searched = fused(["a red dog runs"], num_beams=5, num_return_sequences=5, max_new_tokens=8)
+    expected = {each.text: each.log_probability for each in searched[0][::-1]}  # ln p_TM + .7 ln p_LM
+    assert {each.text: each.score for each in ranked[0]} == pytest.approx(expected, rel=1e-4)
+    assert all(min(each.features) < 0 for each in ranked[0])
+
+
+def test_only_fused_models_have_these_features(pipeline):
+    with pytest.raises(UserError, match="of a fused model"):
+        pipeline(TEXTS[0], rerank={**BEAMS, "features": {"language-models": 1.0}})
+
+
+@pytest.mark.parametrize("sampling", [False, True])
+def test_the_choice_is_that_of_brute_force(pipeline, others, sampling):
+    reverse = f"reverse={others['reverse']}"
+    weights = {"score": 1.0, "length": 0.3, reverse: 0.4}
+    asked = {"decoding": {"do_sample": True}, "samples": 6} if sampling else BEAMS
+    drawn = (
+        {"do_sample": True, "draws": "row", "num_return_sequences": 6}
+        if sampling
+        else {"num_beams": 5, "num_return_sequences": 5}
+    )
+    given = pipeline(TEXTS, **drawn, seed=2)
+    ranked = pipeline(TEXTS, rerank={**asked, "features": weights}, seed=2, num_return_sequences=2)
+    model = our_model(len(TOKENIZER), seed=7)
+    for text, candidates, found in zip(TEXTS, given, ranked, strict=True):
+        scores = {
+            each.text: each.score + 0.3 * each.length + 0.4 * log_probability(model, each.text, text)
+            for each in candidates
+            if each.text
+        }
+        best = sorted(scores, key=scores.get, reverse=True)[:2]
+        assert [each.text for each in found] == (best if text else ["", ""])
+        assert [each.score for each in found] == pytest.approx([scores[each] for each in best] or [0, 0], rel=1e-4)
+    assert pipeline(TEXTS, rerank={**asked, "features": weights}, seed=2) == [two[0].text for two in ranked]
+
+
+def test_sentences_of_a_text_add_up(pipeline):
+    text = f"{SENTENCES[0]} {SENTENCES[1]}"
+    reranker = {**BEAMS, "features": {"score": 1.0, "length": 0.5}}
+    alone = [pipeline(each, rerank=reranker, num_return_sequences=3) for each in SENTENCES[:2]]
+    both = pipeline(text, rerank=reranker, num_return_sequences=3, split="sentences")
+    for first, second, whole in zip(*alone, both, strict=True):
+        assert (whole.text, whole.score) == (f"{first.text} {second.text}", pytest.approx(first.score + second.score))
+        assert whole.features == pytest.approx([a + b for a, b in zip(first.features, second.features)])
+
+
+def test_by_document_is_one_sentence_after_the_other(pipeline, tmp_path):
+    text, again = " ".join(SENTENCES[:3]), "len(set(parts[1]) - set(parts[2]))"
+    feature = command(tmp_path, again)
+    reranker = {**BEAMS, "by": "document", "features": {"score": 1.0, feature: 3.0}}
+    chosen = []
+    for sentence in SENTENCES[:3]:
+        candidates = pipeline(sentence, num_beams=5, num_return_sequences=5)
+        before = set(" ".join(chosen))
+        chosen.append(max(candidates, key=lambda each: each.score + 3 * len(set(each.text) - before)).text)
+    assert pipeline(text, rerank=reranker, split="sentences") == " ".join(chosen)
+    (tmp_path / "score.py").write_text((tmp_path / "score.py").read_text().replace("parts[2]", "''"))
+    of_context, pipeline._choosers = pipeline._choosers, {}
+    assert pipeline(text, rerank=reranker, split="sentences") != " ".join(chosen)  # or this test shows nothing
+    pipeline._choosers = of_context
+
+
+def test_a_language_model_by_document_sees_what_was_before(pipeline, others):
+    name, model = f"language-model={others['lm']}", gpt2(len(TOKENIZER)).eval()
+    call = pipeline.reranker(DecodingOptions(rerank={**BEAMS, "by": "document", "features": {name: 1.0}}))
+    (candidate,) = pipeline([SENTENCES[0]], rerank={**BEAMS, "features": {name: 1.0}}, num_return_sequences=1)[0]
+    (found,) = call.in_context("", [candidate], ["First.", "Second.", "Third.", "Fourth."])
+    before = "Second. Third. Fourth."
+    expected = log_probability(model, None, f"{before} {candidate.text}") - log_probability(model, None, before)
+    assert found.features == pytest.approx((expected,), rel=1e-4)
+
+
+def test_the_command_translates_with_a_file(ours, tmp_path):
+    (tmp_path / "in").write_text("\n".join(SENTENCES[:3]) + "\n")
+    content = {**BEAMS, "features": {"score": 1.0, "length": 2.0}}
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    words = ["translate", ours, tmp_path / "in", "--rerank", tmp_path / "r.json", "-o", tmp_path / "out"]
+    assert CliRunner().invoke(app, list(map(str, words))).exit_code == 0
+    pipeline = TranslationPipeline.from_pretrained(str(ours), device="cpu")
+    assert (tmp_path / "out").read_text().split("\n")[:-1] == pipeline(SENTENCES[:3], rerank=content)
+
+
+def test_what_was_done_before_a_command_failed_is_kept(ours, tmp_path):
+    (tmp_path / "in").write_text("\n".join(SENTENCES[:3]) + "\n")
+    feature = command(tmp_path, f"len(parts[1]) if {SENTENCES[2]!r} != parts[0] else sys.exit(1)")
+    (tmp_path / "r.json").write_text(json.dumps({**BEAMS, "features": {feature: 1.0}}))
+    words = ["translate", ours, tmp_path / "in", "--rerank", tmp_path / "r.json", "--window", 1, "-o", tmp_path / "out"]
+    failed = CliRunner().invoke(app, list(map(str, words)))
+    assert "ended after 0 of 5 lines, twice" in str(failed.exception)
+    assert json.loads((tmp_path / "out.part" / "state.json").read_text())["progress"]["lines"] == 2
+    command(tmp_path, "len(parts[1])")
+    assert CliRunner().invoke(app, list(map(str, words))).exit_code == 0
+    pipeline = TranslationPipeline.from_pretrained(str(ours), device="cpu")
+    candidates = pipeline(SENTENCES[:3], num_beams=5, num_return_sequences=5)
+    expected = [max((each.text for each in row), key=len) for row in candidates]
+    assert (tmp_path / "out").read_text().split("\n")[:-1] == expected
+
+
+def test_weights_of_another_model_are_refused(ours, others, tmp_path):
+    made_from = {"models": {f"reverse={others['reverse']}": identity_of_model(str(others["reverse"]))}}
+    made_from["model"] = identity_of_model(str(ours))
+    content = {**BEAMS, "features": {"score": 1.0, f"reverse={others['reverse']}": 1.0}, "made_from": made_from}
+    translate = TranslationPipeline.from_pretrained(str(ours), device="cpu")
+    assert translate(TEXTS[:1], rerank=content)
+    for part in (made_from["model"], *made_from["models"].values()):
+        files, part["files"] = part["files"], {**part["files"], "model.safetensors": "0"}
+        with pytest.raises(UserError, match="made with another model"):
+            translate(TEXTS[:1], rerank=content)
+        part["files"] = files
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "features: is not there"),
+        ({"features": {}}, "one of 'features' or more"),
+        ({"features": {"lenght": 1.0}}, "no feature 'lenght'.*length"),
+        ({"features": {"reverse": 1.0}}, "no feature 'reverse'"),
+        ({"features": {"length": "much"}}, "expected a number"),
+        ({"features": {"length": 1.0}, "by": "page"}, "sentence or document"),
+        ({"features": {"length": 1.0}, "decoding": {"model": "x"}}, "'model' is none of"),
+        ({"features": {"length": 1.0}, "decoding": {"num_beams": 0}}, "num_beams"),
+        ({"features": {"command=/no/such/program": 1.0}, **BEAMS}, "cannot be started"),
+        ({"features": {"reverse=/no/such/model": 1.0}, **BEAMS}, "/no/such/model"),
+    ],
+)
+def test_a_wrong_file_is_one_message(pipeline, tmp_path, content, message):
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=message):
+        pipeline(TEXTS[0], rerank=str(tmp_path / "r.json"))
+
+
+def test_phrases_that_cannot_be_met_are_left_out(pipeline, caplog):
+    reranker = {**BEAMS, "features": {"score": 1.0, "length": 0.5}}
+    expected = pipeline(TEXTS, rerank=reranker)
+    long = " ".join(SENTENCES[:9])  # longer than a translation may be
+    assert pipeline(TEXTS, rerank=reranker, force_phrases=["", long, "", ""]) == expected
+    assert "no translation was found" in caplog.text
+    assert "green" in pipeline(TEXTS[0], rerank=reranker, force_phrases="green")
+
+
+def test_a_translation_model_is_no_language_model(pipeline, others):
+    with pytest.raises(UserError, match="is no language model"):
+        pipeline(TEXTS[0], rerank={**BEAMS, "features": {f"language-model={others['reverse']}": 1.0}})
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"rerank": "/no/such/file"},
+        {"rerank": {**BEAMS, "features": {"length": 1.0}}, "mbr": 8},
+        {"rerank": {**BEAMS, "features": {"length": 1.0}}, "num_return_sequences": 6},
+        {"rerank": {**BEAMS, "by": "document", "features": {"length": 1.0}}, "num_return_sequences": 2},
+        {"rerank": {"features": {"length": 1.0}}, "do_sample": True, "num_beams": 2},
+        {"rerank": {"features": {"length": 1.0}}, "do_sample": True, "draws": "text"},
+    ],
+)
+def test_what_does_not_go_together_is_refused(asked):
+    with pytest.raises(UserError):
+        DecodingOptions(**asked)
