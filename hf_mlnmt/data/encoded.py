@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 _CHUNK = 2000
 _FORMAT = 3
 _MUCH = 0.2  # of a corpus
+_OPEN = 200  # sides of corpora, two files each: a process may often open 1,024
 SIDES = ("source", "target")
 Sentences = list[np.ndarray]
 
@@ -93,21 +95,19 @@ class Encoded:
     the same. Opening it reads every byte once, to compare the files with the checksums in meta.json.
     """
 
-    _ids: dict[str, np.ndarray]
-    _offsets: dict[str, np.ndarray]
-
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
         try:
             self.meta = json.loads((self.folder / "meta.json").read_text(encoding="utf-8"))
+            file = (self.folder / "meta.json").stat()
+            self._written = file.st_ino, file.st_mtime_ns  # a folder that is made again is another one
             self.report = FilterReport.from_dict(self.meta["report"])
             self._check_files()
             self.sides = SIDES if "text.bin" not in self.meta["checksums"] else ("text",)
             self.unit = "pairs" if len(self.sides) > 1 else "sentences"  # what one item is, in the plural
-            self._open()
+            lengths = [np.diff(self._side(side)[0]).astype(np.int32) for side in self.sides]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{folder}: no intact encoded text ({error}). Delete this folder and run again.") from error
-        lengths = [np.diff(self._offsets[side]).astype(np.int32) for side in self.sides]
         self.source_lengths, self.target_lengths = lengths[0], lengths[-1]
 
     def _check_files(self) -> None:
@@ -118,12 +118,9 @@ class Encoded:
             if crc != expected[1]:
                 raise ValueError(f"{name} is damaged: its checksum is not that of what was written")
 
-    def _open(self) -> None:
-        self._offsets, self._ids = {}, {}
-        for side in self.sides:
-            self._offsets[side] = offsets = np.asarray(np.load(self.folder / f"{side}_offsets.npy", mmap_mode="r"))
-            path, size = self.folder / f"{side}.bin", int(offsets[-1])
-            self._ids[side] = np.asarray(np.memmap(path, np.int32, "r")) if size else np.zeros(0, np.int32)
+    def _side(self, side: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns where each sentence of a side begins and the last one ends, and all ids."""
+        return _mapped(self.folder, side, self._written)
 
     def __len__(self) -> int:
         return len(self.source_lengths)
@@ -134,26 +131,19 @@ class Encoded:
         index = int(index) % len(self)
         item = {}
         for name, side in zip(("input_ids", "labels"), self.sides):
-            start, end = self._offsets[side][index : index + 2]
-            item[name] = np.array(self._ids[side][start:end])
+            offsets, ids = self._side(side)
+            item[name] = np.array(ids[offsets[index] : offsets[index + 1]])
         return item
 
     def gather(self, indices: np.ndarray) -> Examples:
         """Returns the items at these indices, copied from the file at once."""
         columns = {}
         for name, side in zip(("input_ids", "labels"), self.sides):
-            starts = self._offsets[side][indices]
-            lengths = self._offsets[side][indices + 1] - starts
-            columns[name] = Rows(self._ids[side][places(starts, lengths)], lengths)
+            offsets, ids = self._side(side)
+            starts = offsets[indices]
+            lengths = offsets[indices + 1] - starts
+            columns[name] = Rows(ids[places(starts, lengths)], lengths)
         return Examples(columns)
-
-    # A memory map would be pickled with all its content: the other process maps the file itself.
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_ids", "_offsets")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open()
 
     @classmethod
     def build(
@@ -209,6 +199,13 @@ class Encoded:
             reason = error.__cause__ or error  # a UserError tells the user what to do, but here nothing is to be done
             log.warning("%s cannot be used (%s). Encoding again.", folder, reason)
             return None
+
+
+@lru_cache(_OPEN)
+def _mapped(folder: Path, side: str, written: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Maps the files of a side into memory; of thousands of corpora only those used last are open at a time."""
+    offsets = np.asarray(np.load(folder / f"{side}_offsets.npy", mmap_mode="r"))
+    return offsets, np.asarray(np.memmap(folder / f"{side}.bin", np.int32, "r")) if offsets[-1] else np.zeros(0, np.int32)
 
 
 def _chunks(

@@ -351,7 +351,7 @@ def expand(recipe: Recipe) -> None:
     directions, where = recipe.directions, f"{recipe.path}: directions"
     if directions is None:
         return
-    if recipe.tasks is not None or recipe.data.train is not None or recipe.data.dev is not None:
+    if recipe.tasks is not None or recipe.data.train is not None:
         raise UserError(f"{where}: takes the place of tasks, data.train and data.dev: give one or the other.")
     if len(set(directions.between)) < max(2, len(directions.between)):
         raise UserError(f"{where}.between: give at least two languages, each once, not {directions.between}.")

@@ -343,6 +343,11 @@ class Batches:
         "its step as a CUDA graph; 64 is usual (docs/training.md). null: as they come, with less padding.",
         THOUSAND,
     )
+    temperature: float | None = key(
+        None,
+        "Of several tasks: a task's share is multiplied by its pairs ** (1 / temperature), 5 is usual. null: it is not.",
+        Range(0.1, 1000),
+    )
 
 
 @dataclass

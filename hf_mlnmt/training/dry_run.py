@@ -66,7 +66,7 @@ def _tasks(
         return lines[0]
     rows = zip(trainer.tasks, lines, sampler.rotation.counts, epochs)
     return {
-        f"task {task.name}": f"{type(task.objective).__name__}, {line.pop('training set')}; share {count} of "
+        f"task {task.name}": f"{type(task.objective).__name__}, {line.pop('training set')}; share {count:g} of "
         f"{sampler.rotation.length}, {own:.2f} epochs of its own; "
         + "; ".join(f"{name} {text}" for name, text in line.items())
         for task, line, count, own in rows
