@@ -205,7 +205,9 @@ class Encoded:
 def _mapped(folder: Path, side: str, written: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     """Maps the files of a side into memory; of thousands of corpora only those used last are open at a time."""
     offsets = np.asarray(np.load(folder / f"{side}_offsets.npy", mmap_mode="r"))
-    return offsets, np.asarray(np.memmap(folder / f"{side}.bin", np.int32, "r")) if offsets[-1] else np.zeros(0, np.int32)
+    return offsets, np.asarray(np.memmap(folder / f"{side}.bin", np.int32, "r")) if offsets[-1] else np.zeros(
+        0, np.int32
+    )
 
 
 def _chunks(

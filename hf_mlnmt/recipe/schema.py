@@ -345,7 +345,7 @@ class Batches:
     )
     temperature: float | None = key(
         None,
-        "Of several tasks: a task's share is multiplied by its pairs ** (1 / temperature), 5 is usual. null: it is not.",
+        "Of several tasks: each share is multiplied by the task's pairs ** (1 / temperature); 5 is usual. null: as it is.",
         Range(0.1, 1000),
     )
 

@@ -5,14 +5,13 @@
 | keys | values outside their ranges, keys that do not go together (recipe/checks.py; also whenever a recipe is read) |
 | arguments | fields that Seq2SeqTrainingArguments lacks, trackers and precision that this machine lacks |
 | metrics | metrics that there are not |
-| model | a config that cannot be, objectives that it cannot be trained with, more memory than there is |
+| model | a config that cannot be, objectives that it cannot be trained with, too little memory for a step |
 | weights | folders of init_from that are not there, or do not fit |
 | languages | target languages that the tokenizer has no code of |
 | corpora | files that are missing, broken, empty or do not go together; dev or test sets that are training data |
 | processing | a side that Moses does not give back as it was |
 | sides | synthetic corpora whose sides look exchanged |
 | texts | text that looks as if it were in another language |
-| memory | the largest batch needs more memory than there is |
 
 Behind these, with the data encoded: `check_budget` (recipe/checks.py), `check_lengths`. The folder of a run: folder.py.
 """
@@ -44,6 +43,7 @@ from hf_mlnmt.data.words import spoken
 from hf_mlnmt.errors import UserError, naming, suggest
 from hf_mlnmt.generation.synthetic_methods import FEWEST, LINES, SHORT_PIECES, bytes_per_piece
 from hf_mlnmt.memory import memory_of_machine
+from hf_mlnmt.modeling.loss import LOGITS, ROWS
 from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import MAIN_DEV, Recipe
 from hf_mlnmt.training import dev, folder
@@ -52,7 +52,7 @@ from hf_mlnmt.training.init_from import check_sources, initialise, read_sources
 from hf_mlnmt.training.model_making import speaks_many
 from hf_mlnmt.training.preparation import Preparation
 from hf_mlnmt.training.tasks import check_needs
-from hf_mlnmt.zoo.systems import positions_of
+from hf_mlnmt.zoo.systems import architecture_of, positions_of
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.sweep import Job
@@ -139,9 +139,11 @@ def metrics(training: Preflight) -> None:
             dev.metric(name)
 
 
-def model(training: Preflight) -> None:
-    """Checks the model, and that it fits in the memory by itself."""
-    check_memory(training.recipe, *training.model, training.processes, tokens=0)
+def model(training: Preflight) -> Iterator[str]:
+    """Checks the model, and that a training of it fits in the memory, by the sizes of the files alone."""
+    sizes = [_least_subwords(spec, training.root) for spec in training.train.values()]
+    tokens = min(training.recipe.batch.tokens, sum(sizes))
+    yield from check_memory(training.recipe, *training.model, training.processes, tokens)
 
 
 def weights(training: Preflight) -> None:
@@ -241,14 +243,8 @@ def texts(training: Preflight) -> Iterator[str]:
     return doubts_about_texts(of_one, others, training.root, tokenizers)
 
 
-def memory(training: Preflight) -> None:
-    """Checks that the model and the largest batch fit in the memory."""
-    subwords = sum(training.seen[key].subwords for key in training.train)
-    check_memory(training.recipe, *training.model, training.processes, min(training.recipe.batch.tokens, subwords))
-
-
 CHECKS: tuple[Callable[[Preflight], Iterable[str] | None], ...]
-CHECKS = (keys, arguments, metrics, model, weights, languages, corpora, processing, sides, texts, memory)
+CHECKS = (keys, arguments, metrics, model, weights, languages, corpora, processing, sides, texts)
 
 
 def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None] | None = None) -> None:
@@ -263,7 +259,7 @@ def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None] | 
                 for warning in check_before(preparation):
                     warn(f"{job.name}: {warning}")
             elif job.recipe().tokenizer.path is None:
-                model(Preflight(preparation))
+                list(model(Preflight(preparation)))
 
 
 # The model
@@ -338,23 +334,38 @@ def _in_words(text: str) -> str:
     return f"model.settings.{named[1]}={named[2]}." if named else f"model: {reason}."
 
 
-def check_memory(recipe: Recipe, config: PreTrainedConfig, parameters: int, processes: int, tokens: int) -> None:
-    """Refuses a training that this machine cannot hold. tokens: of the largest batch, on the side of batch.side."""
+TIGHT = 0.75  # of the memory; what is computed here is the least that is needed
+
+
+def check_memory(
+    recipe: Recipe, config: PreTrainedConfig, parameters: int, processes: int, tokens: int
+) -> Iterator[str]:
+    """Refuses a training that this machine cannot hold; yields a warning of one that may not fit.
+
+    tokens: of the largest batch, on the side of batch.side.
+    """
     # Divided over the processes; while it is evaluated or saved each has all weights.
     bytes_of_weight = BYTES_OF_WEIGHT[recipe.optimizer.name]
     state = parameters * (bytes_of_weight / processes + 4 if is_sharded() else bytes_of_weight) / GIB
-    step = bytes_of_step(recipe, config, tokens) / GIB
     on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()
-    needed, there = (state + step) * (processes if on_cpu else 1), memory_of_machine(on_cpu) / GIB
-    if needed > there:
-        raise UserError(
-            f"{recipe.path}: this training needs at least {needed:,.1f} GiB of memory, and this machine has "
-            f"{there:,.1f}: {parameters:,} parameters with their gradients and the optimizer's state take "
-            f"{state:,.1f} GiB"
-            + (f", a step of {tokens:,} tokens at least {step:,.1f}" if tokens else "")
-            + (f", each in {processes} processes" if on_cpu and processes > 1 else "")
-            + ". Lower model.shape, the sizes under model.settings, tokenizer.vocab_size or batch.tokens."
+    layers, logits = bytes_of_step(recipe, config, tokens) / GIB, bytes_of_logits(recipe, config, tokens, on_cpu) / GIB
+    needed = (state + layers + logits) * (processes if on_cpu else 1)
+    there = memory_of_machine(on_cpu) / GIB
+    if needed <= there * TIGHT:
+        return
+    says = (
+        f"this training needs at least {needed:,.1f} GiB of memory, and this machine has {there:,.1f}: {parameters:,} "
+        f"parameters with their gradients and the optimizer's state take {state:,.1f} GiB"
+        + (
+            f", a step of {tokens:,} tokens at least {layers:,.1f} in its layers and {logits:,.1f} of logits"
+            * bool(tokens)
         )
+        + (f", each in {processes} processes" if on_cpu and processes > 1 else "")
+        + ". Lower model.shape, the sizes under model.settings, tokenizer.vocab_size or batch.tokens."
+    )
+    if needed > there:
+        raise UserError(f"{recipe.path}: {says}")
+    yield says
 
 
 def bytes_of_step(recipe: Recipe, config: Any, tokens: int) -> float:
@@ -369,6 +380,20 @@ def bytes_of_step(recipe: Recipe, config: Any, tokens: int) -> float:
     return tokens * layers * numbers * (4 if recipe.precision.dtype == "float32" else 2)
 
 
+def bytes_of_logits(recipe: Recipe, config: Any, tokens: int, on_cpu: bool) -> float:
+    """Returns a lower bound of the logits, and of what their loss is computed from, while `tokens` are of the target.
+
+    Our models compute some positions at a time (modeling/loss.py); others all at once, in float32, with their
+    softmax and gradients beside them (4.9 times were measured, 5.4 in half precision).
+    """
+    if recipe.batch.side == "source":
+        return 0
+    row = 4 * (getattr(config, "target_vocab_size", None) or getattr(config, "vocab_size", 0))
+    if architecture_of(config) is None:
+        return 4 * tokens * row
+    return min(tokens, ROWS) * row if on_cpu else min(tokens * row / 2, LOGITS)
+
+
 # The corpora
 
 FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns and fields are right
@@ -376,14 +401,19 @@ FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns
 
 @dataclass(frozen=True)
 class Seen:
-    """The findings about a corpus. `identity` is equal for equal corpora alone.
-
-    `subwords` is what the target side has at least: one a line and one in ten bytes; 0 where it was not read.
-    """
+    """The findings about a corpus. `identity` is equal for equal corpora alone."""
 
     identity: tuple[object, ...]
-    subwords: int = 0
     sides_are_equal: bool = False
+
+
+def _least_subwords(spec: Spec, root: Path) -> int:
+    """Returns what the target side has at least, unread: one subword in ten bytes; 0 where that is not known."""
+    files, share = [path for path in spec.local_files(root) if path.suffix != ".parquet" and path.is_file()], 10
+    if isinstance(spec, CorpusSpec):
+        files, share = (files[1:], 10) if spec.is_two_files else (files, 20)
+    least = sum(path.stat().st_size for path in files) // share
+    return least if spec.limit is None else min(least, spec.limit)
 
 
 def _look_at_text(key: str, spec: TextSpec, root: Path) -> Seen:
@@ -393,7 +423,7 @@ def _look_at_text(key: str, spec: TextSpec, root: Path) -> Seen:
     if not any(sentence.strip() for sentence in sentences):
         raise UserError(f"{key}: {spec}: there is no text at its beginning.")
     identity = (str(spec), spec.column, *(checksum for _, checksum, _ in files))
-    return Seen(identity, sum(lines + size // 10 for lines, _, size in files))
+    return Seen(identity)
 
 
 def _look_at_pairs(key: str, spec: CorpusSpec, root: Path, whole: bool) -> Seen:
@@ -412,11 +442,10 @@ def _look_at_pairs(key: str, spec: CorpusSpec, root: Path, whole: bool) -> Seen:
         if not any(pair[side].strip() for pair in pairs):
             raise UserError(f"{key}: {spec}: every {name} sentence is blank, so that nothing can be scored.")
     if spec.is_two_files:
-        subwords = files[1][0] + files[1][2] // 10
         shown = (spec.reverse, spec.limit) if spec.reverse or spec.limit else ()
-        return Seen((*(checksum for _, checksum, _ in files), *shown), subwords, files[0] == files[1])
+        return Seen((*(checksum for _, checksum, _ in files), *shown), files[0] == files[1])
     identity = (spec.path, spec.dataset, spec.config, spec.split, *sorted((spec.columns or {}).items()))
-    return Seen(identity, sum(lines + size // 20 for lines, _, size in files))
+    return Seen(identity)
 
 
 def _lines_of(path: Path) -> tuple[int, int, int]:

@@ -115,8 +115,9 @@ class Rotation:
     The places of a cycle are shuffled anew in every cycle; which task is where is a pure function of (seed, place).
     Shares of 1 and 0.5 make a cycle of three places. Shares that hold exactly only over more than 1,000 places have
     cycles of 1,000, or of as many as there are tasks, in which a task has the whole number of places below or above its
-    share (systematic sampling): tasks lie side by side on a line, and each place is the one under the next mark, a place
-    further. The marks of every cycle begin elsewhere, by the golden ratio, so that shares hold over the cycles.
+    share (systematic sampling): tasks lie side by side on a line, each as long as its places, and a mark at every whole
+    distance gives the task under it a place. The marks of every cycle begin elsewhere, by the golden ratio, so that
+    shares hold over the cycles.
 
     counts: the places of each task in a cycle, in the mean of all.
     """
@@ -164,7 +165,7 @@ _BITS = 32  # of a place's fraction
 
 
 def _mark(cycle: Any) -> Any:
-    """Returns where the marks of a cycle begin: multiples of the golden ratio, without their whole parts, in 2 ** -32."""
+    """Returns where the marks of a cycle begin: the fraction of its number times the golden ratio, in 2 ** -32."""
     return cycle * 2654435769 % 2**_BITS
 
 
