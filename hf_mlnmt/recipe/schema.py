@@ -18,7 +18,7 @@ from typing import Any, Literal
 import yaml
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.keys import NO_KEY, REQUIRED, Range, key, keys_of
+from hf_mlnmt.keys import NO_KEY, REQUIRED, Range, YAMLDumper, key, keys_of
 from hf_mlnmt.zoo.records import run_name
 
 Side = Literal["source", "target", "both"]
@@ -189,7 +189,7 @@ class Directions:
 
     between: list[str] = key(REQUIRED, "The codes of the languages.")
     train: str = key(REQUIRED, "The training file of a language: line i translates line i of every other.")
-    dev: str | None = key(None, "The development file of a language.")
+    dev: str | None = key(None, "The development file of a language; unless told data.dev alone is measured.")
     test: dict[str, str] = key({}, "The test sets: name -> the file of a language.")
     pairs: str | list[str] = key(
         "all", "Which are trained: all, to-X, from-X or with-X of a language X, or a list as [de-en]."
@@ -345,7 +345,7 @@ class Batches:
     )
     temperature: float | None = key(
         None,
-        "Of several tasks: each share is multiplied by the task's pairs ** (1 / temperature); 5 is usual. null: as it is.",
+        "Of several tasks: each share is multiplied by the task's pairs ** (1 / temperature); 5 is usual.",
         Range(0.1, 1000),
     )
 
@@ -540,7 +540,7 @@ class Recipe:
 
     def to_yaml(self) -> str:
         """Returns the recipe with all defaults written out."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+        return str(yaml.dump(self.to_dict(), Dumper=YAMLDumper, sort_keys=False, allow_unicode=True))
 
 
 def default_keys() -> dict[str, Any]:

@@ -184,9 +184,13 @@ def corpora(training: Preflight) -> Iterator[str]:
     for key, seen in training.seen.items():
         if seen.sides_are_equal:
             yield f"{key}: source and target are the same text. Check the file names."
-    for (key, seen), (other, its) in combinations(training.seen.items(), 2):
-        if other in training.scored and seen.identity == its.identity:
-            yield f"{key} and {other} are the same sentences: scores of these say nothing about other text."
+    same: dict[tuple[object, ...], list[str]] = {}
+    for key, seen in training.seen.items():
+        same.setdefault(seen.identity, []).append(key)
+    for keys in same.values():
+        for key, other in combinations(keys, 2):
+            if other in training.scored:
+                yield f"{key} and {other} are the same sentences: scores of these say nothing about other text."
 
 
 CUT, CHANGED = 0.01, 0.2  # of the lines: words are cut; anything is changed, as Moses does to a few with / or %
