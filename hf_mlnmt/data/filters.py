@@ -47,6 +47,16 @@ class FilterReport:
             [(name, f"{count:,}", f"{count / max(self.read, 1):.2%}", example) for name, count, example in rows],
         )
 
+    @classmethod
+    def of_all(cls, reports: Iterable[FilterReport]) -> FilterReport:
+        """Returns the sums of several reports, with the first example of each reason."""
+        total = cls()
+        for report in reports:
+            total.kept += report.kept
+            total.dropped += report.dropped
+            total.examples = report.examples | total.examples
+        return total
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the counts for JSON, without the examples' text."""
         return {"read": self.read, "kept": self.kept, "dropped": dict(self.dropped)}

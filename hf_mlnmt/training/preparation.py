@@ -217,6 +217,7 @@ class RecipeCorpora:
 
 
 ACCOUNT = "init_from.json"  # in the run's folder
+TOLD = 30  # corpora at most, each by itself
 
 
 class Preparation:
@@ -298,15 +299,22 @@ class Preparation:
 
     @cached_property
     def training_sets(self) -> dict[str, EncodedSet]:
-        """Returns each task's filtered and encoded corpora, ready for their epochs; tells what was dropped."""
-        return {task.name: self._training_set(task) for task in self.corpora.tasks}
+        """Returns each task's filtered and encoded corpora, ready for their epochs; tells what was dropped, of many
+        corpora together."""
+        specs = [spec for task in self.corpora.tasks for spec in task.specs]
+        sets = {task.name: self._training_set(task, tell=len(specs) <= TOLD) for task in self.corpora.tasks}
+        if len(specs) > TOLD:
+            reports = [part.report for own in sets.values() for part in own.parts]
+            self.tell(f"{len(specs):,} corpora\n{FilterReport.of_all(reports).table()}")
+        return sets
 
-    def _training_set(self, task: TaskCorpora) -> EncodedSet:
+    def _training_set(self, task: TaskCorpora, tell: bool) -> EncodedSet:
         parts, data = [], self.recipe.data
         for number, spec in enumerate(task.specs):
             name = f"train{number}" if self.recipe.tasks is None else f"{task.name}.{number}"
             part = self.encode(name, spec, self.corpora.filter, data.max_length)
-            self.tell(f"{spec}\n{part.report.table(part.unit)}")
+            if tell:
+                self.tell(f"{spec}\n{part.report.table(part.unit)}")
             parts.append(part)
         if task.texts:
             return Corpora(parts, [text.weight for text in task.texts], data.temperature, task.seed)
