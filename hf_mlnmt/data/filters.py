@@ -38,6 +38,12 @@ class FilterReport:
             self.examples[reason] = _shorten(" ||| ".join(example))
         self.dropped[reason] += 1
 
+    def add(self, other: FilterReport) -> None:
+        """Adds what another report counted of the text behind this one's."""
+        self.kept += other.kept
+        self.dropped.update(other.dropped)
+        self.examples = {**other.examples, **self.examples}
+
     def table(self, unit: str = "pairs") -> Table:
         """Returns the report: counts, shares, the first example of each reason."""
         rows = [(f"{unit} read", self.read, ""), (f"{unit} kept", self.kept, "")]
@@ -46,16 +52,6 @@ class FilterReport:
             [unit, Number("number"), Number("share"), "first example"],
             [(name, f"{count:,}", f"{count / max(self.read, 1):.2%}", example) for name, count, example in rows],
         )
-
-    @classmethod
-    def of_all(cls, reports: Iterable[FilterReport]) -> FilterReport:
-        """Returns the sums of several reports, with the first example of each reason."""
-        total = cls()
-        for report in reports:
-            total.kept += report.kept
-            total.dropped += report.dropped
-            total.examples = report.examples | total.examples
-        return total
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the counts for JSON, without the examples' text."""

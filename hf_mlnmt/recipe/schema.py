@@ -169,6 +169,9 @@ class Data:
     dev: dict[str, Any] | None = key(None, "The development set, a corpus.", of=CORPUS)
     test: dict[str, dict[str, Any]] = key({}, "The test sets: name -> corpus.", of=CORPUS, check=_names_of_files)
     filters: dict[str, Any] = key({}, "What is dropped from the training corpora.", of=FILTER)
+    filters_from: str | None = key(
+        None, "A configuration of OpusFilter or OpusCleaner, whose filters hold where `filters` says nothing."
+    )
     max_length: int = key(256, "Training pairs with more subwords on a side are dropped, and counted.", SUBWORDS)
     temperature: float | None = key(
         None, "Corpora are drawn with a probability ~ size ** (1 / temperature).", Range(0.1, 1000)

@@ -21,6 +21,7 @@ from hf_mlnmt.convert.vocabularies import read_sentencepiece
 from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.encoded import encode_corpus, filtered
 from hf_mlnmt.data.filters import FilterReport, PairFilter
+from hf_mlnmt.data.foreign_filters import read_filters
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
 from hf_mlnmt.data.synthetic import Manifest, find_synthetic, read_manifest
@@ -106,7 +107,9 @@ class RecipeCorpora:
     def __init__(self, recipe: Recipe, root: Path) -> None:
         self.recipe, self.root = recipe, root
         self.manifests: dict[str, Manifest] = {}  # of synthetic corpora, by their names in the recipe
-        self.filter = build(PairFilter, recipe.data.filters, str(recipe.path), ("data", "filters"))
+        theirs = recipe.data.filters_from
+        filters = {**(read_filters(root / theirs) if theirs else {}), **recipe.data.filters}
+        self.filter = build(PairFilter, filters, str(recipe.path), ("data", "filters"))
         self.tasks = [self._task(number, *item) for number, item in enumerate(recipe.sections().items())]
         only = self.tasks[0] if recipe.tasks is None else None
         languages = dataclasses.asdict(recipe.languages)
@@ -304,8 +307,10 @@ class Preparation:
         specs = [spec for task in self.corpora.tasks for spec in task.specs]
         sets = {task.name: self._training_set(task, tell=len(specs) <= TOLD) for task in self.corpora.tasks}
         if len(specs) > TOLD:
-            reports = [part.report for own in sets.values() for part in own.parts]
-            self.tell(f"{len(specs):,} corpora\n{FilterReport.of_all(reports).table()}")
+            total = FilterReport()
+            for part in (part for own in sets.values() for part in own.parts):
+                total.add(part.report)
+            self.tell(f"{len(specs):,} corpora\n{total.table()}")
         return sets
 
     def _training_set(self, task: TaskCorpora, tell: bool) -> EncodedSet:
