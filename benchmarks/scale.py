@@ -6,7 +6,8 @@
 Pairs, in millions, are made: words by Zipf's law in sentences of the lengths of WMT's, 24 words in the mean, no two
 alike. They and what is encoded of them lie in a temporary folder, or in DIR, where they are kept and used again: 650
 bytes a pair, 13 GB for 20 million. Each reading is a process of its own, whose memory is what it had at most above
-what it began with; pages of mapped files count, which the system takes back when it needs them.
+what it began with; pages of mapped files count, which the system takes back when it needs them. Readings of other
+sizes and names that --output holds already are kept.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from hf_mlnmt.data import (
 )
 from hf_mlnmt.data.training_set import Corpora
 from hf_mlnmt.evaluation import score
-from hf_mlnmt.files import write_json
+from hf_mlnmt.files import read_json, write_json
 from hf_mlnmt.table import Number, Table
-from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics
+from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.objectives import Translation
 from hf_mlnmt.training.tasks import Rotation, TaskBatchSampler, collate_in, shown
 
@@ -119,8 +120,15 @@ def batches(told: argparse.Namespace, folder: Path) -> dict[str, float]:
     begin = time.process_time()
     next(iter(sampler))
     turn = time.process_time() - begin
-    padding = batch_statistics(sampler).target_padding if len(data) <= 1_100_000 else float("nan")
+    padding = _padding(sampler)
     return {"start, CPU seconds": start, "next epoch, CPU seconds": turn, "padding, %": 100 * padding}
+
+
+def _padding(sampler: TokenBatchSampler) -> float:
+    """The share of target places that hold no token, of an epoch's first batches."""
+    some = list(islice(sampler, 2000))
+    places = sum(len(batch) * int(sampler.target[batch].max()) for batch in some)
+    return 1 - sum(int(sampler.target[batch].sum()) for batch in some) / places
 
 
 def step(told: argparse.Namespace, folder: Path) -> dict[str, float]:
@@ -217,23 +225,24 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16_384, help="of a batch")
     parser.add_argument("--shape", default="tiny", help="of the model that takes a step")
     parser.add_argument("--loaded", type=int, default=60, help="batches that are loaded")
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=1, help="that are timed, behind one that is not")
     parser.add_argument("--scored", type=int, default=100_000, help="lines that are scored at most")
     parser.add_argument("--languages", type=int, default=100)
     parser.add_argument("--output", type=Path)
     small = "--pairs 0.0005 --vocabulary 400 --tokens 256 --loaded 3 --steps 1 --scored 20 --languages 4"
     told = parse(parser, small)
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    known = told.output is not None and told.output.is_file()
+    found: dict[str, dict[str, dict[str, float]]] = read_json(told.output)["found"] if known else {}
     with tempfile.TemporaryDirectory() as temporary:
         for size in told.pairs.split(","):
             folder = (told.folder or Path(temporary)) / size
             folder.mkdir(parents=True, exist_ok=True)
             if not (folder / "train.de").exists():
                 make(folder, round(float(size) * 1e6))
-            found[size] = {}
             for name in told.only.split(",") if told.only else READINGS:
-                found[size][name] = alone(name, told, folder)
-                print(f"{size} million: {name}: " + ", ".join(f"{k} {v:,.4g}" for k, v in found[size][name].items()))
+                found.setdefault(size, {})[name] = numbers = alone(name, told, folder)
+                told_of = ", ".join(f"{key} {value:,.4g}" for key, value in numbers.items())
+                print(f"{size} million: {name}: {told_of}", flush=True)
     rows = [
         [
             name if number == 0 else "",
@@ -241,7 +250,7 @@ def main() -> None:
             *(f"{of.get(name, {}).get(key, float('nan')):,.4g}" for of in found.values()),
         ]
         for name in READINGS
-        for number, key in enumerate(next(iter(found.values())).get(name, {}))
+        for number, key in enumerate(max((of.get(name, {}) for of in found.values()), key=len))
     ]
     Console(width=110).print(Table(["", "", *(Number(f"{size} million") for size in found)], rows, "Pairs"))
     Console(width=110).print(machine(), style="dim")
