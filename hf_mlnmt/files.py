@@ -134,10 +134,11 @@ def _clear_leftovers(target: Path) -> None:
     """Remove what killed processes of this machine have left beside `target`; those that run keep theirs."""
     import psutil
 
-    name = re.compile(rf"\.{re.escape(target.name)}\.{_machine()}\.(\d+)\..*part")
-    for path in target.parent.iterdir():
-        if (found := name.fullmatch(path.name)) and not psutil.pid_exists(int(found[1])):
-            shutil.rmtree(path, ignore_errors=True)
+    prefix = f".{target.name}.{_machine()}."
+    pattern = re.compile(rf"{re.escape(prefix)}(\d+)\..*part")
+    for name in os.listdir(target.parent):  # of thousands of corpora, thousands of times
+        if name.startswith(prefix) and (found := pattern.fullmatch(name)) and not psutil.pid_exists(int(found[1])):
+            shutil.rmtree(target.parent / name, ignore_errors=True)
 
 
 def take_place(new: Path, target: Path) -> None:

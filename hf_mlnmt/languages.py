@@ -17,6 +17,7 @@ import yaml
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json, write_json
+from hf_mlnmt.keys import YAMLLoader
 from hf_mlnmt.model_folder import CONFIG, RESULTS, RESULTS_SCHEMA
 
 # Two letters and three of each: ISO 639-1; the forms of libraries; the usual kind of what is a group in ISO 639-3.
@@ -99,7 +100,7 @@ def direction_of(folder: str | Path) -> Direction | None:
     recipe = folder.absolute().parent.parent / "recipe.yaml"
     if folder.name.startswith("checkpoint-") and recipe.is_file():
         with suppress(yaml.YAMLError, AttributeError):
-            content["languages"] = yaml.safe_load(recipe.read_text(encoding="utf-8")).get("languages")
+            content["languages"] = yaml.load(recipe.read_text(encoding="utf-8"), YAMLLoader).get("languages")
     tokens = ((content.get("recipe") or {}).get("tokenizer") or {}).get("languages")
     if tokens or "source_languages" in read_json(folder / CONFIG):
         return None

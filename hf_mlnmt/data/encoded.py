@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import size_and_crc
 
+_OPEN = 200  # sides of corpora, two files each: a process may often open 1,024
 SIDES = ("source", "target")
 META, STATE = "meta.json", "state.json"  # of a folder that is complete, of one that grows
 HEAD = 128  # bytes before the numbers of an .npy file, whatever their count
@@ -78,25 +80,23 @@ class Encoded:
     `check`, all bytes with the checksums there; `was_read` says whether.
     """
 
-    _ids: dict[str, np.ndarray]
-    _offsets: dict[str, np.ndarray]
-
     def __init__(self, folder: str | Path, check: bool = False) -> None:
-        self.folder, self.found = Path(folder), ""  # how it was, where it was there already
+        self.folder, self.found = Path(folder).absolute(), ""  # how it was, where it was there already
         try:
             self.meta = json.loads((self.folder / META).read_text(encoding="utf-8"))
+            file = (self.folder / META).stat()
+            self._written = file.st_ino, file.st_mtime_ns  # a folder that is made again is another one
             self.report = FilterReport.from_dict(self.meta["report"])
             self.was_read = check or self.meta.get("times") != self.times()
             self._check_files()
             self.sides = SIDES if "text.bin" not in self.meta["checksums"] else ("text",)
             self.unit = "pairs" if len(self.sides) > 1 else "sentences"  # what one item is, in the plural
-            self._open()
+            lengths = [
+                np.subtract(ends[1:], ends[:-1], np.empty(len(ends) - 1, np.int32), casting="unsafe")
+                for ends, _ in map(self._side, self.sides)
+            ]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{folder}: no intact encoded text ({error}). Delete this folder and run again.") from error
-        lengths = [
-            np.subtract(ends[1:], ends[:-1], np.empty(len(ends) - 1, np.int32), casting="unsafe")
-            for ends in map(self._offsets.__getitem__, self.sides)
-        ]
         self.source_lengths, self.target_lengths = lengths[0], lengths[-1]
 
     def times(self) -> dict[str, int]:
@@ -110,12 +110,9 @@ class Encoded:
             if self.was_read and size_and_crc(self.folder / name)[1] != expected[1]:
                 raise ValueError(f"{name} is damaged: its checksum is not that of what was written")
 
-    def _open(self) -> None:
-        self._offsets, self._ids = {}, {}
-        for side in self.sides:
-            self._offsets[side] = offsets = np.asarray(np.load(self.folder / f"{side}_offsets.npy", mmap_mode="r"))
-            path, size = self.folder / f"{side}.bin", int(offsets[-1])
-            self._ids[side] = np.asarray(np.memmap(path, np.int32, "r")) if size else np.zeros(0, np.int32)
+    def _side(self, side: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns where each sentence of a side begins and the last one ends, and all ids."""
+        return _mapped(self.folder, side, self._written)
 
     def __len__(self) -> int:
         return len(self.source_lengths)
@@ -126,31 +123,24 @@ class Encoded:
         index = int(index) % len(self)
         item = {}
         for name, side in zip(("input_ids", "labels"), self.sides):
-            start, end = self._offsets[side][index : index + 2]
-            item[name] = np.array(self._ids[side][start:end])
+            offsets, ids = self._side(side)
+            item[name] = np.array(ids[offsets[index] : offsets[index + 1]])
         return item
 
     def lengths(self, number: int, indices: np.ndarray) -> np.ndarray:
         """Returns the subwords of these items on the side of a number, int32."""
-        offsets = self._offsets[self.sides[number]]
+        offsets, _ = self._side(self.sides[number])
         return (offsets[indices + 1] - offsets[indices]).astype(np.int32)
 
     def gather(self, indices: np.ndarray) -> Examples:
         """Returns the items at these indices, copied from the file at once."""
         columns = {}
         for name, side in zip(("input_ids", "labels"), self.sides):
-            starts = self._offsets[side][indices]
-            lengths = self._offsets[side][indices + 1] - starts
-            columns[name] = Rows(self._ids[side][places(starts, lengths)], lengths)
+            offsets, ids = self._side(side)
+            starts = offsets[indices]
+            lengths = offsets[indices + 1] - starts
+            columns[name] = Rows(ids[places(starts, lengths)], lengths)
         return Examples(columns)
-
-    # A memory map would be pickled with all its content: the other process maps the file itself.
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_ids", "_offsets")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open()
 
 
 class Growth(Encoded):
@@ -172,5 +162,11 @@ class Growth(Encoded):
             ids = np.memmap(self.folder / f"{side}.bin", np.int32, "r", shape=end) if end else np.zeros(0, np.int32)
             self._ids[side] = np.asarray(ids)
 
-    def __len__(self) -> int:
-        return int(self.meta["kept"])
+
+@lru_cache(_OPEN)
+def _mapped(folder: Path, side: str, written: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Maps the files of a side into memory; of thousands of corpora only those used last are open at a time."""
+    offsets = np.asarray(np.load(folder / f"{side}_offsets.npy", mmap_mode="r"))
+    return offsets, np.asarray(np.memmap(folder / f"{side}.bin", np.int32, "r")) if offsets[-1] else np.zeros(
+        0, np.int32
+    )

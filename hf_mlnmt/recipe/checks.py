@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from fractions import Fraction
+from collections.abc import Iterator
 from typing import Any
 
 from hf_mlnmt.errors import UserError, naming, suggest
@@ -26,7 +25,6 @@ from hf_mlnmt.recipe.schema import (
     saved_steps,
 )
 
-LONGEST_CYCLE = 1000  # of the rotation of tasks
 ANYTHING = Range(-math.inf)
 
 
@@ -73,7 +71,7 @@ def check_values(recipe: Recipe) -> None:
 
 
 def check_tasks(recipe: Recipe) -> None:
-    """Checks for data.train or tasks, each with an objective, shares that a rotation can hold, and a dev set."""
+    """Checks for data.train or tasks, each with an objective and a share, and a dev set."""
     where = recipe.path
     if (recipe.data.train is None) == (recipe.tasks is None):
         raise UserError(
@@ -86,11 +84,8 @@ def check_tasks(recipe: Recipe) -> None:
         raise UserError(f"{where}: objective is of data.train; with tasks each has its own (tasks.NAME.objective).")
     if reads_text(recipe.objective) and recipe.data.bpe_dropout:
         raise UserError(f"{where}: data.bpe_dropout is for pairs; this objective reads text of one language.")
-    active = recipe.sections()
-    if not active:
+    if not recipe.sections():
         raise UserError(f"{where}: tasks: none has a share above 0, so there is nothing to train.")
-    with naming(f"{where}: tasks"):
-        whole_numbers([section.share for section in active.values()])
     if not dev_names(recipe):
         raise UserError(f"{where}: data.dev is missing: give it, or a dev set to one of the tasks (tasks.NAME.dev).")
 
@@ -109,26 +104,6 @@ def read_objective(value: str | dict[str, Any], file: str, at: tuple[str, ...]) 
         return NamedObjective(name, key, build(key.settings, settings, file, at))
     except UserError as error:
         raise error if str(error).startswith(file) else UserError(f"{where}: {error}") from error
-
-
-def whole_numbers(shares: Sequence[float]) -> list[int]:
-    """Returns the smallest whole numbers in the ratio of the shares; UserError where they add up to more than 1,000."""
-    exact = [Fraction(str(share)) for share in shares]
-    common = math.lcm(*(share.denominator for share in exact))
-    counts = [int(share * common) for share in exact]
-    counts = [count // math.gcd(*counts) for count in counts]
-    if len(counts) > LONGEST_CYCLE:
-        raise UserError(
-            f"{len(counts):,} tasks have a share, and at most {LONGEST_CYCLE:,} can be trained together: all "
-            "directions of 32 languages. Train fewer (pairs of directions: to-en, with-en, or a list)."
-        )
-    if sum(counts) > LONGEST_CYCLE:
-        shown = ", ".join(f"{share:g}" for share in shares[:5]) + ", ..." * (len(shares) > 5)
-        raise UserError(
-            f"the shares {shown} hold exactly only over {sum(counts):,} batches: round them, so that it takes at most "
-            f"{LONGEST_CYCLE:,} (1 and 0.33 take 133, 3 and 1 take 4)."
-        )
-    return counts
 
 
 def check_fusion(recipe: Recipe) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.keys import Lines, build, truth
+from hf_mlnmt.keys import Lines, YAMLLoader, build, truth
 from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import Directions, Languages, Recipe, TaskSection, fill_in, reads_text
 from hf_mlnmt.zoo.records import BASE, records_root, setups
@@ -169,7 +169,7 @@ def _load_alone(path: Path) -> tuple[dict[str, Any], Lines]:
 # YAML
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(YAMLLoader):
     """True and false are these two words: no is Norwegian, and on and yes may be names."""
 
 
@@ -192,7 +192,7 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
     """Returns the content of a YAML file and the line of each key. UserError for an invalid file, a key given twice."""
     try:
         text = path.read_text(encoding="utf-8")
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        tree = yaml.compose(text, Loader=YAMLLoader)
         content = parse_yaml(text)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file. Recipes are in the folder training/.") from error
@@ -351,8 +351,8 @@ def expand(recipe: Recipe) -> None:
     directions, where = recipe.directions, f"{recipe.path}: directions"
     if directions is None:
         return
-    if recipe.tasks is not None or recipe.data.train is not None or recipe.data.dev is not None:
-        raise UserError(f"{where}: takes the place of tasks, data.train and data.dev: give one or the other.")
+    if recipe.tasks is not None or recipe.data.train is not None:
+        raise UserError(f"{where}: takes the place of tasks and data.train: give one or the other.")
     if len(set(directions.between)) < max(2, len(directions.between)):
         raise UserError(f"{where}.between: give at least two languages, each once, not {directions.between}.")
     if bad := [code for code in directions.between if "-" in code or not code.isalnum()]:

@@ -19,7 +19,7 @@ import yaml
 
 from hf_mlnmt.data.kept import checked_patterns
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.keys import NO_KEY, REQUIRED, Range, key, keys_of
+from hf_mlnmt.keys import NO_KEY, REQUIRED, Range, YAMLDumper, key, keys_of
 from hf_mlnmt.zoo.records import run_name
 
 Side = Literal["source", "target", "both"]
@@ -184,6 +184,9 @@ class Data:
     processes: int | None = key(
         None, "Processes that encode the corpora, to the same bytes; unless told, one for each core.", THOUSAND
     )
+    filters_from: str | None = key(
+        None, "A configuration of OpusFilter or OpusCleaner, whose filters hold where `filters` says nothing."
+    )
     max_length: int = key(256, "Training pairs with more subwords on a side are dropped, and counted.", SUBWORDS)
     temperature: float | None = key(
         None, "Corpora are drawn with a probability ~ size ** (1 / temperature).", Range(0.1, 1000)
@@ -210,7 +213,7 @@ class Directions:
 
     between: list[str] = key(REQUIRED, "The codes of the languages.")
     train: str = key(REQUIRED, "The training file of a language: line i translates line i of every other.")
-    dev: str | None = key(None, "The development file of a language.")
+    dev: str | None = key(None, "The development file of a language; unless told data.dev alone is measured.")
     test: dict[str, str] = key({}, "The test sets: name -> the file of a language.")
     pairs: str | list[str] = key(
         "all", "Which are trained: all, to-X, from-X or with-X of a language X, or a list as [de-en]."
@@ -389,6 +392,11 @@ class Batches:
         "Batches are filled up to so many shapes at most, of all tasks, for a GPU that prepares each one, and captures "
         "its step as a CUDA graph; 64 is usual (docs/training.md). null: as they come, with less padding.",
         THOUSAND,
+    )
+    temperature: float | None = key(
+        None,
+        "Of several tasks: each share is multiplied by the task's pairs ** (1 / temperature); 5 is usual.",
+        Range(0.1, 1000),
     )
 
 
@@ -589,7 +597,7 @@ class Recipe:
 
     def to_yaml(self) -> str:
         """Returns the recipe with all defaults written out."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+        return str(yaml.dump(self.to_dict(), Dumper=YAMLDumper, sort_keys=False, allow_unicode=True))
 
 
 def default_keys() -> dict[str, Any]:

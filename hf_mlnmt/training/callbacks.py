@@ -166,8 +166,11 @@ class ShowProgress(TrainerCallback):
         elif "eval_loss" in logs:
             scores = {key.removeprefix("eval_"): value for key, value in logs.items() if key.startswith("eval_")}
             scores["loss"] = round(scores["loss"], 3)
-            text = ", ".join(f"{key} {value:.4g}" for key, value in scores.items())
-            self._show("dev", f"dev {text}", state)
+            means = [key for key in scores if key.startswith("mean_")]
+            shown = list(scores) if len(scores) <= SHOWN else [*[*scores][: SHOWN // 2], *means]
+            text = ", ".join(f"{key} {scores[key]:.4g}" for key in shown)
+            more = f", and {len(scores) - len(shown)} more in {METRICS}" if len(shown) < len(scores) else ""
+            self._show("dev", f"dev {text}{more}", state)
 
     def close(self) -> None:
         """Removes the bar, at the end and after an exception."""
@@ -185,6 +188,7 @@ class ShowProgress(TrainerCallback):
 
 
 METRICS = "metrics.jsonl"
+SHOWN = 40  # scores of an evaluation, in the line on the screen
 SAMPLES = 3
 DRAW_AFTER = 120.0  # seconds between two drawings, which take about half a second each
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import statistics
 import time
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 STEPS = 6
 SEEN = 1000  # steps whose shapes are counted
+MEASURED = 30  # tasks at most, the first; of the others their mean is taken
 
 
 def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
@@ -67,13 +69,14 @@ def _tasks(
     lines = [_task(task, figure) for task, figure in zip(trainer.tasks, figures)]
     if len(lines) == 1:
         return lines[0]
-    rows = zip(trainer.tasks, lines, sampler.rotation.counts, epochs)
+    rows = list(zip(trainer.tasks, lines, sampler.rotation.counts, epochs))
+    more = {"more tasks": f"{len(rows) - MEASURED:,}"} if len(rows) > MEASURED else {}
     return {
-        f"task {task.name}": f"{type(task.objective).__name__}, {line.pop('training set')}; share {count} of "
+        f"task {task.name}": f"{type(task.objective).__name__}, {line.pop('training set')}; share {count:g} of "
         f"{sampler.rotation.length}, {own:.2f} epochs of its own; "
         + "; ".join(f"{name} {text}" for name, text in line.items())
-        for task, line, count, own in rows
-    }
+        for task, line, count, own in rows[:MEASURED]
+    } | more
 
 
 def _task(task: Task, figures: BatchStatistics) -> dict[str, str]:
@@ -95,7 +98,9 @@ def _measure(trainer: TranslationTrainer) -> tuple[list[float], float]:
         group["lr"] = 0.0
     samplers = trainer.sampler().samplers
     with trainer.compiling():
-        seconds = [_seconds_per_token(trainer, task, sampler) for task, sampler in zip(trainer.tasks, samplers)]
+        some = zip(trainer.tasks[:MEASURED], samplers)
+        seconds = [_seconds_per_token(trainer, task, sampler) for task, sampler in some]
+        seconds += [statistics.mean(seconds)] * (len(samplers) - len(seconds))
     if trainer.args.device.type == "cuda":
         return seconds, torch.cuda.max_memory_allocated() / 2**20
     return seconds, peak_memory() / 2**20

@@ -5,14 +5,13 @@
 | keys | values outside their ranges, keys that do not go together (recipe/checks.py; also whenever a recipe is read) |
 | arguments | fields that Seq2SeqTrainingArguments lacks, trackers and precision that this machine lacks |
 | metrics | metrics that there are not |
-| model | a config that cannot be, objectives that it cannot be trained with, more memory than there is |
+| model | a config that cannot be, objectives that it cannot be trained with, too little memory for a step |
 | weights | folders of init_from that are not there, or do not fit |
 | languages | target languages that the tokenizer has no code of |
 | corpora | files that are missing, broken, empty or do not go together; dev or test sets that are training data |
 | processing | a side that Moses does not give back as it was |
 | sides | synthetic corpora whose sides look exchanged |
 | texts | text that looks as if it were in another language |
-| memory | the largest batch needs more memory than there is |
 
 Behind these, with the data encoded: `check_budget` (recipe/checks.py), `check_lengths`. The folder of a run: folder.py.
 """
@@ -43,6 +42,7 @@ from hf_mlnmt.data.words import spoken
 from hf_mlnmt.errors import UserError, naming, suggest
 from hf_mlnmt.generation.synthetic_methods import FEWEST, LINES, SHORT_PIECES, bytes_per_piece
 from hf_mlnmt.memory import memory_of_machine
+from hf_mlnmt.modeling.loss import LOGITS, ROWS
 from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import MAIN_DEV, Recipe
 from hf_mlnmt.training import dev, folder
@@ -51,7 +51,7 @@ from hf_mlnmt.training.init_from import check_sources, initialise, read_sources
 from hf_mlnmt.training.model_making import speaks_many
 from hf_mlnmt.training.preparation import Preparation
 from hf_mlnmt.training.tasks import check_needs
-from hf_mlnmt.zoo.systems import positions_of
+from hf_mlnmt.zoo.systems import architecture_of, positions_of
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.sweep import Job
@@ -137,9 +137,11 @@ def metrics(training: Preflight) -> None:
             dev.metric(name)
 
 
-def model(training: Preflight) -> None:
-    """Checks the model, and that it fits in the memory by itself."""
-    check_memory(training.recipe, *training.model, training.processes, tokens=0)
+def model(training: Preflight) -> Iterator[str]:
+    """Checks the model, and that a training of it fits in the memory, by the sizes of the files alone."""
+    sizes = [_least_subwords(spec, training.root) for spec in training.train.values()]
+    tokens = min(training.recipe.batch.tokens, sum(sizes))
+    yield from check_memory(training.recipe, *training.model, training.processes, tokens)
 
 
 def weights(training: Preflight) -> None:
@@ -180,10 +182,14 @@ def corpora(training: Preflight) -> Iterator[str]:
     for key, seen in training.seen.items():
         if seen.sides_are_equal:
             yield f"{key}: source and target are the same text. Check the file names."
-    for (key, seen), (other, its) in combinations(training.seen.items(), 2):
-        known = key == "data.dev" and training.recipe.evaluation.before  # to see what the training gained on it
-        if other in training.scored and seen.identity == its.identity and not known:
-            yield f"{key} and {other} are the same sentences: scores of these say nothing about other text."
+    same: dict[tuple[object, ...], list[str]] = {}
+    for key, seen in training.seen.items():
+        same.setdefault(seen.identity, []).append(key)
+    for keys in same.values():
+        for key, other in combinations(keys, 2):
+            known = key == "data.dev" and training.recipe.evaluation.before  # to see what the training gained on it
+            if other in training.scored and not known:
+                yield f"{key} and {other} are the same sentences: scores of these say nothing about other text."
 
 
 CUT, CHANGED = 0.01, 0.2  # of the lines: words are cut; anything is changed, as Moses does to a few with / or %
@@ -240,14 +246,8 @@ def texts(training: Preflight) -> Iterator[str]:
     return doubts_about_texts(of_one, others, training.root, tokenizers)
 
 
-def memory(training: Preflight) -> None:
-    """Checks that the model and the largest batch fit in the memory."""
-    subwords = sum(training.seen[key].subwords for key in training.train)
-    check_memory(training.recipe, *training.model, training.processes, min(training.recipe.batch.tokens, subwords))
-
-
 CHECKS: tuple[Callable[[Preflight], Iterable[str] | None], ...]
-CHECKS = (keys, arguments, metrics, model, weights, languages, corpora, processing, sides, texts, memory)
+CHECKS = (keys, arguments, metrics, model, weights, languages, corpora, processing, sides, texts)
 
 
 def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None] | None = None) -> None:
@@ -262,7 +262,7 @@ def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None] | 
                 for warning in check_before(preparation):
                     warn(f"{job.name}: {warning}")
             elif job.recipe().tokenizer.path is None:
-                model(Preflight(preparation))
+                list(model(Preflight(preparation)))
 
 
 # The model
@@ -337,23 +337,38 @@ def _in_words(text: str) -> str:
     return f"model.settings.{named[1]}={named[2]}." if named else f"model: {reason}."
 
 
-def check_memory(recipe: Recipe, config: PreTrainedConfig, parameters: int, processes: int, tokens: int) -> None:
-    """Refuses a training that this machine cannot hold. tokens: of the largest batch, on the side of batch.side."""
+TIGHT = 0.75  # of the memory; what is computed here is the least that is needed
+
+
+def check_memory(
+    recipe: Recipe, config: PreTrainedConfig, parameters: int, processes: int, tokens: int
+) -> Iterator[str]:
+    """Refuses a training that this machine cannot hold; yields a warning of one that may not fit.
+
+    tokens: of the largest batch, on the side of batch.side.
+    """
     # Divided over the processes; while it is evaluated or saved each has all weights.
     bytes_of_weight = 4 if recipe.adapter else BYTES_OF_WEIGHT[recipe.optimizer.name]  # those of an adapter are few
     state = parameters * (bytes_of_weight / processes + 4 if is_sharded() else bytes_of_weight) / GIB
-    step = bytes_of_step(recipe, config, tokens) / GIB
     on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()
-    needed, there = (state + step) * (processes if on_cpu else 1), memory_of_machine(on_cpu) / GIB
-    if needed > there:
-        raise UserError(
-            f"{recipe.path}: this training needs at least {needed:,.1f} GiB of memory, and this machine has "
-            f"{there:,.1f}: {parameters:,} parameters with their gradients and the optimizer's state take "
-            f"{state:,.1f} GiB"
-            + (f", a step of {tokens:,} tokens at least {step:,.1f}" if tokens else "")
-            + (f", each in {processes} processes" if on_cpu and processes > 1 else "")
-            + ". Lower model.shape, the sizes under model.settings, tokenizer.vocab_size or batch.tokens."
+    layers, logits = bytes_of_step(recipe, config, tokens) / GIB, bytes_of_logits(recipe, config, tokens, on_cpu) / GIB
+    needed = (state + layers + logits) * (processes if on_cpu else 1)
+    there = memory_of_machine(on_cpu) / GIB
+    if needed <= there * TIGHT:
+        return
+    says = (
+        f"this training needs at least {needed:,.1f} GiB of memory, and this machine has {there:,.1f}: {parameters:,} "
+        f"parameters with their gradients and the optimizer's state take {state:,.1f} GiB"
+        + (
+            f", a step of {tokens:,} tokens at least {layers:,.1f} in its layers and {logits:,.1f} of logits"
+            * bool(tokens)
         )
+        + (f", each in {processes} processes" if on_cpu and processes > 1 else "")
+        + ". Lower model.shape, the sizes under model.settings, tokenizer.vocab_size or batch.tokens."
+    )
+    if needed > there:
+        raise UserError(f"{recipe.path}: {says}")
+    yield says
 
 
 def bytes_of_step(recipe: Recipe, config: Any, tokens: int) -> float:
@@ -368,6 +383,20 @@ def bytes_of_step(recipe: Recipe, config: Any, tokens: int) -> float:
     return tokens * layers * numbers * (4 if recipe.precision.dtype == "float32" else 2)
 
 
+def bytes_of_logits(recipe: Recipe, config: Any, tokens: int, on_cpu: bool) -> float:
+    """Returns a lower bound of the logits, and of what their loss is computed from, while `tokens` are of the target.
+
+    Our models compute some positions at a time (modeling/loss.py); others all at once, in float32, with their
+    softmax and gradients beside them (4.9 times were measured, 5.4 in half precision).
+    """
+    if recipe.batch.side == "source":
+        return 0
+    row = 4 * (getattr(config, "target_vocab_size", None) or getattr(config, "vocab_size", 0))
+    if architecture_of(config) is None:
+        return 4 * tokens * row
+    return min(tokens, ROWS) * row if on_cpu else min(tokens * row / 2, LOGITS)
+
+
 # The corpora
 
 READ = 1 << 26  # bytes of a training text; more of it if a set that is scored is larger
@@ -376,33 +405,37 @@ FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns
 
 @dataclass(frozen=True)
 class Seen:
-    """The findings about a corpus. `identity` is equal for equal corpora alone.
-
-    `subwords` is what the target side has at least, as far as it was read: one a line and one in ten bytes. `size` is
-    the bytes of the largest file's text.
-    """
+    """The findings about a corpus. `identity` is equal for equal corpora alone; `size` is the bytes of the largest
+    file's text."""
 
     identity: tuple[object, ...]
-    subwords: int = 0
     size: int = 0
     sides_are_equal: bool = False
 
 
+def _least_subwords(spec: Spec, root: Path) -> int:
+    """Returns what the target side has at least, unread: one subword in ten bytes; 0 where that is not known."""
+    files, share = [path for path in spec.local_files(root) if path.suffix != ".parquet" and path.is_file()], 10
+    if isinstance(spec, CorpusSpec):
+        files, share = (files[1:], 10) if spec.is_two_files else (files, 20)
+    least = sum(path.stat().st_size for path in files) // share
+    return least if spec.limit is None else min(least, spec.limit)
+
+
 def _look_at(key: str, spec: Spec, root: Path, most: int | None, whole: bool = False) -> Seen:
     """Reads the first items, or the `whole` set, and counts the first `most` bytes of the files."""
-    of_pairs = isinstance(spec, CorpusSpec)
     with naming(key):
-        items: Any = read_pairs(spec, root) if of_pairs else read_text(spec, root)
-        items = list(islice(items, None if whole and of_pairs else FIRST_PAIRS))
+        items: Any = read_pairs(spec, root) if isinstance(spec, CorpusSpec) else read_text(spec, root)
+        items = list(islice(items, None if whole and isinstance(spec, CorpusSpec) else FIRST_PAIRS))
         paths = [path for path in spec.local_files(root) if path.suffix != ".parquet"]
         files = [count_text(path, most) for path in paths]
-        if of_pairs and spec.is_two_files and all(file.whole for file in files):
+        if isinstance(spec, CorpusSpec) and spec.is_two_files and all(file.whole for file in files):
             check_together(paths, [file.lines for file in files])
     size = max((file.size for file in files), default=0)
     if isinstance(spec, TextSpec):
         if not any(sentence.strip() for sentence in items):
             raise UserError(f"{key}: {spec}: there is no text at its beginning.")
-        return Seen((str(spec), spec.column, *files), sum(file.lines + file.size // 10 for file in files), size)
+        return Seen((str(spec), spec.column, *files), size)
     if not items:
         raise UserError(f"{key}: {spec}: no pairs: there is nothing, or a header alone, or blank and dropped lines.")
     for side, name in enumerate(("source", "target") if whole else ()):
@@ -410,9 +443,9 @@ def _look_at(key: str, spec: Spec, root: Path, most: int | None, whole: bool = F
             raise UserError(f"{key}: {spec}: every {name} sentence is blank, so that nothing can be scored.")
     if spec.is_two_files:
         shown = (spec.reverse, spec.limit) if spec.reverse or spec.limit else ()
-        return Seen((*files, *shown), files[1].lines + files[1].size // 10, size, files[0] == files[1])
+        return Seen((*files, *shown), size, files[0] == files[1])
     identity = (spec.path, spec.dataset, spec.config, spec.split, *sorted((spec.columns or {}).items()))
-    return Seen(identity, sum(file.lines + file.size // 20 for file in files), size)
+    return Seen(identity, size)
 
 
 # The language of texts

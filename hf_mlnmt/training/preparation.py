@@ -22,6 +22,7 @@ from hf_mlnmt.convert.vocabularies import read_sentencepiece
 from hf_mlnmt.data.corpus import CorpusSpec, size_of
 from hf_mlnmt.data.encoding import Progress, encode_corpus, filtered
 from hf_mlnmt.data.filters import FilterReport, PairFilter
+from hf_mlnmt.data.foreign_filters import read_filters
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
 from hf_mlnmt.data.streamed import Streamed
@@ -119,7 +120,9 @@ class RecipeCorpora:
     def __init__(self, recipe: Recipe, root: Path) -> None:
         self.recipe, self.root = recipe, root
         self.manifests: dict[str, Manifest] = {}  # of synthetic corpora, by their names in the recipe
-        self.filter = build(PairFilter, recipe.data.filters, str(recipe.path), ("data", "filters"))
+        theirs = recipe.data.filters_from
+        filters = {**(read_filters(root / theirs) if theirs else {}), **recipe.data.filters}
+        self.filter = build(PairFilter, filters, str(recipe.path), ("data", "filters"))
         self.tasks = [self._task(number, *item) for number, item in enumerate(recipe.sections().items())]
         only = self.tasks[0] if recipe.tasks is None else None
         languages = dataclasses.asdict(recipe.languages)
@@ -225,6 +228,7 @@ class RecipeCorpora:
 
 
 ACCOUNT = "init_from.json"  # in the run's folder
+TOLD = 30  # corpora at most, each by itself
 
 
 class Preparation:
@@ -341,17 +345,26 @@ class Preparation:
 
     @cached_property
     def training_sets(self) -> dict[str, EncodedSet]:
-        """Returns each task's filtered and encoded corpora, ready for their epochs; tells what was dropped."""
-        return {task.name: self._training_set(task) for task in self.corpora.tasks}
+        """Returns each task's filtered and encoded corpora, ready for their epochs; tells what was dropped, of many
+        corpora together."""
+        specs = [spec for task in self.corpora.tasks for spec in task.specs]
+        sets = {task.name: self._training_set(task, tell=len(specs) <= TOLD) for task in self.corpora.tasks}
+        if len(specs) > TOLD:
+            total = FilterReport()
+            for part in (part for own in sets.values() for part in own.parts):
+                total.add(part.report)
+            self.tell(f"{len(specs):,} corpora\n{total.table()}")
+        return sets
 
-    def _training_set(self, task: TaskCorpora) -> EncodedSet:
+    def _training_set(self, task: TaskCorpora, tell: bool) -> EncodedSet:
         parts, data = [], self.recipe.data
         for number, spec in enumerate(task.specs):
             name = f"train{number}" if self.recipe.tasks is None else f"{task.name}.{number}"
             if spec.streaming:
                 return self._streamed(task, name)
             part = self.encode(name, spec, self.corpora.filter, data.max_length, data.placeholders)
-            self.tell(f"{spec}{part.found and f' ({part.found})'}\n{part.report.table(part.unit)}")
+            if tell:
+                self.tell(f"{spec}{part.found and f' ({part.found})'}\n{part.report.table(part.unit)}")
             parts.append(part)
         if task.texts:
             return Corpora(parts, [text.weight for text in task.texts], data.temperature, task.seed)

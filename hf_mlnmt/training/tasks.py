@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,6 @@ from transformers import TrainingArguments
 from hf_mlnmt.data.encoded import Examples, Rows
 from hf_mlnmt.data.training_set import TrainingSet
 from hf_mlnmt.errors import UserError, naming
-from hf_mlnmt.recipe.checks import whole_numbers
 from hf_mlnmt.recipe.schema import TASK_NAME, Batches
 from hf_mlnmt.training.adapters import is_of_adapter
 from hf_mlnmt.training.batching import Boxes, Shape, TokenBatchSampler
@@ -115,28 +115,68 @@ class Rotation:
     """The order of tasks, batch by batch: in each cycle every task has as many places as its share says.
 
     The places of a cycle are shuffled anew in every cycle; which task is where is a pure function of (seed, place).
-    Shares of 1 and 0.5 make a cycle of three places; UserError where it would have more than 1,000.
+    Shares of 1 and 0.5 make a cycle of three places. Shares that hold exactly only over more than 1,000 places have
+    cycles of 1,000, or of as many as there are tasks, in which a task has the whole number of places below or above its
+    share (systematic sampling): tasks lie side by side on a line, each as long as its places, and a mark at every whole
+    distance gives the task under it a place. The marks of every cycle begin elsewhere, by the golden ratio, so that
+    shares hold over the cycles.
+
+    counts: the places of each task in a cycle, in the mean of all.
     """
 
     def __init__(self, shares: Sequence[float], seed: int) -> None:
-        self.counts, self.seed = whole_numbers(shares), seed
-        self.length = sum(self.counts)
-        self._tasks = np.repeat(np.arange(len(self.counts)), self.counts)
-        self._latest: tuple[int, np.ndarray] = (-1, self._tasks)  # a cycle and its order
+        exact, self.seed = whole_numbers(shares), seed
+        total = sum(exact)
+        self.length = total if total <= LONGEST else max(LONGEST, len(shares))
+        ends = [0, *itertools.accumulate(exact)]
+        self._ends = np.array([(end * self.length << _BITS) // total for end in ends])  # of the tasks on the line
+        self.counts = (np.diff(self._ends) / 2**_BITS).tolist()
+        self._latest: tuple[int, np.ndarray, np.ndarray] = (-1, self._ends, self._ends)
 
     def cycle(self, number: int) -> np.ndarray:
         """Returns the tasks of a cycle in order, by number: int64 (length,)."""
+        return self._cycle(number)[0]
+
+    def _cycle(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the tasks of a cycle in order, and how many places of the cycles before it were each task's."""
         if self._latest[0] != number:
             order = np.random.default_rng([self.seed, number, ORDER]).permutation(self.length)
-            self._latest = number, self._tasks[order]
-        return self._latest[1]
+            counts = np.diff((self._ends + _mark(number)) >> _BITS)
+            marks = np.sort(_mark(np.arange(number)))
+            whole, rest = self._ends >> _BITS, self._ends % 2**_BITS
+            before = np.diff(number * whole + number - np.searchsorted(marks, 2**_BITS - rest))
+            self._latest = number, np.repeat(np.arange(len(counts)), counts)[order], before
+        return self._latest[1:]
+
+    def seen(self, places: int) -> list[int]:
+        """Counts how many of the first places are each task's."""
+        number, within = divmod(places, self.length)
+        tasks, before = self._cycle(number)
+        return (before + np.bincount(tasks[:within], minlength=len(before))).tolist()  # type: ignore[no-any-return]
 
     def at(self, place: int) -> tuple[int, int]:
         """Returns the task at a place (from 0), and how many places before it were that task's."""
         number, within = divmod(place, self.length)
-        tasks = self.cycle(number)
+        tasks, before = self._cycle(number)
         task = int(tasks[within])
-        return task, number * self.counts[task] + int((tasks[:within] == task).sum())
+        return task, int(before[task]) + int((tasks[:within] == task).sum())
+
+
+LONGEST = 1000  # cycle of shares that hold exactly in it
+_BITS = 32  # of a place's fraction
+
+
+def _mark(cycle: Any) -> Any:
+    """Returns where the marks of a cycle begin: the fraction of its number times the golden ratio, in 2 ** -32."""
+    return cycle * 2654435769 % 2**_BITS
+
+
+def whole_numbers(shares: Sequence[float]) -> list[int]:
+    """Returns the smallest whole numbers in the ratio of the shares."""
+    exact = [Fraction(str(share)) for share in shares]
+    common = math.lcm(*(share.denominator for share in exact))
+    counts = [int(share * common) for share in exact]
+    return [count // math.gcd(*counts) for count in counts]
 
 
 def seed_of(seed: int, number: int) -> int:
@@ -168,12 +208,12 @@ class TaskBatchSampler(Sampler[list[tuple[int, int, int]]]):
         self.start = step * self.accumulation
         self.shift = places - self.start
         world = self.samplers[0].world_size
-        self.before = [seen - count * world for seen, count in zip(batches, self._counts(places))]
+        self.before = [seen - count * world for seen, count in zip(batches, self.rotation.seen(places))]
 
     def reached(self, step: int) -> dict[str, Any]:
         """Returns the places and batches at which the training is after so many steps: what `begin_at` takes."""
         places = step * self.accumulation + self.shift
-        firsts = [self._first(task, count) for task, count in enumerate(self._counts(places))]
+        firsts = [self._first(task, count) for task, count in enumerate(self.rotation.seen(places))]
         return {"places": places, "batches": firsts}
 
     def _first(self, task: int, count: int) -> int:
@@ -215,13 +255,7 @@ class TaskBatchSampler(Sampler[list[tuple[int, int, int]]]):
 
     def epochs(self, places: int) -> list[float]:
         """Returns how many epochs of its own each task goes through in the first `places`."""
-        return [count / len(sampler) for count, sampler in zip(self._counts(places), self.samplers)]
-
-    def _counts(self, places: int) -> list[int]:
-        """Counts how many of the first places are each task's."""
-        cycles, rest = divmod(places, self.rotation.length)
-        last = self.rotation.cycle(cycles)[:rest]
-        return [cycles * count + int((last == task).sum()) for task, count in enumerate(self.rotation.counts)]
+        return [count / len(sampler) for count, sampler in zip(self.rotation.seen(places), self.samplers)]
 
 
 TASK = "task"  # the key of a batch that names its task
@@ -253,7 +287,8 @@ def task_sampler(
                 group=group,
             )
         samplers.append(sampler)
-    return TaskBatchSampler(samplers, Rotation([task.share for task in tasks], seed))
+    power = 1 / batches.temperature if batches.temperature else 0
+    return TaskBatchSampler(samplers, Rotation([task.share * task.data.distinct**power for task in tasks], seed))
 
 
 class EpochLoader(DataLoader):

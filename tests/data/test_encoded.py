@@ -7,13 +7,16 @@ import json
 import multiprocessing
 import os
 import pickle
+import shutil
 import sys
 import tracemalloc
+from functools import lru_cache
 
 import numpy as np
+import psutil
 import pytest
 
-from hf_mlnmt.data import encoding, workers
+from hf_mlnmt.data import encoded, encoding, workers
 from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.encoded import Encoded
 from hf_mlnmt.data.encoding import build, encode_corpus, filtered, fingerprint_of
@@ -82,16 +85,29 @@ def _length(data: Encoded, queue: multiprocessing.Queue) -> None:
 
 def test_other_processes_map_the_file_instead_of_getting_a_copy(tokenizers, demo, tmp_path):
     data = build(demo["train"], tokenizers, tmp_path / "data")
-    assert b"_ids" not in pickle.dumps(data)
+    assert len(pickle.dumps(data)) < sum(data._side(side)[1].nbytes for side in data.sides)
     again = pickle.loads(pickle.dumps(data))
     assert all((again[0][key] == data[0][key]).all() for key in data[0])
-    assert isinstance(again._ids["source"].base, np.memmap)
+    assert isinstance(again._side("source")[1].base, np.memmap)
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     process = context.Process(target=_length, args=(data, queue))
     process.start()
     assert queue.get(timeout=60) == data[0]["labels"].tolist()
     process.join()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="counts file descriptors")
+def test_of_many_corpora_few_files_are_open(tokenizers, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoded, "_mapped", lru_cache(4)(encoded._mapped.__wrapped__))
+    first = build(PAIRS, tokenizers, tmp_path / "0").folder
+    folders = [first, *(shutil.copytree(first, tmp_path / str(number)) for number in range(1, 9))]
+    before = psutil.Process().num_fds()
+    corpora = [Encoded(folder) for folder in folders]
+    monkeypatch.chdir(tmp_path)
+    read = [[corpus[index]["labels"].tolist() for index in range(3)] for corpus in corpora]
+    assert all(items == read[0] for items in read)
+    assert psutil.Process().num_fds() <= before + 2 * 4
 
 
 def test_building_does_not_hold_the_corpus(tokenizers, tmp_path):

@@ -56,7 +56,6 @@ def fused(folder: Path, objective: Any = "fusion-n-best", **changes: Any) -> Pat
         ({"a": {"data": THERE, "shares": 1}}, r"tasks.a.shares: unknown key \(did you mean 'share'\?\)"),
         ({"a": {"data": THERE, "share": -1}}, "tasks.a.share must be a number from 0, not -1"),
         ({"a": {"data": THERE, "share": "half"}}, "tasks.a.share: expected a number, not 'half'"),
-        ({"a": {"data": THERE}, "b": {"data": THERE, "share": 0.3333}}, "tasks: the shares 1, 0.3333 hold"),
         ({"a_b": {"data": THERE}}, "tasks.a_b: a task's name has letters, digits"),
         ({"dev": {"data": THERE}}, "tasks.dev: .* 'dev' is the name of data.dev"),
         ({"a": {"data": []}}, "tasks.a.data: give a corpus"),

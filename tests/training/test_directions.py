@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.tiny_run import run, same_weights, write_corpus, write_recipe
+from rich.console import Console
 from safetensors.torch import load_file
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerState
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
@@ -21,6 +24,7 @@ from hf_mlnmt.export import export
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.embedding import embed_texts
 from hf_mlnmt.hub.publish import build_folder
+from hf_mlnmt.training.callbacks import ShowProgress
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "bridge_heads": 2, "bridge_width": 8}
@@ -63,6 +67,28 @@ def test_the_mean_of_losses_chooses_without_translations(three, tmp_path):
     run(recipe, three, tmp_path / "run")
     (last,) = json.loads((tmp_path / "run" / "results.json").read_text())["dev"]
     assert last["eval_mean_loss"] == pytest.approx((last["eval_loss"] + last["eval_en-de_loss"]) / 2)
+
+
+def test_of_many_directions_little_is_said(three, tmp_path, monkeypatch):
+    """Their reports are one, the dry run shows some, the evaluation's line too; shares follow the sizes."""
+    for place in ("preparation.TOLD", "dry_run.MEASURED"):
+        monkeypatch.setattr(f"hf_mlnmt.training.{place}", 4)
+    recipe = recipe_of(tmp_path, {"shares": {"de-en": 3.7}, "test": {}}, batch={"tokens": 60, "temperature": 5})
+    text = run(recipe, three, tmp_path / "run", dry_run=True)
+    assert "6 corpora\npairs read 720 " in text
+    assert "train.de + train.en" not in text
+    assert re.search(r"more tasks +2\n", text)
+    assert text.count("epochs of its own") == 4
+    assert re.search(r"task de-en .*; share 4\d\d\.\d+ of 1000, ", text), "3.7 of 8.7, in cycles of 1,000"
+    assert 0 < text.count("\n") < 40
+
+
+def test_the_line_of_an_evaluation_is_short():
+    text = io.StringIO()
+    scores = {"eval_loss": 1.0, **{f"eval_aa-{number}_bleu": 2.0 for number in range(9900)}, "eval_mean_bleu": 2.0}
+    ShowProgress(Console(file=text, width=500)).on_log(None, TrainerState(global_step=3), None, scores)
+    assert len(text.getvalue()) < 700
+    assert text.getvalue().rstrip().endswith("mean_bleu 2, and 9881 more in metrics.jsonl")
 
 
 def test_a_run(finished, three, tmp_path):
