@@ -152,21 +152,25 @@ class Growth(Encoded):
         self.report = FilterReport.from_dict(self.meta["report"])
         self.sides = tuple(self.meta["ends"])
         self.unit = "pairs" if len(self.sides) > 1 else "sentences"
-        self._open()
 
-    def _open(self) -> None:
-        self._offsets, self._ids = {}, {}
-        for side, end in self.meta["ends"].items():
-            offsets = np.memmap(self.folder / f"{side}_offsets.npy", np.int64, "r", HEAD, len(self) + 1)
-            self._offsets[side] = np.asarray(offsets)
-            ids = np.memmap(self.folder / f"{side}.bin", np.int32, "r", shape=end) if end else np.zeros(0, np.int32)
-            self._ids[side] = np.asarray(ids)
+    def _side(self, side: str) -> tuple[np.ndarray, np.ndarray]:
+        return _mapped_part(self.folder, side, len(self), self.meta["ends"][side])
+
+    def __len__(self) -> int:
+        return int(self.meta["kept"])
 
 
 @lru_cache(_OPEN)
 def _mapped(folder: Path, side: str, written: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     """Maps the files of a side into memory; of thousands of corpora only those used last are open at a time."""
     offsets = np.asarray(np.load(folder / f"{side}_offsets.npy", mmap_mode="r"))
-    return offsets, np.asarray(np.memmap(folder / f"{side}.bin", np.int32, "r")) if offsets[-1] else np.zeros(
-        0, np.int32
-    )
+    ids = np.memmap(folder / f"{side}.bin", np.int32, "r") if offsets[-1] else np.zeros(0, np.int32)
+    return offsets, np.asarray(ids)
+
+
+@lru_cache(_OPEN)
+def _mapped_part(folder: Path, side: str, count: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """Maps as much of a side's growing files as was noted: so many sentences, and ids up to `end`."""
+    offsets = np.asarray(np.memmap(folder / f"{side}_offsets.npy", np.int64, "r", HEAD, count + 1))
+    ids = np.memmap(folder / f"{side}.bin", np.int32, "r", shape=end) if end else np.zeros(0, np.int32)
+    return offsets, np.asarray(ids)

@@ -421,10 +421,10 @@ def encode_corpus(
     folder: str | Path,
     pair_filter: PairFilter | None = None,
     max_length: int | None = None,
-    placeholders: Mapping[str, str] = MappingProxyType({}),
     processes: int | None = None,
     progress: Progress | None = None,
     check: bool = False,
+    placeholders: Mapping[str, str] = MappingProxyType({}),
 ) -> Encoded:
     """Reads, filters and encodes a corpus into `folder`; what is there already of the same text and settings is used.
 
@@ -475,9 +475,9 @@ def filtered(
     root: str | Path,
     pair_filter: PairFilter | None = None,
     report: FilterReport | None = None,
-    placeholders: Mapping[str, str] = MappingProxyType({}),
     share: float = 1.0,
     seed: int = 1,
+    placeholders: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Any]:
     """Yields the raw pairs of a corpus, with placeholders if any, or texts of one language, that pass the filter, as a
     stream; also what a tokenizer is trained on. share: of the items, as a hash of their numbers and the seed draws."""

@@ -729,7 +729,7 @@ class TranslationCall:
         spell the same word count together.
         """
         model, spelling, wanted = self.parts.model, spelling_of(self.parts.target), self.options.alternatives or 0
-        asked, width = [self._asked(piece) for piece in inputs], max(2 * wanted, 4)
+        asked, width = [self._beginning(piece) for piece in inputs], max(2 * wanted, 4)
         given, ends = (asked, self.skipped), [token for token in self.ends if token is not None]
         rules = [PrefixProcessor(spelling, *given, ends), NextWords(spelling, *given, ends)]
         rules[:0] = [*self.options.generate.get("logits_processor", []), *self._forbidden(inputs)]
@@ -1024,7 +1024,7 @@ class TranslationCall:
                 "or parts are translated one by one: give what the first one's translation begins with."
             )
 
-    def _asked(self, piece: Input) -> Asked:
+    def _beginning(self, piece: Input) -> Asked:
         """Returns how the translation of a piece shall begin; a prefix belongs to the first piece of a text, unless it
         is several, one for each."""
         where, given = f"target_prefix of line {piece.line}", self._of_line("target_prefix", piece.line)
@@ -1040,7 +1040,7 @@ class TranslationCall:
         """Returns what makes translations begin as they shall."""
         if self.options.target_prefix is None and not self.options.alternatives:
             return []
-        asked = [self._asked(piece) for piece in inputs]
+        asked = [self._beginning(piece) for piece in inputs]
         ends = [token for token in self.ends if token is not None] if self.options.alternatives else []
         given = spelling_of(self.parts.target), asked, self.skipped, ends
         return [PrefixProcessor(*given)] if any(map(any, asked)) else []

@@ -3,14 +3,12 @@
 from hf_mlnmt.hub.checks import check_folder, clean_generation_config
 from hf_mlnmt.hub.publish import Published, build_folder
 from hf_mlnmt.hub.space import build_space
-from hf_mlnmt.hub.static_space import build_static_space
 from hf_mlnmt.hub.upload import push
 
 __all__ = [
     "Published",
     "build_folder",
     "build_space",
-    "build_static_space",
     "check_folder",
     "clean_generation_config",
     "push",

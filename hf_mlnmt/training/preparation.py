@@ -220,7 +220,7 @@ class RecipeCorpora:
         """Yields the text of a side of a corpus that passes the filters, of a drawn share of its items."""
         report = FilterReport()
         placeholders = self.recipe.data.placeholders
-        for item in filtered(spec, self.root, self.filter, report, placeholders, share, self.recipe.seed):
+        for item in filtered(spec, self.root, self.filter, report, share, self.recipe.seed, placeholders):
             yield item if isinstance(item, str) else item[SIDES.index(side)]
         if not report.kept:
             what = "pair" if isinstance(spec, CorpusSpec) else "sentence"
@@ -410,7 +410,7 @@ class Preparation:
         hear: Progress,
     ) -> Any:
         folder, processes = self.output / "data" / name, self.recipe.data.processes
-        how = (pair_filter, max_length, placeholders, processes, hear, self.check)
+        how = (pair_filter, max_length, processes, hear, self.check, placeholders)
         return encode_corpus(spec, self.root, self.tokenizers, folder, *how)
 
     def _streamed(self, task: TaskCorpora, name: str) -> Streamed:

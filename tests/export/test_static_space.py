@@ -19,9 +19,9 @@ from helpers.export_toys import joint_tokenizer, toy_model, write_folder
 from helpers.model_folders import SENTENCES
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.export import static_space
+from hf_mlnmt.export.static_space import LIBRARY, build_static_space
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.hub import static_space
-from hf_mlnmt.hub.static_space import LIBRARY, build_static_space
 from hf_mlnmt.reports.facts import Facts
 
 pytest.importorskip("onnxruntime", reason="pip install 'hf-mlnmt[export]'")
@@ -80,7 +80,7 @@ def here(monkeypatch):
     monkeypatch.setattr(
         static_space, "subprocess", SimpleNamespace(run=npm, SubprocessError=subprocess.SubprocessError)
     )
-    monkeypatch.setattr("hf_mlnmt.export.export", exported)
+    monkeypatch.setattr(static_space, "export", exported)
 
 
 def test_what_the_folder_holds(model, tmp_path, here):

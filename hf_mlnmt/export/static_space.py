@@ -20,6 +20,7 @@ from huggingface_hub import SpaceCardData
 
 from hf_mlnmt.data.subwords import code_of
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.export.exporting import export
 from hf_mlnmt.files import atomic_folder, write_text
 from hf_mlnmt.hub.checks import check_replaceable
 from hf_mlnmt.model_folder import CARD
@@ -71,8 +72,6 @@ def build_static_space(facts: Facts, model: str | Path, folder: str | Path, name
 
     Raises: UserError for a model that transformers.js cannot run, and where npm is missing or fails.
     """
-    from hf_mlnmt.export import export
-
     folder = Path(folder)
     check_static_space(folder)
     if auto_class_of_facts(facts) != "AutoModelForSeq2SeqLM":
