@@ -1,6 +1,7 @@
 """`hf-mlnmt export`: a model for CTranslate2, ONNX Runtime, transformers.js, Firefox's engines, or as MarianMTModel."""
 
 from pathlib import Path
+from typing import Any
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import option
@@ -46,8 +47,8 @@ def export(
 
     silence()
     console = plain_console()
-    files = {"calibration": calibrate, "shortlist": shortlist, "shortlist_text": shortlist_text}
-    how = {"dtype": dtype, "shortlist_teacher": shortlist_teacher, "tell": console.print}
+    files: dict[str, Any] = {"calibration": calibrate, "shortlist": shortlist, "shortlist_text": shortlist_text}
+    how: dict[str, Any] = {"dtype": dtype, "shortlist_teacher": shortlist_teacher, "tell": console.print}
     exported = write(model, output, format, **files, **how)
     for name, value in exported.record["compared_with_generate"].items():
         if isinstance(value, dict):

@@ -19,9 +19,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hf_mlnmt.data.corpus import *
+    from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
     from hf_mlnmt.data.encoded import *
-    from hf_mlnmt.data.encoding import *
+    from hf_mlnmt.data.encoding import encode_corpus, filtered, fingerprint_of
     from hf_mlnmt.data.filters import *
     from hf_mlnmt.data.lines import *
     from hf_mlnmt.data.processing import *

@@ -377,7 +377,7 @@ def _grow(
     """Encodes what `read` gives behind so many items; its report counts what it drops."""
     unique = encoder.pair_filter is not None and encoder.pair_filter.drop_duplicates
     sides = SIDES if len(encoder.sides) > 1 else ("text",)
-    with explained(folder), Growing(folder, sides, origin, max_length, unique) as growing:
+    with explained(Path(folder)), Growing(folder, sides, origin, max_length, unique) as growing:
         report, dropped = growing.reader, deque[FilterReport]()
 
         def chunks() -> Iterator[list[Any]]:

@@ -46,11 +46,11 @@ def read_filters(path: Path) -> Keys:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: cannot be read as YAML or JSON ({' '.join(str(error).split())}).") from error
     try:
-        of = {key: content.get(key) for key in ("steps", "filters")} if isinstance(content, dict) else {}
-        if isinstance(of.get("steps"), list):
-            found = list(_of_opusfilter(of["steps"]))
-        elif isinstance(of.get("filters"), list):
-            found = [_of_opuscleaner(**step) for step in of["filters"]]
+        steps, filters = map(content.get, ("steps", "filters")) if isinstance(content, dict) else (None, None)
+        if isinstance(steps, list):
+            found = list(_of_opusfilter(steps))
+        elif isinstance(filters, list):
+            found = [_of_opuscleaner(**step) for step in filters]
         else:
             raise UserError("expected `steps`, as in OpusFilter's YAML, or `filters`, as in OpusCleaner's JSON.")
     except UserError as error:

@@ -176,10 +176,11 @@ def with_placeholders(pairs: Iterable[tuple[str, str]], placeholders: Mapping[st
         turn = turn != bool(common)
         if common and turn and not any(token in text for token in placeholders for text in pair):
             left = [common.copy(), common.copy()]
-            pair = tuple(
+            source, target = (
                 replaced(text, [part._replace(token=tokens[part.pattern]) for part in parts if _take(of_side, part)])
                 for text, parts, of_side in zip(pair, sides, left)
             )
+            pair = source, target
         yield pair
 
 

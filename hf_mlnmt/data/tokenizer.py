@@ -129,7 +129,8 @@ class Tokenizers:
         check_tag(self.source, tag)
         front = [tag] if tag is not None else []
         front += [language_code(language, self.source)] if language is not None else []
-        return list(self.source.convert_tokens_to_ids(front))
+        ids: Any = self.source.convert_tokens_to_ids(front)
+        return list(ids)
 
     def sides(self, language: str | None = None, tag: str | None = None) -> dict[str, Side]:
         """Returns what encodes raw texts of each side, also in other processes, as `encode_source` and

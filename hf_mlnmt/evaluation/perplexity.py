@@ -164,8 +164,8 @@ def perplexity(
     total = torch.zeros((), dtype=torch.float64)
     with torch.no_grad():
         for indices in batches_by_tokens(lengths, batch_tokens):
-            chosen = [targets[i].tolist() for i in indices], read and [read[i].tolist() for i in indices]
-            total += negative_logs(model, *chosen).sum().cpu()
+            of_sources = None if read is None else [read[i].tolist() for i in indices]
+            total += negative_logs(model, [targets[i].tolist() for i in indices], of_sources).sum().cpu()
             if progress:
                 progress(len(indices))
     if total.isnan():

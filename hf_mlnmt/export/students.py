@@ -316,10 +316,14 @@ class Student:
         spec = CorpusSpec(**self.content["data"]["dev"])
         sources, targets = map(list, zip(*islice(read_pairs(spec, self.data), COMPARED)))
         sides = (Aligner.of(name, self.languages[1]).links(sources, targets) for name in (teacher, student))
-        right, found = (list(map(frozenset, side)) for side in sides)
+        right, found = (list(map(set, side)) for side in sides)
         if not any(right):
             return {}
-        return {"alignment_error_rate": round(alignment_error_rate(found, [GoldAlignment(x, x) for x in right]), 4)}
+        return {
+            "alignment_error_rate": round(
+                alignment_error_rate(found, [GoldAlignment(frozenset(x), frozenset(x)) for x in right]), 4
+            )
+        }
 
     def _write_card(self, output: Path, rows: dict[str, Any]) -> None:
         tests = list(next(iter(rows.values()))["scores"])

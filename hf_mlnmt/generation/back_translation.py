@@ -363,8 +363,8 @@ class _Job:
             self.watcher.progress(done, self.total, counts)
             first, lines = self.lines.start, text_lines(self.texts, self.settings.bad_lines)
             lines = islice(lines, first + done, first + self.total)
-            references = chain(text_lines(self.settings.references, self.settings.bad_lines), repeat(""))
-            references = islice(references, first + done, None)
+            known = chain(text_lines(self.settings.references, self.settings.bad_lines), repeat(""))
+            references = islice(known, first + done, None)
             while window := list(islice(lines, self.settings.window)):
                 near = list(islice(references, len(window))) if self.settings.references else []
                 self._window(first + self.journal.progress["lines"], window, near)

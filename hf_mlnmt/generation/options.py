@@ -42,8 +42,10 @@ CONSTRAINTS = ("terms", "force_phrases", "keep")  # on what a translation must h
 ONE_BY_ONE = ("do_sample", "mbr", "rerank", "num_return_sequences", "draft")  # what `alternatives` exclude
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma")
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
-OF_RERANKERS = ("num_beams", "do_sample", *SAMPLERS, "length_penalty", "length_normalization", "early_stopping")
-OF_RERANKERS += ("alpha", "beta")  # what of a search their files may say
+OF_RERANKERS = (  # what of a search their files may say
+    *("num_beams", "do_sample", *SAMPLERS, "length_penalty", "length_normalization", "early_stopping"),
+    *("alpha", "beta"),
+)
 # Features of a reranker (reranking.py), and those that name a model or a command.
 FEATURES_OF_FUSED = ("translation-models", "language-models")
 FEATURES = ("model", "score", "length", "coverage", *FEATURES_OF_FUSED)
@@ -521,8 +523,8 @@ class DecodingOptions:
     @property
     def samples(self) -> int | None:
         """Returns how many samples of each sentence are candidates (mbr, rerank); None: the beams are, or none."""
-        if self.rerank and self.do_sample:
-            return int(dict(self.rerank).get("samples", 64))
+        if isinstance(self.rerank, Mapping) and self.do_sample:  # a file has been read
+            return int(self.rerank.get("samples", 64))
         return self.mbr if (self.num_beams or 1) == 1 else None
 
     @property

@@ -256,7 +256,8 @@ class Terms:
         waiting = [(piece._replace(chosen=chosen), several.intersection(self.found(piece.text))) for piece in pieces]
         while waiting:
             taken: set[str] = set()
-            now, later = [], []
+            now: list[tuple[Any, set[str]]] = []
+            later: list[tuple[Any, set[str]]] = []
             for piece, terms in waiting:
                 open_ = terms - chosen.keys()
                 (later if open_ & taken else now).append((piece, open_))

@@ -149,8 +149,8 @@ def build_folder(
             if file.is_file():
                 shutil.copyfile(file, new / file.name)
         write_text(new / CARD, build_card(facts))
-        for file, content in eval_results(facts).items():
-            write_text(new / EVAL_RESULTS / file, content)
+        for name_of, content in eval_results(facts).items():
+            write_text(new / EVAL_RESULTS / name_of, content)
         check_folder(new, source, target)
         ways = ("package", "remote-code") if facts.carries_code else ("package",)
         if not alone:  # its base may not be on the Hub yet

@@ -86,7 +86,8 @@ class Drafted(Greedy):
     def keep(self, sentences: Tensor) -> None:
         super().keep(sentences)
         self.kept = self.kept[sentences]
-        self.ids = self.ids[sentences] if self.longest else None
+        if self.longest:
+            self.ids = self.ids[sentences]
 
     def result(self) -> Any:
         chosen = self.record.chosen()  # (sentences, steps)

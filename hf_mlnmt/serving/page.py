@@ -402,13 +402,13 @@ class _Answer:
         if len(legs) > 1:
             raise UserError("Two models translate one after the other: other words can be chosen where one does.")
         options = {**self._options(), "num_return_sequences": None}
-        codes = {"source_language": legs[0].source, "target_language": legs[0].target}
+        codes: dict[str, Any] = {"source_language": legs[0].source, "target_language": legs[0].target}
         (text,) = TranslationCall(legs[0].pipeline, DecodingOptions(split="sentences", **codes)).cut([self.text], 1)
         begun = options.pop("target_prefix", "")
         begun = (begun,) if isinstance(begun, str) else begun[0]
         sources = [piece.text for piece in text.pieces]
         begun = [*begun, *[""] * len(sources)][: len(sources)]
-        ask = partial(self._ask, self.chosen[0], **options)
+        ask: Any = partial(self._ask, self.chosen[0], **options)
         translated = [best[0].text for best in ask(sources, target_prefix=begun).texts]
         starts = [len(join([*translated[:i], ""], text.pieces[: i + 1])) for i in range(len(sources))]
         sentence = max((i for i, start in enumerate(starts) if start <= at), default=0)

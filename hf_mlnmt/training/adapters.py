@@ -52,7 +52,7 @@ def add_adapter(model: Any, settings: Adapter, base: str) -> None:
     output = model.get_output_embeddings()
     config = LoraConfig(
         r=settings.r,
-        lora_alpha=settings.alpha,
+        lora_alpha=settings.alpha,  # type: ignore[arg-type]
         lora_dropout=settings.dropout,
         target_modules=settings.modules,
         task_type="SEQ_2_SEQ_LM",

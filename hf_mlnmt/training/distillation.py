@@ -89,7 +89,8 @@ class Distillation(Translation):
                 )
             with torch.device("cpu"):
                 objective.aligner = Aligner.of(folders[0], given.languages.get("target"))
-            given.model.generation_config.alignment_head = [given.model.config.decoder_layers, 1]
+            generation: Any = given.model.generation_config
+            generation.alignment_head = [given.model.config.decoder_layers, 1]
         return objective
 
     def collate(self, examples: Sequence[Example]) -> Batch:
@@ -102,7 +103,7 @@ class Distillation(Translation):
         batch = dict(batch)
         numbers, labels = batch.pop(SENTENCE), batch["labels"]
         items, seen = divisor(labels, num_items_in_batch), dict[str, Tensor]()
-        attention = _attention(model) if self.alignment else None
+        attention: Any = _attention(model) if self.alignment else None
         layers = {"query": attention.q_proj, "key": attention.kv_proj} if self.alignment else {}
         hooks = [layer.register_forward_hook(partial(_keep, seen, name)) for name, layer in layers.items()]
         try:

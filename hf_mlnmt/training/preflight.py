@@ -391,7 +391,7 @@ def bytes_of_logits(recipe: Recipe, config: Any, tokens: int, on_cpu: bool) -> f
     """
     if recipe.batch.side == "source":
         return 0
-    row = 4 * (getattr(config, "target_vocab_size", None) or getattr(config, "vocab_size", 0))
+    row = 4 * int(getattr(config, "target_vocab_size", None) or getattr(config, "vocab_size", None) or 0)
     if architecture_of(config) is None:
         return 4 * tokens * row
     return min(tokens, ROWS) * row if on_cpu else min(tokens * row / 2, LOGITS)

@@ -319,7 +319,7 @@ class Preparation:
             }
         return tokenizer
 
-    def processing(self) -> dict[TextSide, TextProcessing]:
+    def processing(self) -> dict[Any, TextProcessing]:
         """Returns what is done to the text of each side before the tokenizers that are trained here."""
         return {
             side: build(
@@ -328,10 +328,10 @@ class Preparation:
                 str(self.recipe.path),
                 ("tokenizer", "processing", side),
             )
-            for side, language in dataclasses.asdict(self.recipe.languages).items()
+            for side, language in zip(SIDES, (self.recipe.languages.source, self.recipe.languages.target))
         }
 
-    def _tokenizers_of_sides(self) -> tuple[Any, Any, dict[str, TextProcessing]]:
+    def _tokenizers_of_sides(self) -> tuple[Any, Any, dict[Any, TextProcessing]]:
         """Trains the source's and the target's (None: one for both); returns them and the processing of each side."""
         codes, processing, corpora = self.recipe.tokenizer.languages, self.processing(), self.corpora
         if self.recipe.tokenizer.joint:

@@ -298,6 +298,12 @@ def accumulated(run: Run, changes: Changes, checkpoint: Path | None) -> int:
     return of_main(fitting)
 
 
+def _save_beside(preparation: Preparation, model: Any, folder: Path) -> None:
+    """Puts beside a model's weights what else its folder holds."""
+    preparation.tokenizers.save(folder)
+    save_config(model, folder)
+
+
 def build(run: Run, checkpoint: Path | None, accumulate: int) -> Training:
     """Makes the model with new weights, its tasks, and the trainer around them, where a checkpoint is in the data."""
     recipe, preparation = run.recipe, run.preparation
@@ -325,7 +331,7 @@ def build(run: Run, checkpoint: Path | None, accumulate: int) -> Training:
         recipe.batch,
         Schedule(**dataclasses.asdict(recipe.schedule)),
         measured_by(tasks, preparation.dev_sets),
-        save_extras=lambda folder: (preparation.tokenizers.save(folder), save_config(model, folder)),
+        save_extras=partial(_save_beside, preparation, model),
         compiled=arguments.is_compiled(recipe, args.use_cpu),
         sharded=arguments.is_sharded() and run.processes.num_processes > 1,
     )
@@ -444,7 +450,7 @@ def alphas(run: Run, trainer: TranslationTrainer) -> dict[str, float]:
     path = run.output / folder.ALPHAS
     if run.is_main and not path.is_file():
         dev = next((each for each in trainer.dev_sets if each.sources), None)
-        if dev is None:
+        if dev is None or dev.sources is None:
             raise UserError("precision.int8: needs a development set of pairs, by which inputs are rounded.")
         parts = Parts(trainer.model, run.preparation.tokenizers)
         write_json(path, calibrate(parts, list(dev.sources)[:SENTENCES]))
