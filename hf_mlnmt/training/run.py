@@ -28,6 +28,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -298,10 +299,10 @@ def accumulated(run: Run, changes: Changes, checkpoint: Path | None) -> int:
     return of_main(fitting)
 
 
-def _save_beside(preparation: Preparation, model: Any, folder: Path) -> None:
+def _save_beside(preparation: Preparation, model: Any, target: Path) -> None:
     """Puts beside a model's weights what else its folder holds."""
-    preparation.tokenizers.save(folder)
-    save_config(model, folder)
+    preparation.tokenizers.save(target)
+    save_config(model, target)
 
 
 def build(run: Run, checkpoint: Path | None, accumulate: int) -> Training:
