@@ -13,7 +13,7 @@ counts = epoch_counts([29_000, 5_000], weights=[1, 2])           # mixtures; or 
 draw(5_000, counts[1], seed=1, epoch=3)                          # which pairs of the second corpus the epoch shows
 """
 
-# ruff: noqa: F403
+# ruff: noqa: F401, F403
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
