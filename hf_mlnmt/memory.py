@@ -1,4 +1,4 @@
-"""The memory that there is, and whether the C library keeps what is freed or hands it back to the system."""
+"""The memory and cores that there are, and whether the C library keeps what is freed or hands it back to the system."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ GIB = 2**30
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
 
 _kept = False  # keep_memory() was called, and the C library took it
+
+
+def cores() -> int:
+    """Counts the processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def keep_memory() -> bool:

@@ -7,10 +7,10 @@ from typing import Any
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.evaluate import Language, Metrics, Protocols, Resamples, Seed, Tokenize, Trials
 from hf_mlnmt.cli.options import TRANSLATION, NamedPath, decoding_options, named_argument, named_option, option
-from hf_mlnmt.cli.processes import cores
 from hf_mlnmt.cli.terminal import finish, print_rows, progress_bars, show, tell
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.memory import cores
 
 PANEL = "Score"
 _of_look = partial(option, rich_help_panel="What is said of translations")

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import TRANSLATION, argument, decoding_options, option, refuse
-from hf_mlnmt.cli.processes import cores
 from hf_mlnmt.cli.terminal import progress_bars, show, silence, tell
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.memory import cores
 
 PANEL = "Score"
 

@@ -34,10 +34,11 @@ from hf_mlnmt.data.lines import count_text, format_of
 from hf_mlnmt.data.resegmented import mixed
 from hf_mlnmt.data.text import TextSide, TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers, identity_of, languages_of
-from hf_mlnmt.data.workers import Encoder, Piece, cores
+from hf_mlnmt.data.workers import Encoder, Piece
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_folder_name, explained, only_one, read_json, size_and_crc, take_place, write_json
 from hf_mlnmt.made_from import Digest, digest
+from hf_mlnmt.memory import cores
 
 log = logging.getLogger(__name__)
 Spec = CorpusSpec | TextSpec

@@ -30,11 +30,6 @@ from hf_mlnmt.errors import UserError
 ALONE = 5  # chunks that this process makes before it starts others
 
 
-def cores() -> int:
-    """Counts the processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def cut(backend: Backend, texts: Sequence[str]) -> list[list[int]]:
     """Returns the ids of texts without invisible characters; a "</s>" or "<2de>" in them is text, not the token."""
     backend.encode_special_tokens = True

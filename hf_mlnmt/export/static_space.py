@@ -131,7 +131,7 @@ def _unpacked(package: str, version: str, scratch: Path) -> Path:
     """Returns the folder of a package of npm."""
     target = scratch / package.replace("/", "-")
     target.mkdir()
-    command = ["npm", "pack", f"{package}@{version}", "--silent", "--pack-destination", str(target)]
+    command = ["npm", "pack", f"{package}@{version}", "-s"]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=60 * _MINUTES, cwd=target)
     except (OSError, subprocess.SubprocessError) as error:

@@ -91,7 +91,7 @@ class Prepared:
             criteria = StoppingCriteriaList([*criteria, abandon])
             abandon.check()
         if abandon is not None or drafts is not None:
-            rules = Rules([*processors, *([drafts] if drafts else [])], criteria)
+            rules = Rules(LogitsProcessorList([*processors, *([drafts] if drafts else [])]), criteria)
         text, search = Text(ids, mask, start, wanted, rules), generation.faster_search
         return None if search is None else search(model, None, processors, criteria, config, arguments, text)
 

@@ -208,6 +208,6 @@ def test_a_model_without_numbers_has_no_perplexity() -> None:
     model = SimpleNamespace(config=SimpleNamespace(is_encoder_decoder=False))
     tokenizers = SimpleNamespace(encode_target=lambda texts: [np.array([1, 2])] * len(texts))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_nll", lambda *batch: torch.tensor(float("nan")))
+        patch.setattr(module, "negative_logs", lambda *batch: torch.tensor(float("nan")))
         with pytest.raises(UserError, match="probabilities are not numbers"):
             module.perplexity(model, tokenizers, ["a", "b"])

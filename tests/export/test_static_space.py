@@ -57,7 +57,7 @@ def npm(command, **options):
     """Packs what a package of npm holds, as far as it is needed."""
     assert command[:2] == ["npm", "pack"]
     package = command[2].rpartition("@")[0]
-    folder = Path(command[-1])
+    folder = Path(options["cwd"])
     for name, text in NEEDED[package].items():
         path = folder / "package" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -29,7 +31,26 @@ from hf_mlnmt.hub.space import GRADIO
 
 ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = "import runpy, sys; sys.modules['hf_mlnmt'] = None; runpy.run_path('app.py')"
-PAGE = ["A man.", "en", "de", -1, -1, [], None, None, 5, 0, "", "", "", None, None, None, None]  # as it is set at first
+PAGE = [
+    "A man.",
+    "en",
+    "de",
+    -1,
+    -1,
+    [],
+    None,
+    None,
+    5,
+    0,
+    "",
+    "",
+    "",
+    None,
+    None,
+    None,
+    None,
+    {},
+]  # as it is set at first
 app = typer.Typer()
 app.command()(publish)
 
@@ -187,7 +208,8 @@ def test_the_app_translates_by_the_package(started, folders):
     text = SENTENCES[0]
     expected = TranslationPipeline.from_pretrained(str(folders / "toy"))(text)
     shown = ask(started["package"], [text, *PAGE[1:]])[0]
-    assert f">{expected}</div>" in shown.replace("&#x27;", "'").replace("&quot;", '"').replace("&lt;", "<")
+    (best,) = re.findall(r'class="best"[^>]*>(.*?)</div>', shown, re.DOTALL)
+    assert html.unescape(re.sub("<[^>]*>", "", best)) == expected  # each word is a button
 
 
 def test_the_app_translates_by_the_code_beside_the_weights(started, folders):

@@ -175,7 +175,7 @@ def test_logits_count_and_nothing_is_read_before(tmp_path, data, monkeypatch):
     assert preflight.bytes_of_logits(recipe, foreign, 4096, on_cpu=True) == 4 * 4096 * 250_000 * 4
     assert preflight.bytes_of_logits(recipe, own, 4096, on_cpu=True) == 256 * 250_000 * 4
     assert preflight.bytes_of_logits(recipe, own, 4096, on_cpu=False) == 2**29
-    monkeypatch.setattr(preflight, "_look_at_pairs", lambda *_, **__: pytest.fail("read"))
+    monkeypatch.setattr(preflight, "_look_at", lambda *_, **__: pytest.fail("read"))
     monkeypatch.setattr(preflight, "memory_of_machine", lambda on_cpu: 1)
     with pytest.raises(UserError, match="of logits"):
         run(tmp_path / "r.yaml", data, tmp_path / "run", dry_run=True)

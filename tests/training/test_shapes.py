@@ -23,6 +23,7 @@ from hf_mlnmt.recipe.schema import DistortionSettings
 from hf_mlnmt.training import Batches, Task, Translation, TranslationTrainer, captured
 from hf_mlnmt.training import trainer as trainer_module
 from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics
+from hf_mlnmt.training.distillation import Distillation
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
 from hf_mlnmt.training.objectives import (
     IGNORED,
@@ -142,6 +143,7 @@ def every_objective():
         "encoder-cloze": (EncoderCloze(0, 3, 0.1, distortion, tie=True), tiny_model(dropout=0.0)),
         "decoder-lm": (DecoderLanguageModel(0, 3), tiny_model(dropout=0.0)),
         "pseudo-encoder": (PseudoEncoder(0, 3, 0.1, distortion), aided),
+        "distillation": (Distillation(0, 0.1, words=0.5, model=translator(**translator_of).eval()), aided),
         "fusion-symbol": (FusionSymbol(0), product),
         "fusion-n-best": (FusionNBest(0, n=3), product),
         "fusion-trellis": (FusionTrellis(0, beams=3), product),
