@@ -197,6 +197,12 @@ def load(port: int, texts: list[str], clients: int) -> tuple[float, list[float],
 
     def work() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+        for _ in range(100):  # a server that has just said that it is ready may not listen yet
+            try:
+                connection.connect()
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.1)
         while (number := next(turns)) < len(texts) and not failures:
             began = time.perf_counter()
             answer, content = ask(connection, texts[number])
