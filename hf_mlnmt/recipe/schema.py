@@ -629,7 +629,7 @@ class SmoothedSettings(ObjectiveSettings):
 
 @dataclass
 class DistillationSettings(SmoothedSettings):
-    """What a student learns from its teachers beside its targets (training/distillation.py)."""
+    """Settings of the losses that a student learns from its teachers by (training/distillation.py)."""
 
     teacher: str | list[str] = key("", "Its folder or Hub name, or several; the first one's attention aligns words.")
     words: float = key(0.0, "The share of a loss on the teachers' distribution of each word.", Range(0, 1))

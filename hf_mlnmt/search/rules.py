@@ -140,7 +140,7 @@ class Constraints(LogitsProcessor):
 
 
 class Drafts(LogitsProcessor):
-    """What each sentence's translation is likely to be: tokens, without the end; one of generate()'s processors.
+    """Drafts of translations, one for each sentence: tokens, without the end; one of generate()'s processors.
 
     A greedy search of this package begins with what it would choose itself of a draft (drafts.py). What is found is the
     same without it: other loops pass it over.
