@@ -112,7 +112,6 @@ def _place(kind: str, prefix: str, index: int) -> str:
 
 def _ids_as_numbers(encoder: Any) -> Any:
     """Returns the graph of what transformers.js takes for the encoder: ids (batch, source) -> (batch, source, 1)."""
-
     axes = _constant("axes", [2])
     nodes = [
         make_node("Cast", [_IDS], ["numbers"], to=TensorProto.FLOAT),
@@ -124,7 +123,6 @@ def _ids_as_numbers(encoder: Any) -> Any:
 
 
 def _model(like: Any, graph: Any) -> Any:
-
     return make_model(graph, opset_imports=like.opset_import, ir_version=like.ir_version)
 
 
@@ -208,13 +206,11 @@ def _prefix(graph: Any, prefix: str, renamed: dict[str, str]) -> None:
 
 def _inner(node: Any) -> list[Any]:
     """Returns the graphs that a node holds: the branches of an If, the body of a Loop."""
-
     return [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
 
 
 def _value(name: str, kind: Any, axes: str = "") -> Any:
     """Returns an input or output; its axis `batch` is called as transformers.js calls it, `axes` goes before others."""
-
     value = ValueInfoProto(name=name, type=kind)
     for size in value.type.tensor_type.shape.dim:
         if size.dim_param:
@@ -223,13 +219,11 @@ def _value(name: str, kind: Any, axes: str = "") -> Any:
 
 
 def _constant(name: str, values: Any) -> Any:
-
     return from_array(np.ascontiguousarray(values), name)
 
 
 def _padded(name: str, output: str, axis: int, rank: int, constants: dict[str, Any]) -> list[Any]:
     """Returns the nodes that fill a state up with zeros until it is as long as the source."""
-
     before, after = f"{output}/before", f"{output}/after"
     constants |= {before: np.zeros(rank + axis, np.int64), after: np.zeros(rank - axis - 1, np.int64)}
     found, wanted, missing, pads = (f"{output}/{part}" for part in ("found", "wanted", "missing", "pads"))
@@ -304,7 +298,6 @@ def _in_int8(model: Any) -> Any:
     Inputs of products are rounded as they come (DynamicQuantizeLinear). A table of embeddings that also makes the
     logits stays one table: rows are looked up in it, and it is multiplied from the left.
     """
-
     with tempfile.TemporaryDirectory() as scratch:
         path, given = Path(scratch) / "int8.onnx", copy.deepcopy(model)
         set_model_props(given, {"onnx.quant.pre_process": "onnxruntime.quant"})  # else it warns
@@ -357,7 +350,6 @@ def _is_table(tensor: Any, readers: dict[str, list[Any]]) -> bool:
 
 
 def _looked_up(table: str, node: Any) -> list[Any]:
-
     ids, output = node.input[1], node.output[0]
     rows, scales, numbers = (f"{output}/{part}" for part in ("rows", "scales", "numbers"))
     return [

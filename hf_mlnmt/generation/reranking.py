@@ -211,8 +211,8 @@ def _translation_model(
     parts = load(folder, device, fast=True)
     pair = languages[::-1] if reverse else languages
     if has_modules(parts.model):
-        one = pair_of(parts.model, *pair, folder)
-        parts = parts.of(one.config.source_languages[0], one.config.target_languages[0])._replace(model=one)
+        of_pair = pair_of(parts.model, *pair, folder)
+        parts = parts.of(of_pair.config.source_languages[0], of_pair.config.target_languages[0])._replace(model=of_pair)
         pair = (None, None)
     elif not language_codes(parts.source) and "t5" not in parts.model.config.model_type:
         pair = (None, None)  # a model of one pair is told nothing
