@@ -4,10 +4,13 @@
 # ///
 """Trains a model and publishes it, as one job: here by `uv run`, on Hugging Face's machines by `hf jobs uv run`.
 
-    uv run --with WHEEL hub/train_job.py multi30k-ende --data DIR --output runs/first
-    hf jobs uv run --flavor a10g-small --timeout 2h --secrets HF_TOKEN -v ./multi30k:/data \
-        -v hf://buckets/ME/runs:/runs --with WHEEL hub/train_job.py \
+    pip wheel --no-deps --wheel-dir dist .
+    uv run --with dist/WHEEL hub/train_job.py multi30k-ende --data DIR --output runs/first
+    hf jobs uv run --flavor a10g-small --timeout 2h --secrets HF_TOKEN -v ./multi30k:/data -v ./dist:/dist \
+        -v hf://buckets/ME/runs:/runs --with /dist/WHEEL hub/train_job.py \
         multi30k-ende --data /data --output /runs/first --push ME/MODEL --licence LICENCE
+
+Local folders are copied to where the job sees them.
 
 Every other word goes to `hf-mlnmt train`. Ended by its timeout, the same job goes on from the last whole checkpoint of
 its output, which must therefore lie in a bucket.

@@ -25,7 +25,6 @@ from hf_mlnmt.cli import app
 # What a command says: why it is parsed and not run.
 PARSED = {
     r"--push ": "it uploads to the Hub",
-    r" facebook/": "the model is on the Hub",
     r"--processes \d|^(?:torchrun|accelerate) ": "several processes: tests/training/test_processes*.py",
     r"^hf-mlnmt serve ": "it serves until it is stopped",
     r"SLURM": "a part of 50: tests/generation/test_shards.py",
@@ -37,8 +36,13 @@ PARSED = {
     r"--format firefox ": "it wants a student: tests/export/test_export_firefox.py",
     r"^hf-mlnmt export runs/demo": "torch.onnx takes its time; tests/export/test_export_cli.py runs it",
 }
-RUN_BY_TESTS = {"docs/scores.md": "tests/evaluation/test_docs.py", "docs/tutorial.md": "tests/docs/test_tutorial.py"}
+RUN_BY_TESTS = {
+    "docs/decoding.md": "tests/docs/test_docs_code.py",
+    "docs/scores.md": "tests/evaluation/test_docs.py",
+    "docs/tutorial.md": "tests/docs/test_tutorial.py",
+}
 SHELL = {
+    "cat",
     "echo",
     "head",
     "printf",

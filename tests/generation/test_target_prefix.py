@@ -3,8 +3,6 @@ against repetition."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from helpers.foreign_translators import FAMILIES
@@ -185,21 +183,6 @@ def test_rules_that_are_none():
         DecodingOptions(no_repeat_ngram_size=1.5)
     with pytest.raises(UserError, match="min_new_tokens: 9 is more than max_new_tokens, 8"):
         DecodingOptions(min_new_tokens=9, max_new_tokens=8)
-
-
-def test_the_example_of_the_documentation_runs():
-    tokenizer = train_tokenizer(SENTENCES, vocab_size=500)
-    pipeline = TranslationPipeline(Parts(our_model(len(tokenizer)), Tokenizers(tokenizer, tokenizer)))
-    text = (Path(__file__).parents[2] / "docs" / "decoding.md").read_text(encoding="utf-8")
-    example = text.split("## Words, prefixes, terms, repetition\n```python\n")[1].split("```")[0]
-    results = []
-    names = {"translate": lambda *asked, **options: results.append(pipeline(*asked, **options)) or results[-1]}
-    exec(compile(example, "docs/decoding.md", "exec"), names)
-    aligned, prefixed, with_terms, *_ = results
-    assert aligned[0].alignment == names["best"].alignment != ()
-    assert prefixed.startswith("Der alte Leh")
-    assert "rote Autos" in with_terms or "rote Wagen" in with_terms
-    assert len(results) == 7
 
 
 def test_rows_that_leave_dead_ends_and_tokens_that_a_rule_forbade():
