@@ -18,8 +18,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.docs import ROOT, blocks, commands
 from helpers.export_toys import joint_tokenizer, toy_model, write_folder
+from helpers.model_folders import SENTENCES
+from typer.testing import CliRunner
 
+from hf_mlnmt.cli import app
+from hf_mlnmt.data import train_tokenizer
+from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.demo.grammar import sample_demo_corpus
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.export import static_space
 from hf_mlnmt.export.static_space import LIBRARY, build_static_space
@@ -131,9 +138,9 @@ def test_refusals(model, tmp_path, here, monkeypatch):
         build_static_space(facts_of(model), model, tmp_path / "space", "me/toy")
 
 
-# The real thing: npm, Node and Chromium, and the model in published/: of random weights, texts are bytes without meaning
+# The real thing: npm, Node and Chromium, and a model that has learnt: one of random weights writes bytes of no text
 
-REAL = Path(__file__).parents[2] / "published" / "en-de"
+REAL = ROOT / "published" / "en-de"
 TEXTS = [
     "Two dogs play with a red ball on the beach.",
     "A man in a blue shirt is standing on a ladder.",
@@ -201,27 +208,80 @@ def test_in_chromium_with_and_without_a_network(tmp_path):
     assert not errors
 
 
-@pytest.mark.versions
-def test_in_node(tmp_path):
-    """pipeline("translation") gives generate()'s greedy outputs in float32, alone and in a batch."""
+@pytest.fixture(scope="module")
+def node(tmp_path_factory) -> Path:
+    """A folder in which Node finds transformers.js."""
     if shutil.which("npm") is None:
         pytest.skip("needs npm")
-    from hf_mlnmt.export import export
-
-    export(REAL, tmp_path / "exported", "transformers.js", dtype="float32")
-    (tmp_path / "package.json").write_text("{}")
+    folder = tmp_path_factory.mktemp("node")
+    (folder / "package.json").write_text("{}")
     quiet = {**os.environ, "ONNXRUNTIME_NODE_INSTALL": "skip"}
-    subprocess.run(["npm", "install", "--silent", "@".join(LIBRARY)], cwd=tmp_path, env=quiet, check=True, timeout=900)
-    (tmp_path / "run.mjs").write_text(
+    subprocess.run(["npm", "install", "--silent", "@".join(LIBRARY)], cwd=folder, env=quiet, check=True, timeout=900)
+    (folder / "run.mjs").write_text(
         'import { env, pipeline } from "@huggingface/transformers";\n'
         'env.allowRemoteModels = false; env.localModelPath = "./";\n'
-        'const translator = await pipeline("translation", "exported", { dtype: "fp32" });\n'
-        "const texts = JSON.parse(process.argv[2]), alone = [];\n"
+        'const translator = await pipeline("translation", process.argv[2], { dtype: "fp32" });\n'
+        "const texts = JSON.parse(process.argv[3]), alone = [];\n"
         "for (const text of texts) alone.push(...(await translator(text)));\n"
         "console.log(JSON.stringify([alone, await translator(texts)]));\n"
     )
-    command = ["node", "run.mjs", json.dumps(TEXTS)]
-    printed = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=300).stdout
-    ours = TranslationPipeline.from_pretrained(str(REAL))(TEXTS, num_beams=1)
+    return folder
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize("kind", ["published", "student"])
+def test_in_node(kind, node, tmp_path):
+    """pipeline("translation") gives generate()'s greedy outputs in float32, alone and in a batch."""
+    from hf_mlnmt.export import export
+
+    model, texts, how = REAL, TEXTS, {}
+    if kind == "student":
+        tokenizers = Tokenizers(*[train_tokenizer(SENTENCES, "unigram", 100, byte_fallback=False)] * 2)
+        model, texts = write_folder(tmp_path / "model", tokenizers, toy_model(tokenizers, "ssru")), SENTENCES[:4]
+        how = {"max_new_tokens": 63}
+    export(model, node / kind, "transformers.js", dtype="float32")
+    command = ["node", "run.mjs", kind, json.dumps(texts)]
+    printed = subprocess.run(command, cwd=node, check=True, capture_output=True, text=True, timeout=300).stdout
+    ours = TranslationPipeline.from_pretrained(str(model))(texts, num_beams=1, **how)
+    assert len(set(ours)) == len(texts)
     for found in json.loads(printed.splitlines()[-1]):
         assert [entry["translation_text"] for entry in found] == ours
+
+
+# What makes the training of docs/browser.md small; the last of two options counts.
+SMALL = (
+    "budget.steps=4",
+    "schedule.warmup=1",
+    "evaluation={every: 4, metrics: []}",
+    "checkpoints={keep: 1, average: 1}",
+    "decoding={beams: 1, max_new_tokens: 8}",
+    "tokenizer.vocab_size=400",
+    "model.settings={d_model: 64, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 64, decoder_ffn_dim: 64}",
+    "rounds.student.translate.method={name: beam, beams: 1}",
+    "rounds.int8.recipe={budget: {steps: 2}, schedule: {warmup: 1}, evaluation: {every: 2}}",
+)
+
+
+@pytest.mark.versions
+@pytest.mark.usefixtures("quick", "one_thread")
+def test_docs_browser_from_two_files_to_the_page(tmp_path, monkeypatch):
+    if shutil.which("npm") is None:
+        pytest.skip("needs npm")
+    monkeypatch.chdir(tmp_path)
+    Path("published").symlink_to(REAL.parent)
+    for side, lines in zip(("en", "de"), zip(*sample_demo_corpus(sizes={"train": 260, "val": 0, "test": 0})["train"])):
+        Path(f"train.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for block in blocks(ROOT / "docs" / "browser.md", "bash"):
+        for command in commands(block):
+            if command.words[0] == "hf-mlnmt":
+                small = [f"--set={key}" for key in SMALL if command.words[1] == "train"]
+                done = CliRunner().invoke(app, [*command.words[1:], *small])
+                assert done.exit_code == 0, (command, done.output[-1500:], done.exception)
+    for made in (
+        "runs/tiny/firefox/model.ende.intgemm.alphas.bin",
+        "runs/tiny/README.md",
+        "tiny-js/onnx/encoder_model_quantized.onnx",
+        "tiny/model.safetensors",
+        "tiny-space/index.html",
+    ):
+        assert Path(made).is_file(), made
