@@ -62,7 +62,7 @@ def test_every_product_and_embedding_is_rounded_and_nothing_stays_so():
     dropouts = [module for module in model.modules() if isinstance(module, torch.nn.Dropout)]
     for dropout in dropouts:
         dropout.p = 0.5
-    assert calibrate(parts, texts) == alphas
+    assert calibrate(parts, texts) == pytest.approx(alphas, rel=1e-3)
     for dropout in dropouts:
         dropout.p = 0.0
     assert model.training
