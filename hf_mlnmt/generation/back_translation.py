@@ -29,6 +29,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_file, check_folder_name, only_one, write_json
 from hf_mlnmt.generation.batches import Generated, batches_by_tokens, log_probabilities_of
 from hf_mlnmt.generation.journal import STATE, Journal, check_same, identity_of_model, identity_of_text
+from hf_mlnmt.generation.languages import is_told
 from hf_mlnmt.generation.lines import Shard
 from hf_mlnmt.generation.synthetic_methods import (
     UNLIKELY,
@@ -402,7 +403,9 @@ class _Job:
             done += count
             self.watcher.progress(done, self.total, self.judge.counts)
 
-        names = ("source_language", "target_language", "max_new_tokens", "batch_tokens")
+        names = ["max_new_tokens", "batch_tokens"]
+        if "language" not in (settings.drop or ()) or is_told(self.pipeline.model, self.pipeline.parts.source):
+            names += ["source_language", "target_language"]  # else they are the detector's alone
         decoding = replace(self.method.decoding(), **{name: getattr(settings, name) for name in names})
         if references:
             from hf_mlnmt.generation.pipeline import TranslationCall

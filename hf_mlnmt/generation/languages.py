@@ -40,13 +40,22 @@ class Direction:
     generate: dict[str, Any] = field(default_factory=dict)
 
 
+_PHRASED = ("t5", "mt5", "umt5", "switch_transformers", "longt5")  # told by words before the text
+
+
+def is_told(model: Any, tokenizer: Any) -> bool:
+    """Returns whether a model can be told a language; one of a single direction cannot."""
+    told = has_modules(model) or hasattr(tokenizer, "src_lang") or model.config.model_type in _PHRASED
+    return bool(told or _prefix_tokens(tokenizer))
+
+
 def direction(model: Any, tokenizer: Any, source: str | None, target: str | None, name: str = "") -> Direction:
     """Returns the direction for these languages. Raises: UserError with the available codes when one is lacking."""
     if has_modules(model) and source is target is None:
         return Direction()
     if hasattr(tokenizer, "src_lang"):
         return _coded(model, tokenizer, source, target, name)
-    if model.config.model_type in ("t5", "mt5", "umt5", "switch_transformers", "longt5"):
+    if model.config.model_type in _PHRASED:
         return Direction(prefix_text=_phrase(model, source, target, name))
     known = _prefix_tokens(tokenizer)
     if source is not None and known and source not in known:

@@ -8,8 +8,10 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -37,8 +39,9 @@ from hf_mlnmt.export.unigram import check_cut, vocabulary_of
 from hf_mlnmt.generation.batches import pad
 from hf_mlnmt.generation.journal import Journal
 from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.generation.synthetic_methods import USUAL
 from hf_mlnmt.hub import publish
-from hf_mlnmt.training import TwoFiles
+from hf_mlnmt.training import TwoFiles, run
 from hf_mlnmt.training.callbacks import DrawCurves, ShowProgress
 from hf_mlnmt.training.rounded import RoundedProducts, calibrate
 
@@ -254,12 +257,16 @@ def test_alphas_are_of_the_largest_inputs(tokenizers):
     texts = SENTENCES[:5]
     alphas = calibrated(Parts(model, tokenizers), texts)
     largest = {"encoder_l1_self_Wk": [], "decoder_l1_rnn_Wf": [], "decoder_l2_context_Wv": [], "": []}
+    largest["encoder_l1_ffn_W1"] = inner = []
+    layer = model.model.encoder.layers[0].feed_forward.fc1
     for ids in tokenizers.encode_source(texts):
         source = torch.tensor(ids[None].tolist())
         limit = {"num_beams": 1, "max_new_tokens": 2 * max(map(len, tokenizers.encode_source(texts))) + 4}
         target = model.generate(input_ids=source, **limit)[:, :-1]
+        hook = layer.register_forward_pre_hook(lambda _, inputs: inner.append(inputs[0].abs().max().item()))
         with torch.no_grad():
             output = model(input_ids=source, decoder_input_ids=target, output_hidden_states=True)
+        hook.remove()
         largest["encoder_l1_self_Wk"].append(output.encoder_hidden_states[0].abs().max().item())
         largest["decoder_l2_context_Wv"].append(output.encoder_last_hidden_state.abs().max().item())
         largest["decoder_l1_rnn_Wf"] += output.decoder_hidden_states[0].abs().amax(-1)[0].tolist()
@@ -289,6 +296,13 @@ def test_a_shortlist_is_what_translations_attend_to(tokenizers):
     assert (lists.first, lists.best, len(lists.translations)) == (50, 50, len(vocabulary.ids))
     assert all(set(lists.translations[row]) <= translated for row in read)
     assert all(not lists.translations[row] for row in range(len(vocabulary.ids)) if row not in read)
+    # By a teacher that links the last subword alone, to all of the translation.
+    teacher = SimpleNamespace(of_subwords=lambda own, sources, targets: [last_of(*x) for x in zip(sources, targets)])
+    last_of = lambda source, target: torch.arange(len(source)).eq(len(source) - 2).repeat(len(target), 1)  # noqa: E731
+    lists = lexical_shortlist(Parts(model, tokenizers), SENTENCES[:1], [vocabulary] * 2, teacher)
+    last = vocabulary.ids.index(ids.tolist()[-2])
+    assert [row for row, found in enumerate(lists.translations) if found] == [last]
+    assert set(lists.translations[last]) <= translated
 
 
 def test_a_table_of_translations(ours, dev, tmp_path, tokenizers):
@@ -319,6 +333,7 @@ def test_what_an_export_cannot_use(ours, dev, tmp_path):
         ({"calibration": dev, "shortlist": dev}, "line 1: a subword of the target, one of the source"),
         ({"calibration": dev, "shortlist": tmp_path / "no"}, "cannot be read"),
         ({"shortlist": lists, "shortlist_text": dev}, "both say which words are candidates"),
+        ({"calibration": dev, "shortlist_teacher": "teacher"}, "says how --shortlist-text is aligned"),
         ({"dtype": "float16"}, "are in int8"),
     ):
         assert message in refused(ours, out, "firefox", **files)
@@ -414,8 +429,19 @@ def teach(taught, output, asked=FILES, shape="student-tiny", teachers=None, sett
 def test_from_a_teacher_to_the_engine_also_when_every_stage_is_cut_off(taught, tmp_path, monkeypatch):
     output, show = tmp_path / "run", ShowProgress.on_step_end
 
+    exported: dict = {}
+    computed: Counter = Counter()
+
     def cut(*arguments, **named):
+        exported.update(named)
         raise RuntimeError("power cut")
+
+    def counted(owner, name):
+        real = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: computed.update([name]) or real(*given))
+
+    counted(RoundedProducts, "computing")
+    counted(run, "calibrate")
 
     def cut_training(name, step):
         def stop(self, args, state, control, **kwargs):
@@ -436,6 +462,10 @@ def test_from_a_teacher_to_the_engine_also_when_every_stage_is_cut_off(taught, t
             teach(taught, output, teachers=[str(taught[1])] * 2)
     rows, said = teach(taught, output, teachers=[str(taught[1])] * 2)
     assert "words/s (64 lines, 5 beams, cpu)" in said
+    assert "languages of translations are not looked at" in said
+    assert exported["shortlist_teacher"] == str(output / "teacher")
+    assert exported["calibration"] == output / "pair" / "val.en"
+    assert computed == {"calibrate": 1, "computing": 3}, "of the step that was cut off, and of two more"
     assert said.count("is finished, and nothing changed since") == 3
     assert list(rows) == ["teacher", "student", "int8"]
     assert rows["student"]["bytes"] == (output / "student" / "average" / "model.safetensors").stat().st_size
@@ -449,9 +479,9 @@ def test_from_a_teacher_to_the_engine_also_when_every_stage_is_cut_off(taught, t
     count = len(lines_of(output / "pair" / "train.en")) + 1
     assert manifest.content["counts"]["read"] == count, "the text is without the development set"
     assert lines_of(output / "student.synthetic" / "source.txt")[-1] == "ba do ki lu"
-    assert yaml.safe_load((output / "int8" / "recipe.yaml").read_text())["data"]["train"] == [
-        {"synthetic": str(output / "student.synthetic")}
-    ]
+    recipe = yaml.safe_load((output / "int8" / "recipe.yaml").read_text())
+    assert recipe["data"]["train"] == [{"synthetic": str(output / "student.synthetic")}]
+    assert recipe["init_from"] == recipe["tokenizer"]["path"] == str(output / "student" / "average")
     with pytest.raises(UserError, match=r"holds another student \(teachers: .* Choose another --output"):
         teach(taught, output)
 
@@ -467,6 +497,7 @@ def test_teachers_and_students_that_cannot_be(taught, tmp_path):
         (FILES, "student-tiny", [several], "knows fr, it, and not de"),
         (FILES, "student-tiny", [taught[1], several], "knows fr, it, and not de"),
         (FILES, "student-small", [taught[1]], "--student student-small: unknown.*student-self-attention"),
+        (replace(FILES, init_from="x"), "student-tiny", [taught[1]], "--init-from: a student begins with nothing"),
         (german, "student-tiny", [taught[1]], "With --student it is of the source language"),
         (FILES, "student-tiny", ["./nowhere"], "no such folder"),
     ):
@@ -476,6 +507,34 @@ def test_teachers_and_students_that_cannot_be(taught, tmp_path):
     silent = [f"rounds.student.translate.settings.{setting}" for setting in ("drop=[long, empty]", "max_new_tokens=1")]
     with pytest.raises(UserError, match=r"translations none is left \(.*\). Is the text in the language that"):
         teach(taught, tmp_path / "run", settings=silent)
+
+
+def test_what_a_teacher_is_told_and_what_is_dropped(taught, tmp_path, monkeypatch):
+    """Of a model of many languages the direction; languages are looked at where they are known, by py3langid."""
+    codes = Tokenizers(*[train_tokenizer(SENTENCES, vocab_size=300, languages=["en", "de"])] * 2)
+    several = write_folder(tmp_path / "several", codes, toy_model(codes))
+    silent = shutil.copytree(taught[1], tmp_path / "silent", ignore=shutil.ignore_patterns("results.json"))
+    found: list[dict] = []
+
+    def planned(content, shape, teachers, translate, *sizes):
+        found.append(translate["settings"])
+        raise RuntimeError("planned")
+
+    monkeypatch.setattr(students.sizes, "for_student", planned)
+    told = {"source_language": "en", "target_language": "de"}
+    for teacher, reverse, installed, more, languages in (
+        (taught[1], None, True, ["language"], {}),
+        (taught[1], "back", False, ["unlikely"], {}),
+        (several, "back", True, ["unlikely", "language"], told),
+        (silent, None, True, [], {}),
+    ):
+        monkeypatch.setattr(students, "find_spec", lambda name, found=installed: found and name == "py3langid")
+        with pytest.raises(RuntimeError, match="planned"):
+            train_student(FILES, "student-tiny", [str(teacher)], taught[0], tmp_path / "run", TINY, reverse=reverse)
+        settings = found.pop()
+        assert settings["drop"] == [*USUAL, *more]
+        assert (settings["reverse"], settings["references"]) == (reverse, [str(tmp_path / "run" / "pair" / "train.de")])
+        assert {key: settings[key] for key in settings if key.endswith("_language")} == languages
 
 
 def test_bpe_is_refused_by_name(dev, tmp_path):

@@ -21,7 +21,7 @@ from sacrebleu.metrics import CHRF
 from hf_mlnmt import UserError
 from hf_mlnmt.data.lines import problem_in
 from hf_mlnmt.data.synthetic import find_synthetic, read_manifest
-from hf_mlnmt.generation import Hypothesis, TranslationPipeline
+from hf_mlnmt.generation import Hypothesis, TranslationPipeline, synthetic_methods
 from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate, text_lines
 from hf_mlnmt.generation.journal import Journal
 
@@ -103,6 +103,18 @@ def test_what_a_reverse_model_finds_unlikely_goes(folder, texts, pipeline, tmp_p
         losses.append(pipeline.model(input_ids=ids, labels=labels).loss.item())
     worst = {max(range(first, first + 20), key=losses.__getitem__) for first in (0, 20)}
     assert lines_of(tmp_path / "out" / "source.txt") == [line for i, line in enumerate(read) if i not in worst]
+
+
+def test_what_is_in_the_language_of_the_text_goes(folder, texts, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(synthetic_methods, "is_of_another", lambda output, *of: asked.append(of) or len(asked) % 2 == 0)
+    settings = Settings(limit=6, drop=("language",), max_new_tokens=20)
+    with pytest.raises(UserError, match="say --from and --to"):
+        back_translate(folder, texts, tmp_path / "out", Method("greedy"), settings)
+    settings = replace(settings, source_language="en-GB", target_language="de")
+    manifest = back_translate(folder, texts, tmp_path / "out", Method("greedy"), settings)
+    assert set(asked) == {("de", "en")}, "outputs, texts"
+    assert manifest.content["counts"]["dropped"] == {"language": 3}
 
 
 def test_forward_limit_and_noise(folder, texts, pipeline, tmp_path):

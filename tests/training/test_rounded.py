@@ -14,9 +14,10 @@ from hf_mlnmt import UserError
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.recipe.reading import recipe_of
 from hf_mlnmt.training.objectives import Translation
-from hf_mlnmt.training.rounded import RoundedProducts, calibrate
+from hf_mlnmt.training.rounded import RoundedProducts, calibrate, rounded_weight
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+EMBEDDINGS = ("model.encoder.embed_tokens", "model.decoder.embed_tokens")
 NARROW = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 1, "dropout": 0.0}
 
 
@@ -56,17 +57,31 @@ def test_every_product_and_embedding_is_rounded_and_nothing_stays_so():
     start = model.config.decoder_start_token_id
     with torch.no_grad():
         model.lm_head.weight[start] = 0
-    alphas = calibrate(Parts(model, tokenizers), SENTENCES[:5])
+    parts, texts = Parts(model, tokenizers), [*SENTENCES[:4], " ".join(SENTENCES[:9])]  # the last has too many subwords
+    alphas = calibrate(parts, texts)
+    dropouts = [module for module in model.modules() if isinstance(module, torch.nn.Dropout)]
+    for dropout in dropouts:
+        dropout.p = 0.5
+    assert calibrate(parts, texts) == pytest.approx(alphas, rel=1e-3)
+    for dropout in dropouts:
+        dropout.p = 0.0
     assert model.training
+    assert not any(module._forward_pre_hooks for module in model.modules())
     layers = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
     assert alphas.keys() == layers
     objective = Translation(model.config.pad_token_id, 0.1)
     batch = objective.collate([{"input_ids": x, "labels": x} for x in tokenizers.encode_source(SENTENCES[:3])])
     before = {name: weight.clone() for name, weight in model.named_parameters()}
+    matrices = {name: model.get_submodule(name).weight.clone() for name in [*layers, *EMBEDDINGS]}
     plain = objective.loss(model, batch)[0]
-    for name in layers:  # alphas so small that the inputs of this product alone are rounded away
-        with RoundedProducts(model, {**dict.fromkeys(layers, 1e6), name: 1e-6}).computing(), torch.no_grad():
-            assert abs(objective.loss(model, batch)[0] - plain) > 1e-4, name
+    with RoundedProducts(model, alphas).computing(), torch.no_grad():
+        rounded = objective.loss(model, batch)[0]
+        for name, plain_weight in matrices.items():
+            steps = (model.get_submodule(name).weight - plain_weight).abs().max() / plain_weight.abs().max()
+            assert 0 < steps < 1 / 253, name
+    for name in layers:  # an alpha so small that the inputs of this product are rounded away
+        with RoundedProducts(model, {**alphas, name: 1e-6}).computing(), torch.no_grad():
+            assert abs(objective.loss(model, batch)[0] - rounded) > 1e-4, name
     with RoundedProducts(model, alphas).computing():
         loss = objective.loss(model, batch)[0]
         loss.backward()
@@ -74,6 +89,11 @@ def test_every_product_and_embedding_is_rounded_and_nothing_stays_so():
     assert not model.lm_head.weight.grad[start].any()
     assert all(weight.grad is not None and torch.equal(weight, before[n]) for n, weight in model.named_parameters())
     assert torch.equal(objective.loss(model, batch)[0], plain)
+    with torch.no_grad():  # what is never but 0 is divided by nothing
+        model.model.encoder.layers[0].feed_forward.fc1.weight.zero_()
+        model.model.encoder.layers[0].feed_forward.fc1.bias.fill_(-1.0)
+    assert calibrate(parts, texts[:1])["model.encoder.layers.0.feed_forward.fc2"] == 127
+    assert not rounded_weight(torch.zeros(4, 3), 2).any()
 
 
 def test_what_cannot_be_rounded():
