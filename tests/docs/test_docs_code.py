@@ -108,7 +108,10 @@ def test_decoding_prints_what_the_page_shows(tmp_path, monkeypatch, capsys):
     """What stands before an output, commands and Python, prints it; each model is loaded once."""
     monkeypatch.chdir(tmp_path)
     load = functools.cache(TranslationPipeline.from_pretrained)
-    once = lambda name, engine="torch", **_: load(name, "cpu", engine=engine)  # noqa: E731
+
+    def once(name: str, engine: str = "torch", **ignored: object) -> TranslationPipeline:
+        return load(name, "cpu", engine=engine)
+
     monkeypatch.setattr(TranslationPipeline, "from_pretrained", once)
     (tmp_path / "published").symlink_to(ROOT / "published")
     scope: dict = {}
