@@ -464,7 +464,7 @@ def test_from_a_teacher_to_the_engine_also_when_every_stage_is_cut_off(taught, t
     assert "words/s (64 lines, 5 beams, cpu)" in said
     assert "languages of translations are not looked at" in said
     assert exported["shortlist_teacher"] == str(output / "teacher")
-    assert exported["calibration"] == output / "pair" / "val.en"
+    assert exported["calibration"] == taught[0] / "val.en"
     assert computed == {"calibrate": 1, "computing": 3}, "of the step that was cut off, and of two more"
     assert said.count("is finished, and nothing changed since") == 3
     assert list(rows) == ["teacher", "student", "int8"]
