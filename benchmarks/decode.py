@@ -374,7 +374,8 @@ def main() -> None:
         else:
             rows += compare_speed(name, options)
         if options.output:  # after every model: a long run that is cut short has not been for nothing
-            settings = {key: str(value) for key, value in vars(options).items() if key not in ("output", "models")}
+            given = {key: value for key, value in vars(options).items() if key not in ("output", "models")}
+            settings = {key: value.name if isinstance(value, Path) else str(value) for key, value in given.items()}
             made_from = {"settings": settings, "machine": machine(), "commit": commit()}
             write_json(options.output, {**made_from, "rows": rows})
     if rows and not options.costs:

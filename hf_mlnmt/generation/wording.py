@@ -414,7 +414,7 @@ class ForbiddenPhrases(LogitsProcessor):
         self.known: dict[tuple[Pattern, int, bool], Tensor] = {}
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Writes minus infinity into scores (rows, vocabulary) for what completes a phrase, and returns them; input_ids:
+        """Returns the scores (rows, vocabulary), with minus infinity in them for what completes a phrase; input_ids:
         (rows, length)."""
         length = input_ids.shape[1]
         if self.start is None:
