@@ -4,11 +4,14 @@
     python benchmarks/decode.py runs/*/average --source FILE --engines stock,ours --beams 1,6 --batches 32
     python benchmarks/decode.py runs/transformer.multi30k-ende/average --memory
     python benchmarks/decode.py --systems all --steps 20
+    python benchmarks/decode.py published/en-de --costs --source FILE --reference FILE --sentences 64 --threads 1 \
+        --processor-time
 
 The same model.generate() is called both times; `stock` is the loop that ours replaces. Batches are taken in the file's
 order and hold `--batches` sentences. CTranslate2 runs the baseline only; its outputs are compared with ours, as are
 stock's. A weak model (an early checkpoint) shows what outputs of very different length do. `--systems` takes random
 weights (tiny shape) and a fixed number of steps: no sentence ends before another, and less of the gain is left.
+`--costs` says how many times as long what is asked for takes as a beam search of 5 of the same lines right before it.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Measure, machine, numbers, parse, print_ratios, require_green_tests, short, take_turns
+from common import ROOT, Measure, machine, numbers, parse, print_ratios, require_green_tests, short, take_turns
 from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM
 
@@ -195,6 +198,12 @@ def summarise(measured: list[dict[str, Any]]) -> None:
     Console(width=60 + 10 * len(settings)).print(table)
 
 
+def commit() -> str:
+    """What is measured."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
 def bleu(outputs: list[list[int]], parts: Any, reference: Path | None) -> float | None:
     """Cased; None without a reference."""
     if reference is None:
@@ -263,6 +272,57 @@ def measure_peak(name: str, engine: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
 
+def compare_costs(name: str, options: argparse.Namespace) -> dict[str, float]:
+    """Times a beam search of 5, of the same sentences: of what a pipeline is asked for, and of drawing.
+
+    The pipeline's look at its first translations, once for a calibrated model, is no part of it.
+    """
+    from hf_mlnmt.generation import TranslationPipeline
+    from hf_mlnmt.generation.confidence import KEY
+
+    translate = TranslationPipeline.from_pretrained(name, device=options.device)
+    setattr(translate.model.generation_config, KEY, None)
+    lines = list(itertools.islice(read_lines(options.source), options.sentences))
+    references = itertools.islice(read_lines(options.reference), options.sentences)
+    words = [max(line.split(), key=len).strip('.,"') for line in references]
+    numbered = [f"{line.rstrip(' .')} number {10 + number}." for number, line in enumerate(lines)]
+    groups = {"num_beam_groups": 5, "diversity_penalty": 0.5}
+    drawn = {"mbr": 64, "seed": 1}
+    asked: dict[str, tuple[list[str], dict[str, Any]]] = {
+        "a word that must be there": (lines, {"num_beams": 5, "force_phrases": words}),
+        "a number that is kept": (numbered, {"num_beams": 5, "keep": ["number"]}),
+        "5 diverse groups": (lines, {"num_beams": 5, **groups}),
+        "MBR of 64 samples, aggregated chrF, epsilon .02": (lines, {**drawn, "epsilon_cutoff": 0.02}),
+        "MBR of 64 samples, aggregated chrF": (lines, drawn),
+    }
+
+    def turn(texts: list[str], how: dict[str, Any]) -> Measure:
+        start = CLOCK()
+        translate(texts, **how)
+        return Measure(len(texts), CLOCK() - start)
+
+    runs: dict[str, Callable[[], Measure]] = {}
+    for what, (texts, how) in asked.items():
+        runs[f"beam before {what}"] = lambda texts=texts: turn(texts, {"num_beams": 5})
+        runs[what] = lambda texts=texts, how=how: turn(texts, how)
+    inputs = batches(lines[:16], translate.parts.source, 16)
+    copies = [{key: value.repeat_interleave(64, 0) for key, value in batch.items()} for batch in inputs]
+    fixed = {"max_new_tokens": options.limit, "num_beams": 1}
+    runs["64 greedy copies"] = by_generate(translate.model, copies, {**fixed, "do_sample": False}, [])
+    samples = {**fixed, "do_sample": True, "draws": "row", "top_k": 0, "num_return_sequences": 64}
+    runs["64 samples"] = by_generate(translate.model, inputs, samples, [])
+    rates = take_turns(runs, options.rounds)
+    pairs = {what: f"beam before {what}" for what in asked} | {"64 samples": "64 greedy copies"}
+    found = {
+        what: statistics.median(before / own for own, before in zip(rates[what], rates[other], strict=True))
+        for what, other in pairs.items()
+    }
+    rows = [[what, pairs[what].removesuffix(what), f"{times:.2f}"] for what, times in found.items()]
+    Console(width=110).print(Table(["", "times", Number("")], rows, f"{short(name)}, {len(lines)} sentences"))
+    print(machine())
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help="folders of trained models")
@@ -280,6 +340,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--processor-time", action="store_true", help="instead of wall time, on a CPU others use too")
     parser.add_argument("--memory", action="store_true", help="peak memory instead of speed")
+    parser.add_argument("--costs", action="store_true", help="of what a search can be asked for, instead")
     parser.add_argument("--no-tests", action="store_true", help="do not run the search's tests first")
     parser.add_argument("--output", type=Path, help="write the numbers as JSON here too")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
@@ -297,6 +358,8 @@ def main() -> None:
         parser.error("give folders of models, or --systems")
     if options.models and not options.memory and not options.source:
         parser.error("--source FILE is needed: the sentences to translate")
+    if options.costs and not options.reference:
+        parser.error("--costs needs --reference FILE, whose words must be there")
     if not options.no_tests:
         require_green_tests()
     if options.systems:
@@ -306,11 +369,16 @@ def main() -> None:
         if options.memory:
             compare_memory(name, options)
             continue
-        rows += compare_speed(name, options)
+        if options.costs:
+            rows.append({"model": short(name), "times": compare_costs(name, options)})
+        else:
+            rows += compare_speed(name, options)
         if options.output:  # after every model: a long run that is cut short has not been for nothing
-            settings = {key: str(value) for key, value in vars(options).items() if key not in ("output", "models")}
-            write_json(options.output, {"settings": settings, "machine": machine(), "rows": rows})
-    if rows:
+            given = {key: value for key, value in vars(options).items() if key not in ("output", "models")}
+            settings = {key: value.name if isinstance(value, Path) else str(value) for key, value in given.items()}
+            made_from = {"settings": settings, "machine": machine(), "commit": commit()}
+            write_json(options.output, {**made_from, "rows": rows})
+    if rows and not options.costs:
         summarise(rows)
 
 

@@ -49,6 +49,13 @@ def test_it_runs(script, tmp_path):
     assert times_of_files() == before
 
 
+def test_costs_of_what_a_search_is_asked_for(tmp_path):
+    run("decode", "--quick", "--costs", "--output", str(tmp_path / "costs.json"))
+    (row,) = json.loads((tmp_path / "costs.json").read_text("utf-8"))["rows"]
+    assert len(row["times"]) == 6
+    assert min(row["times"].values()) > 0
+
+
 def test_quick_writes_no_file_by_itself():
     """Of the script that has a file and a page by default."""
     before = times_of_files()

@@ -117,7 +117,10 @@ class Spelling:
 
     def spelt(self, ids: Sequence[int]) -> bytes:
         """Returns the bytes that tokens add; a model may have more tokens than its tokenizer."""
-        return b"".join(self.bytes[token] for token in ids if token < len(self.bytes))
+        try:
+            return b"".join(map(self.bytes.__getitem__, ids))
+        except IndexError:
+            return b"".join(self.bytes[token] for token in ids if token < len(self.bytes))
 
     def continuing(self, rest: bytes) -> list[int]:
         """Returns the tokens that can come next where a text goes on with `rest`, which is not empty: those that begin
@@ -411,22 +414,18 @@ class ForbiddenPhrases(LogitsProcessor):
         self.known: dict[tuple[Pattern, int, bool], Tensor] = {}
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Returns scores (rows, vocabulary), minus infinity for what completes a phrase; input_ids: (rows, length)."""
+        """Returns the scores (rows, vocabulary), with minus infinity in them for what completes a phrase; input_ids:
+        (rows, length)."""
         length = input_ids.shape[1]
         if self.start is None:
             self.start = length + (self.forced if length == 1 else 0)
             width = len(input_ids) // len(self.rows)
             self.rows = [phrases for phrases in self.rows for _ in range(width)]
         last = length - self.start + self.forced + 1 >= self.longest
-        forbidden: list[tuple[int, Tensor]] = []
         for row, (phrases, tokens) in enumerate(zip(self.rows, input_ids[:, self.start :].tolist(), strict=True)):
             text = plain(b" " + self.spelling.spelt(tokens).lstrip()) if phrases else b""
-            forbidden += [(row, some) for some in self.forbidden_by(phrases, text, last) if len(some)]
-        if not forbidden:
-            return scores
-        scores = scores.clone()
-        for row, some in forbidden:
-            scores[row, some] = -torch.inf
+            for some in self.forbidden_by(phrases, text, last):
+                scores[row, some] = -torch.inf
         return scores
 
     def forbidden_by(self, phrases: Sequence[Any], text: bytes, last: bool) -> list[Tensor]:

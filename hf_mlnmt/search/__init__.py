@@ -7,6 +7,7 @@ with what it hands to its own loops. `run` takes the first loop that knows what 
 | loop | runs for |
 | --- | --- |
 | single.py, search.c | one sentence on a CPU, greedy or beams, with options seen before |
+| shared.py | several draws by row (draws="row") on a CPU, of the baseline's layers |
 | fixed.py | greedy, draws or beams on a device that Python runs ahead of (a GPU): steps of one shape |
 | loop.py | all choices of candidates: the step that is repeated, the reference; a beam's step is in choices.py |
 | Transformers' | what `why_not` names; a debug line of this file's logger says what |
@@ -44,7 +45,7 @@ from transformers.utils import ModelOutput, logging
 
 from hf_mlnmt.modeling.linear import runs_ahead
 from hf_mlnmt.modeling.releases import CACHE
-from hf_mlnmt.search import fixed, loop
+from hf_mlnmt.search import fixed, loop, shared
 from hf_mlnmt.search.choices import BeamSearch, Choice, Draws, DrawsByRow, Greedy
 from hf_mlnmt.search.constraints import Constrained
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch, SourceTokens
@@ -90,6 +91,8 @@ def run(
     record(decoder, choice, input_ids, processors, criteria, config, arguments, ahead)
     if ahead:
         return fixed.search(decoder, choice, source, prompt, rules, config)
+    if width > 1 and shared.why_not(decoder, choice, rules) is None:
+        return shared.search(decoder, source, prompt, rules, config, width)
     batch = loop.SearchBatch(decoder, source, width)
     del source  # so that sentences that leave the batch leave the memory too
     return loop.search(batch, prompt, choice(batch, prompt, rules, config))

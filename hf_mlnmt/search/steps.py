@@ -192,6 +192,10 @@ class DecoderStep:
     def __call__(self, tokens: Tensor, position: Any, context: StepContext) -> Tensor:
         """Computes logits (sentences, width, vocabulary), until the next call, of tokens at one `position`, or at one
         of each sentence (sentences, 1), or at one of each token (1, width)."""
+        return self.score(self.read(tokens, position, context)).view(*tokens.shape, -1)
+
+    def read(self, tokens: Tensor, position: Any, context: Any) -> Tensor:
+        """Computes the states (all tokens, d_model) that the output projection takes."""
         decoder = self.decoder
         states = torch.embedding(decoder.embed_tokens.weight, tokens.flatten())  # (sentences x width, d_model)
         if isinstance(position, Tensor):
@@ -201,8 +205,8 @@ class DecoderStep:
         here = here.to(states.dtype)
         states = self.norm(decoder.embedding_norm, torch.add(here, states, alpha=decoder.embed_scale))
         extras = self.begin(states, context)
-        states = self.run(decoder, states.clone() if extras else states, context._replace(extras=extras))
-        return self.score(states).view(*tokens.shape, -1)
+        context = context._replace(extras=extras) if extras else context
+        return self.run(decoder, states.clone() if extras else states, context)
 
     def begin(self, embeds: Tensor, context: StepContext) -> dict[str, Tensor]:
         """Returns what the layers take besides, from the embedding output (sentences x width, d_model)."""
@@ -215,15 +219,19 @@ class DecoderStep:
     def prepare_first(self, cache: Any, length: int) -> bool:
         """Makes the cache ready for the first tokens here, if no layer has more than the baseline's, or one token with
         SSRU; else False."""
-        attentions = {(type(layer.self_attn), type(layer.source_attn)) for layer in self.decoder.layers}
-        known = {(SelfAttention, CrossAttention), *([(SSRU, CrossAttention)] if length == 1 else [])}
-        between = any(self.after_self_attention(layer) is not None for layer in self.decoder.layers)
-        if len(self.plans) > 1 or not attentions <= known or between:
+        if not self.has_layers_of((SelfAttention, SSRU) if length == 1 else (SelfAttention,)):
             return False
         for layer in self.decoder.layers:
             source = cache.source_layers[layer.source_attn.layer_idx]
             self.prepare_slot(cache.target_layers[layer.self_attn.layer_idx], source.keys, source.values)
         return True
+
+    def has_layers_of(self, kinds: tuple[type, ...]) -> bool:
+        """Tells whether the layers are the baseline's, all self-attentions being of these kinds."""
+        layers = self.decoder.layers
+        attentions = {(type(layer.self_attn), type(layer.source_attn)) for layer in layers}
+        between = any(self.after_self_attention(layer) is not None for layer in layers)
+        return len(self.plans) == 1 and attentions <= {(kind, CrossAttention) for kind in kinds} and not between
 
     def prepare_slot(self, slot: Any, keys: Tensor, values: Tensor) -> None:
         """Makes a slot of the target ready for a first token, from the source's keys and values."""

@@ -617,7 +617,7 @@ def log_failure(error: BaseException) -> None:
 
 def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOptions:
     """Returns the options of a leg: of the first of two only the best translation goes on, and what is said of the
-    translation's words is not said of it.
+    translation's words, terms too, is not said of it: its target is another language.
 
     Raises: UserError for options that do not exist or do not fit together.
     """
@@ -625,7 +625,8 @@ def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOp
         raise UserError(f"{named[0]}: say source and target.")
     asked = {**options, "source_language": leg.source, "target_language": leg.target}
     if not last:
-        for name in ("num_return_sequences", "alternatives", *OF_TEXTS):
+        terms = "terms", "terms_ignore_case", "terms_consistent"
+        for name in ("num_return_sequences", "alternatives", *terms, *OF_TEXTS):
             asked.pop(name, None)
     if asked.get("do_sample") and (asked.get("num_return_sequences") or 1) == 1 and not asked.get("num_beams"):
         asked = {"seed": 1, **asked, "draws": "text"}  # so that a draw does not depend on the batch

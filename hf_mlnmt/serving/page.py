@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 
+from hf_mlnmt.data.kept import PATTERNS
 from hf_mlnmt.data.words import is_unspaced
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json
@@ -44,7 +45,7 @@ BEAMS_OF_TERMS = 5  # unless they are chosen
 PENALTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 # What can be set, in the order in which a request of the page has it.
 SET = ["text", "source", "target", "first", "second", "show", "layer", "head", "count", "beams", "penalty"]
-SET += ["beginning", "terms", "asked", "best", "offered", "written", "begun"]
+SET += ["beginning", "terms", "keep", "asked", "best", "offered", "written", "begun"]
 WORDS = 8  # that are offered in the place of one
 N_BEST, ATTENTION, DEFAULT = "Other translations", "Attention", "As the model says"
 EMPTY = "The translation appears here."
@@ -162,6 +163,8 @@ class _Page:
                 max_length=self.api.limits.text_characters,
                 elem_id="terms",
             )
+            kinds = [(f"{kind.capitalize()}s", kind) for kind in PATTERNS]
+            self.set["keep"] = self.gradio.CheckboxGroup(kinds, label="Kept as they are", elem_id="keep")
 
     def _search(self) -> None:
         limits, choose = self.api.limits, self.gradio.Dropdown
@@ -195,7 +198,7 @@ class _Page:
         for function in (answer, offer, take):  # by which gradio knows what is to be given
             function.__annotations__ |= {"request": self.gradio.Request, "event": self.gradio.EventData}
         typed = [text, get["beginning"], get["terms"]]  # whose `input` only a key raises: not a paste, no phone
-        chosen = ["target", "first", "second", "show", "layer", "head", "count", "beams", "penalty"]
+        chosen = ["target", "first", "second", "show", "layer", "head", "count", "beams", "penalty", "keep"]
         on(
             [*(box.change for box in typed), *(get[name].input for name in chosen), asked.change, get["begun"].change],
             answer,
@@ -472,8 +475,10 @@ class _Answer:
             options["target_prefix"] = [tuple(begun.get(number, "") for number in range(numbers[-1] + 1))]
         if (given["terms"] or "").strip():
             options["terms"] = terms_of(given["terms"])
-            if not beams:  # a greedy search has no place for them
-                options["num_beams"] = max(min(BEAMS_OF_TERMS, limits.beams), options.get("num_return_sequences", 0))
+        if given["keep"]:
+            options["keep"] = given["keep"]
+        if options.keys() & {"terms", "keep"} and not beams:  # a greedy search has no place for them
+            options["num_beams"] = max(min(BEAMS_OF_TERMS, limits.beams), options.get("num_return_sequences", 0))
         return options
 
     def maps(self) -> str:

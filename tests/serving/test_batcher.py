@@ -165,6 +165,13 @@ def test_two_models_one_after_the_other(models, batcher):
     assert [best[0].text for best in answer.texts] == models.models[1].pipeline(between, num_beams=2)
     assert answer[1:] == ("de", ["en-de", "de-fr"])
     assert {len(best) for best in answer.texts} == {2}
+    between = models.models[0].pipeline(SENTENCES[:3], num_beams=4, keep=["rides"])
+    terms = {SENTENCES[0].split()[1]: "house", between[0].split()[0]: "the house"}  # of the last language alone
+    options = {"num_beams": 4, "terms": terms, "terms_ignore_case": True, "terms_consistent": True}
+    answer = batcher.translate_now(SENTENCES[:3], "en", "fr", **options, keep=["rides"])
+    last = models.models[1].pipeline(between, **options, keep=["rides"])
+    assert [best[0].text for best in answer.texts] == last
+    assert "the house" in last[0]
 
 
 def test_minimum_bayes_risk_in_batches_of_several_requests(models, batcher):

@@ -281,6 +281,11 @@ def test_a_beginning_and_terms(tab, batcher):
     assert term in constrained.split()
     assert term not in expected.split()
     shows(tab, constrained)
+    tab.locator("#keep").get_by_label("Numbers").check()
+    tab.locator("#source textarea").fill(numbered := f"{text[:-1]} 24.")
+    kept = batcher.translate_now([numbered], "en", "de", **asked, keep=["number"]).texts[0][0].text
+    assert "24" in kept
+    shows(tab, kept)
     tab.locator("#terms textarea").fill(word)
     tab.wait_for_selector("#out [role=alert]")
     assert "terms, line 1" in tab.inner_text("#out")
@@ -457,7 +462,16 @@ def answered(api: Api, **given: Any) -> str:
         "show": [],
         "count": 5,
     }
-    empty |= {"layer": None, "head": None, "beams": 0, "penalty": "", "beginning": "", "terms": "", "best": ""}
+    empty |= {
+        "layer": None,
+        "head": None,
+        "beams": 0,
+        "penalty": "",
+        "beginning": "",
+        "terms": "",
+        "keep": [],
+        "best": "",
+    }
     state = {**empty, "asked": (given["text"], 1), "offered": ((), ()), **given}
     return _Answer(api, state, "1.2.3.4").panels()
 
@@ -470,6 +484,7 @@ def answered(api: Api, **given: Any) -> str:
         ({"text": "a \ud800"}, "U+D800"),
         ({"text": "a", "beginning": "\ud800"}, "U+D800"),
         ({"text": "a", "terms": "a = \ud800"}, "U+D800"),
+        ({"text": "a", "keep": ["(a"]}, "no regular expression"),
         ({"text": "a \ud800", "source": "de"}, "U+D800"),
     ],
 )
