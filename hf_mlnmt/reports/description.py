@@ -55,7 +55,8 @@ def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
         return {"name": str(target), **_architecture(read_config(path)), **_training(results)}
     folder = fetch_small_files(target, revision=revision)
     if not (folder / CONFIG).is_file():
-        raise UserError(f"{target}: no config.json there. Give a model folder, a Hub name, or a record.")
+        inside = next((f", as {path}" for path in sorted(folder.glob("*/")) if (path / CONFIG).is_file()), "")
+        raise UserError(f"{target}: no config.json there. Give a model folder{inside}, a Hub name, or a record.")
     results = [load_results(folder / RESULTS)] if (folder / RESULTS).is_file() else []
     config = read_config(folder)
     return {

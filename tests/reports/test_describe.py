@@ -206,8 +206,12 @@ def test_bad_targets(tmp_path):
     with pytest.raises(UserError, match=r"did you mean 'multi30k-ende/transformer'"):
         describe("multi30k-ende/transfomer")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"no config\.json"):
+    with pytest.raises(UserError, match=r"no config\.json there. Give a model folder, a Hub"):
         describe(tmp_path / "empty")
+    (tmp_path / "empty" / "average").mkdir()
+    (tmp_path / "empty" / "average" / "config.json").touch()
+    with pytest.raises(UserError, match=r"Give a model folder, as .*average, a Hub"):
+        describe(tmp_path / "empty")  # the folder of a run
     (tmp_path / "broken.json").write_text('{"model_type": "mlnmt-transformer", "d_model": "wide"}')
     with pytest.raises(UserError, match="not the config of a model"):
         describe(tmp_path / "broken.json")
