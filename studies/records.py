@@ -28,7 +28,7 @@ from hf_mlnmt.reports.facts import languages_of_results, load_results
 from hf_mlnmt.reports.parameters import model_of_config
 from hf_mlnmt.training.model_making import config_of_recipe
 from hf_mlnmt.training.preflight import expected_tokenizers
-from hf_mlnmt.zoo.records import BASELINE, records_root, setups
+from hf_mlnmt.zoo.records import BASELINE, records_root, results_of, setups
 
 
 def recipe_of(setup: str, system: str) -> Recipe:
@@ -43,18 +43,6 @@ def config_of(recipe: Recipe, **fields: Any) -> Any:
     """
     recipe.model.settings |= fields
     return config_of_recipe(recipe, expected_tokenizers(recipe), records_root(), lambda text: None)  # type: ignore[arg-type]
-
-
-def results_of(setup: str, system: str, root: Path) -> list[Path]:
-    """The results files of a model, by seed."""
-    name = f"{system}.{setup}"
-    for folder in (root / "results", root / "results" / setup):
-        files = [
-            path for path in folder.glob(f"{name}*.json") if re.fullmatch(rf"{re.escape(name)}(\.seed\d+)?", path.stem)
-        ]
-        if files:
-            return sorted(files, key=lambda path: (len(path.name), path.name))
-    return []
 
 
 def setup_and_system(name: str) -> tuple[str, str] | None:

@@ -53,6 +53,15 @@ def test_every_link_leads_somewhere():
                 assert anchor in headings(page.parent / target if target else page), f"{page.name}: {target}#{anchor}"
 
 
+def test_every_picture_says_what_is_seen():
+    """Of pages and cards, to who does not see it: a sentence with numbers that can be read off it."""
+    folders = ("docs", "published", "model_cards", "results")
+    pages = [*ROOT.glob("*.md"), *(page for folder in folders for page in (ROOT / folder).rglob("*.md"))]
+    alts = {alt for page in pages for alt in re.findall(r"!\[([^\]]*)\]\(|<img\b", page.read_text(encoding="utf-8"))}
+    assert len(alts) >= 12
+    assert not [alt for alt in alts if len(alt.split()) < 10 or not re.search(r"\d", alt)]
+
+
 def test_every_page_that_code_names_is_there():
     """In messages, help texts and comments; the index names each page of docs/."""
     code = [path for room in ("hf_mlnmt", "studies", "benchmarks", "training") for path in (ROOT / room).rglob("*.*")]

@@ -20,7 +20,10 @@ SPEED = "target_tokens_per_second"
 LABELS = {"loss": "loss per token", "learning_rate": "learning rate", SPEED: "target tokens / s"}
 LABELS |= {"eval_bleu": "dev BLEU", "eval_chrf": "dev chrF", "eval_ter": "dev TER"}
 AXES = {"step": "optimizer step", "epoch": "epoch"}
-DIFFER = "training: with dropout, and label smoothing where it is used; development: without"
+DIFFER = (
+    "training: mean since the point before, with dropout, and label smoothing where it is used\n"
+    "development: without dropout and smoothing"
+)
 INSIDE = 3  # runs whose names fit into the first panel
 
 Series = tuple[list[float], list[float]]  # steps or epochs, values
@@ -145,6 +148,21 @@ def scores_of_sets(metrics: Iterable[Metrics]) -> dict[str, dict[str, str]]:
         of = next((each for each in sets if name.startswith(f"{each}_")), "")
         found.setdefault(name.removeprefix(f"{of}_"), {})[of] = key
     return found
+
+
+def in_words(dev: Metrics) -> str:
+    """Returns what the curves of a run show, for who does not see them: first and last loss and scores."""
+    scores = scores_of_sets([dev])
+    keys = {"loss": "eval_mean_loss" if "mean" in scores.get("bleu", {}) else "eval_loss"}
+    keys |= {name: of.get("mean", of.get("", "")) for name, of in scores.items() if f"eval_{name}" in LABELS}
+    changes = []
+    for name, key in keys.items():
+        steps, values = series(dev, key)
+        if len(steps) > 1:
+            what = "dev loss" if name == "loss" else label(f"eval_{name}")
+            changes.append(f"{what} {values[0]:.2f} at step {steps[0]:,}, {values[-1]:.2f} at step {steps[-1]:,}")
+    mean = ["each the mean of all development sets"] if changes and keys["loss"] == "eval_mean_loss" else []
+    return "; ".join(["Training curves over optimizer steps", *changes, *mean])
 
 
 def label(key: str) -> str:

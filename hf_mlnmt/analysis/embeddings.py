@@ -159,5 +159,6 @@ def similarity_study(
         }
         for row in study.rows
     ]
+    study.note = "Bars: 95 % intervals over the pairs."
     study.figures["similarity"] = figures.points(panels, [Path(file).name for file in files], "", "correlation")
     return study

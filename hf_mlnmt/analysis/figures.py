@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from hf_mlnmt.errors import UserError
@@ -112,10 +113,9 @@ def curves(panels: Mapping[str, Mapping[str, Mapping[int, float]]], x_label: str
         axes[0].set_ylabel(y_label)
         low, high = axes[0].get_ylim()
         axes[0].set_ylim(min(0.0, low), high + 0.03 * (high - min(0.0, low)))  # whole markers, also at the top
-        if len(series) > 1:
-            handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
-            columns = min(2 if len(panels) == 1 else 4, len(series))
-            figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
+        handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
+        columns = min(2 if len(panels) == 1 else 4, len(series))
+        figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
     return figure
 
 
@@ -198,10 +198,17 @@ def points(
             axis.set_ylabel(y_label)
             axis.grid(axis="y")
         axes[-1].set_xlabel(x_label)
-        if len(series) > 1 or levels is not None:
-            handles, labels = axes[0].get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower center", ncols=2 if width == COLUMN else 4)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=2 if width == COLUMN else 4)
     return figure
+
+
+def caption(figure: Any, note: str) -> None:
+    """Writes what a reader of the figure alone has to know besides above it; the figure grows by the lines."""
+    width, height = figure.get_size_inches()
+    lines = wrap(note, int(20 * width))
+    figure.set_size_inches(width, height + 0.12 * len(lines))
+    figure.suptitle("\n".join([*filter(None, [figure.get_suptitle()]), *lines]), fontsize=7)
 
 
 def save(figure: Any, folder: str | Path, stem: str) -> list[Path]:

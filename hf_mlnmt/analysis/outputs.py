@@ -25,7 +25,15 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.comparison import Comparison
 from hf_mlnmt.evaluation.counts import scores_of_sums
 from hf_mlnmt.evaluation.matrix import LanguageGuesser
-from hf_mlnmt.evaluation.scores import Lines, References, check_counts, count_sentences, reference_lists, score
+from hf_mlnmt.evaluation.scores import (
+    Lines,
+    References,
+    check_counts,
+    count_sentences,
+    reference_lists,
+    score,
+    with_arrow,
+)
 
 if TYPE_CHECKING:
     from hf_mlnmt.evaluation.perplexity import Perplexity
@@ -317,7 +325,9 @@ def _length_study(analysis: OutputAnalysis) -> Study:
     study.summary = sorted(lines.values(), key=lambda line: METRICS.index(line["metric"]))
     study.summary.append({"system": "sentences", "metric": "", **{name: str(count) for name, count in counts.items()}})
     labels = [f"{group}\n({counts[group]:,})" for group in drawn]
-    study.figures["lengths"] = figures.points(panels, labels, f"source length in {analysis.unit} (sentences)", "score")
+    x_label, panels = f"source length in {analysis.unit} (sentences)", _with_arrows(panels)
+    study.figures["lengths"] = figures.points(panels, labels, x_label, "score")
+    study.note = INTERVALS
     return study
 
 
@@ -336,7 +346,7 @@ def _statistics_study(analysis: OutputAnalysis) -> Study:
         text = {kind: f"{share:.2f} %" for kind, share, _ in bars}
         study.summary.append({"system": name, "length ratio": round(ratio, 3), **text})
         panels[f"{name}: length ratio {ratio:.3f}"] = bars
-    study.figures["statistics"] = figures.bars(panels, "outputs (%)")
+    study.figures["statistics"] = figures.bars(panels, "faulty outputs (%), lower is better")
     return study
 
 
@@ -351,10 +361,11 @@ def _difference_study(analysis: OutputAnalysis, count: int) -> Study:
             line = {"system": name, "line": row["line"], "chrF": f"{row['difference']:+.1f}"}
             study.summary.append({**line, baseline: row["baseline"], "other": row["system"]})
         panels[f"{name} less {baseline}"] = [(f"line {row['line']}", row["difference"], "") for row in rows]
-    study.figures["differences"] = figures.bars(panels, "difference of chrF", changes=True)
+    study.figures["differences"] = figures.bars(panels, "difference of chrF ↑", changes=True)
     return study
 
 
+INTERVALS = "Bars: 95 % intervals of resampled sentences; ↑ higher is better, ↓ lower is better."
 MEASURES = ("perplexity per subword", "perplexity per word", "bits per byte")
 
 
@@ -394,5 +405,10 @@ def domain_study(
     measures = list(dict.fromkeys(row["measure"] for row in study.rows))
     study.summary = sorted(lines.values(), key=lambda line: measures.index(line["measure"]))
     names = [f"{test}\n({count:,})" if count else test for test, count in counted.items()]
-    study.figures["domains"] = figures.points(panels, names, "test set (sentences)", "score")
+    study.figures["domains"] = figures.points(_with_arrows(panels), names, "test set (sentences)", "score")
+    study.note = INTERVALS
     return study
+
+
+def _with_arrows(panels: Mapping[str, Any]) -> dict[str, Any]:
+    return {with_arrow(metric): panel for metric, panel in panels.items()}

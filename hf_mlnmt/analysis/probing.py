@@ -528,6 +528,7 @@ def probing_study(
         }
         for row in study.rows
     ]
+    study.note = "Bars: 95 % intervals over the test sentences."
     study.figures["probing"] = _figure(study.rows)
     return study
 

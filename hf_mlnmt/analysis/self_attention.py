@@ -381,8 +381,10 @@ def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder", o
         said = f"{name}, kernel of {kernel}"
         lines[said] = measured
         means.append((said, mean, ""))
-    study.figures[f"{study.stem}.layers"] = figures.curves({"": lines}, f"{side} layer", "JS divergence (nats)")
-    study.figures[f"{study.stem}.means"] = figures.bars({"": means}, "mean JS divergence (nats)")
+    study.figures[f"{study.stem}.layers"] = figures.curves(
+        {"": lines}, f"{side} layer", "JS divergence (nats, 0 to 0.69)"
+    )
+    study.figures[f"{study.stem}.means"] = figures.bars({"": means}, "mean JS divergence (nats, 0 to 0.69)")
     return study
 
 
@@ -409,5 +411,6 @@ def dependency_study(systems: Systems, sample: Sample, summed: bool = False, lin
         outputs.append((name, value, ""))
     study.figures["dependency.outputs"] = figures.bars({"": outputs}, "dependency of the outputs (nats)")
     study.figures["dependency.layers"] = figures.curves({"": layers}, "decoder layer", "dependency (nats)")
-    study.figures["dependency.sentence"] = figures.token_bars(tokens, "dependency (nats)")
+    drawn_line = {f"{name}, line {sample.lines[index]}": bars for name, bars in tokens.items()}
+    study.figures["dependency.sentence"] = figures.token_bars(drawn_line, "dependency (nats)")
     return study

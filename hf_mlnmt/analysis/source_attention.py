@@ -214,7 +214,9 @@ def alignment_study(
         if layer is None:
             panels += _rate_panels(name, rates)
     if panels:
-        study.figures["alignments.error-rates"] = figures.heat_maps(panels, "decoder layer", "head", "AER")
+        study.figures["alignments.error-rates"] = figures.heat_maps(
+            panels, "decoder layer", "head", "alignment error rate, lower is better"
+        )
     return study
 
 
@@ -266,7 +268,7 @@ def map_study(
             study.rows += _cells(panel, "from", "to", "weight", system=name, map=panel.title)
         stem = f"{study.stem}.{file_name(name)}"
         labels = ("target", "source") if side == "source" else ("from", "to")
-        study.figures[stem] = figures.heat_maps(panels, *labels, "attention weight", numbers=False, low=0.0)
+        study.figures[stem] = figures.heat_maps(panels, *labels, f"attention weight, {name}", numbers=False, low=0.0)
         study.summary.append({"system": name, "translation": " ".join(target), "panels": len(panels)})
     return study
 

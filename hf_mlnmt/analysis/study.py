@@ -42,13 +42,17 @@ def to_csv(rows: Sequence[dict[str, Any]]) -> str:
 
 @dataclass
 class Study:
-    """`rows`: every number; `summary`: a few of them, for the terminal; `figures` and `texts` by their files' names."""
+    """`rows`: every number; `summary`: a few of them, for the terminal; `figures` and `texts` by their files' names.
+
+    `note`: what a reader of a figure alone has to know besides: the sample, what intervals and marks are.
+    """
 
     stem: str
     rows: list[dict[str, Any]] = field(default_factory=list)
     summary: list[dict[str, Any]] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
+    note: str = ""
 
     def of(self, test: str) -> Study:
         """Returns the study under names that hold a test set's, where several test sets are studied."""
@@ -59,6 +63,7 @@ class Study:
         """Writes JSON, csv, png, svg and text files; returns their paths."""
         paths = write_rows(folder, self.stem, self.stem, self.rows, settings)
         for stem, figure in self.figures.items():
+            figures.caption(figure, self.note)
             paths += figures.save(figure, folder, stem)
         return paths + [write_text(Path(folder) / name, text) for name, text in self.texts.items()]
 

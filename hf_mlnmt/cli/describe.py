@@ -17,7 +17,7 @@ def describe(
     revision: str | None = option(None, "Branch, tag or commit of a Hub name."),
     machine: bool = option(False, "The processor, and which library multiplies.", "--machine"),
 ) -> None:
-    """Show a model's architecture, parameters by part, config, tokenizer, generation settings and scores.
+    """Show a model's system, paper, equations, parameters by part, config, tokenizer, generation settings and scores.
 
     Of the weights, names and shapes are read. What was not recorded is shown as "not recorded".
 

@@ -13,6 +13,7 @@ from typing import Any
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 from huggingface_hub.utils import yaml_dump
 
+from hf_mlnmt.analysis.curves import in_words
 from hf_mlnmt.evaluation.comparison import Comparison
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.evaluation.significance import LEGEND
@@ -213,6 +214,7 @@ def build_card(facts: Facts) -> str:
         "target_tokenizer": TARGET_TOKENIZER,
         "data_table": _data(facts),
         "training_tables": [_training(result) for result in facts.results],
+        "curves_in_words": in_words(next(iter(facts.results), {}).get("dev") or []),
     }
     translates = auto_class == "AutoModelForSeq2SeqLM"  # else a language model, or an encoder with a projection
     settings = {key: value for key, value in facts.generation.items() if key != "transformers_version"}

@@ -285,6 +285,11 @@ def cost_study(configs: Mapping[str, Any], work: Work, tell: Callable[[str], Any
     directed = [f"{name} {'↓' if place < 3 else '↑'}" for place, name in enumerate(names)]
     better = "↓ lower is better, ↑ higher is better"
     study.figures["cost"] = figures.points({"": values}, directed, better, f"times {baseline}'s")
+    study.note = (
+        f"Random weights and sentences. Operations, memory: of a training step of {work.tokens:,} target tokens. "
+        f"Training: steps/s; decoding: tokens/s, {work.batch} sentences, beams: {work.beams}; "
+        f"medians of {work.rounds} turns on a {'CPU' if work.device == 'cpu' else 'GPU'}."
+    )
     return study
 
 

@@ -1,9 +1,12 @@
-"""The description of a model: architecture, parameters by part, config, tokenizer, scores; as JSON or tables.
+"""The description of a model: its system, parameters by part, config, tokenizer, scores; as JSON or tables.
 
-Of a model folder, a Hub name, or a config as those in modeling/; the parameters are counted on a model without memory,
-and of weights names and shapes are compared with it.
+Of a model folder, a Hub name, a record, or a config as those in modeling/; the parameters are counted on a model
+without memory, and of weights names and shapes are compared with it.
 """
 
+import importlib
+import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,10 +31,12 @@ from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair, parameters_by_part
 from hf_mlnmt.reports.tables import MISSING, Score, score_tables, scores_of, show, title
 from hf_mlnmt.table import Number, Table
-from hf_mlnmt.zoo.records import records_root, trained
+from hf_mlnmt.zoo.records import records_root, results_of, trained
+from hf_mlnmt.zoo.systems import find_system, system_of
 
 FEW = 4  # test sets and training corpora, of which everything is shown
 _HIDDEN = {"transformers_version", "auto_map", "architectures", "model_type", "dtype", "torch_dtype", "tokenizers"}
+_ACCENTS = {"'": "\u0301", '"': "\u0308", "`": "\u0300", "^": "\u0302", "~": "\u0303"}
 
 
 def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
@@ -39,18 +44,20 @@ def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
 
     Raises: UserError for what is no model folder, Hub name (of a revision), record's name <setup>/<system>, or config.
     """
-    path = Path(target)
+    path, results = Path(target), []
     if not path.exists():
         if str(target) in trained():
             path = records_root() / "modeling" / f"{target}.json"
+            results = [load_results(file) for file in results_of(path.parent.name, path.stem)]
         elif near := suggest(str(target), trained()):
             raise UserError(f"{target}: no such folder or record{near}.")
     if path.is_file() and path.suffix == ".json":
-        return {"name": str(target), **_architecture(read_config(path)), **_training([])}
+        return {"name": str(target), **_architecture(read_config(path)), **_training(results)}
     folder = fetch_small_files(target, revision=revision)
     if not (folder / CONFIG).is_file():
-        raise UserError(f"{target}: no config.json there. Give a model folder, a Hub name, or a record.")
-    results = load_results(folder / RESULTS) if (folder / RESULTS).is_file() else {}
+        inside = next((f", as {path}" for path in sorted(folder.glob("*/")) if (path / CONFIG).is_file()), "")
+        raise UserError(f"{target}: no config.json there. Give a model folder{inside}, a Hub name, or a record.")
+    results = [load_results(folder / RESULTS)] if (folder / RESULTS).is_file() else []
     config = read_config(folder)
     return {
         "name": str(target),
@@ -59,7 +66,7 @@ def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
         "tokenizers": _tokenizers(folder),
         "processing": read_part(folder, TEXT_PROCESSING),
         "generation": _without(read_part(folder, GENERATION_CONFIG)),
-        **_training([results] if results else []),
+        **_training(results),
     }
 
 
@@ -69,11 +76,63 @@ def _architecture(config: Any) -> dict[str, Any]:
         "architecture": type(model).__name__,
         "model_type": config.model_type,
         "needs_package_or_remote_code": needs_code(type(model)),
+        **_system(config, type(model)),
         "parameters": parameters_by_part(model),
         "parameters_of_a_pair": of_a_pair(model),
         "parameters_beyond_baseline": beyond_baseline(config),
         "config": _without(config.to_diff_dict()),
     }
+
+
+def _system(config: Any, model_class: type) -> dict[str, Any]:
+    """Returns the system of the zoo that a config is, its papers and equations; {} for a config of no system."""
+    if (system := system_of(config)) is None:
+        return {}
+    modules = dict.fromkeys(find_system(name).architecture.module for name in system.name.split("+"))
+    lines = [line for module in modules for line in re.findall(r"^\(\w+(?:\.\d+)?\) .*", _docstring(module), re.M)]
+    numbered = [equation for line in lines for equation in re.split(r"\s{2,}(?=\()", line)]
+    return {
+        "system": {
+            "name": system.name,
+            "title": system.title,
+            "what it is": system.clause,
+            "paper": [line.replace("*", "") for line in papers_of(model_class)],
+            "equations": [*filter(None, [equation_of(system.name)]), *numbered],
+            "code": [f"hf_mlnmt/modeling/{module}.py" for module in modules],
+        }
+    }
+
+
+def papers_of(model_class: Any) -> list[str]:
+    """Returns what is to be cited for a model, a readable line for each paper."""
+    lines = []
+    for entry in model_class.citation.split("\n\n"):
+        text = re.sub(r"\{\\(\W)(\w)\}", lambda found: found[2] + _ACCENTS[found[1]], " ".join(entry.split()))
+        field = dict(re.findall(r"(\w+) = \{([^{}]*)\}", unicodedata.normalize("NFC", text)))
+        *others, last = (name.partition(",")[0] for name in field["author"].split(" and "))
+        authors = f"{', '.join(others)} and {last}" if others else last
+        where = [field[key] for key in ("booktitle", "school", "note") if key in field]
+        if "journal" in field:
+            where.append(" ".join(field[key] for key in ("journal", "volume", "number") if key in field))
+        lines.append(f"{authors} {field.get('year', '')}".rstrip() + f": *{field['title']}*. {', '.join(where)}.")
+    return lines
+
+
+def equation_of(system: str) -> str:
+    """Returns a system's equation as its family's docstring has it; "" where that has no table of its members."""
+    if "+" in system:
+        return ", over ".join(map(equation_of, system.split("+")))
+    _, _, table = _docstring(find_system(system).architecture.module).partition("| value | class | equation |\n")
+    rows = [line[2:-2].split(" | ", 2) for line in table.partition("\n\n")[0].splitlines()[1:]]
+    said = {value.lower(): equation for value, _, equation in rows}
+    if system.startswith("ms-"):
+        plain, fused = said.values()
+        return f"{plain}, {fused}" if system.endswith("-aif") else plain
+    return said.get(system, "")
+
+
+def _docstring(module: str) -> str:
+    return importlib.import_module(f"hf_mlnmt.modeling.{module}").__doc__ or ""
 
 
 def _problem(folder: Path, config: Any) -> dict[str, str]:
@@ -157,7 +216,7 @@ def render(description: Mapping[str, Any]) -> list[Table]:
     kind = f"{description['architecture']} ({description['model_type']}), {needs}"
     problem = {key: description[key] for key in ("problem",) if key in description}
     blocks = [
-        _pairs(description["name"], {"architecture": kind, **problem}),
+        _pairs(description["name"], {**_about(description.get("system")), "architecture": kind, **problem}),
         _parameters(description),
         _pairs("config", description["config"]),
     ]
@@ -172,16 +231,29 @@ def render(description: Mapping[str, Any]) -> list[Table]:
     return blocks
 
 
+def _about(system: Mapping[str, Any] | None) -> dict[str, str]:
+    """Returns what is shown of a system: of lists a line for each entry."""
+    if system is None:
+        return {}
+    lines = {key: "\n".join(system[key]) for key in ("paper", "equations", "code")}
+    return {"system": f"{system['name']} ({system['title']})", "what it is": system["what it is"], **lines}
+
+
 def _results(results: list[Mapping[str, Any]]) -> Iterator[Table]:
     if not results:
         yield _pairs("results", {"": MISSING})
-    for result in results:
-        facts = {key: value for key, value in result.items() if key != "scores"}
+        return
+    trainings = [{key: value for key, value in result.items() if key != "scores"} for result in results]
+    for facts in trainings:
         data = facts.get("data")
         if isinstance(data, Mapping) and len(corpora := data.get("train") or ()) > FEW:
             facts["data"] = {**data, "train": f"{len(corpora)} corpora"}
-        yield _pairs("training", facts)
-    if max((len(result.get("scores", {})) for result in results), default=0) > FEW:
+    keys = dict.fromkeys(key for facts in trainings for key in facts)
+    said = {key: dict.fromkeys(show(facts.get(key)) for facts in trainings) for key in keys}
+    yield _pairs(
+        "training" + "s, a line each where they differ" * (len(results) > 1), {k: "\n".join(v) for k, v in said.items()}
+    )
+    if len(results) > 1 or len(results[0].get("scores", {})) > FEW:
         yield from _short_scores(list(scores_of(results)))
         return
     for table in score_tables(results):

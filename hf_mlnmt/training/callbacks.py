@@ -10,7 +10,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_mlnmt.files import write_text
@@ -134,8 +135,20 @@ class EarlyStopping(TrainerCallback):
             control.should_training_stop = True
 
 
+class _Bar(Progress):
+    """A bar, with `texts` below it, a line each."""
+
+    def __init__(self, *columns: Any, texts: Mapping[str, str], **options: Any) -> None:
+        self.texts = texts
+        super().__init__(*columns, **options)
+
+    def get_renderables(self) -> Iterator[Any]:
+        yield from super().get_renderables()
+        yield from (Text(text, no_wrap=True, overflow="ellipsis") for text in self.texts.values() if text)
+
+
 class ShowProgress(TrainerCallback):
-    """A bar with speed and dev score on a terminal; elsewhere a line at each log and evaluation."""
+    """A bar with speed and dev score below it on a terminal; elsewhere a line at each log and evaluation."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -145,11 +158,10 @@ class ShowProgress(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not self.console.is_terminal:
             return
-        steps = (TextColumn("training"), BarColumn(), MofNCompleteColumn())
+        steps = (TextColumn("training"), BarColumn(20), MofNCompleteColumn())
         times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-        text = TextColumn("{task.fields[text]}")
-        self.bar = Progress(*steps, *times, text, console=self.console)
-        self.bar.add_task("", total=state.max_steps, completed=state.global_step, text="")
+        self.bar = _Bar(*steps, *times, texts=self._texts, console=self.console)
+        self.bar.add_task("", total=state.max_steps, completed=state.global_step)
         self.bar.start()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -180,8 +192,6 @@ class ShowProgress(TrainerCallback):
 
     def _show(self, kind: str, text: str, state: TrainerState, more: str = "") -> None:
         self._texts[kind] = text
-        if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], text=" | ".join(filter(None, self._texts.values())))
         if self.bar is None or kind == "dev":
             total = f"/{state.max_steps}" if state.max_steps > 0 else ""
             self.console.print(f"step {state.global_step}{total}: {text}{more}", highlight=False)

@@ -6,6 +6,7 @@
 | `variants` in it | the recipes of the setup that differ from it in a few keys: name -> these |
 | training/<setup>/<system>.yaml | the recipe of a system, or of a way of training, that differs in more |
 | modeling/<setup>/<system>.json | the config of a model that was trained here |
+| results/, results/<setup>/ | its results files, by seed; in a checkout alone |
 | model_cards/<setup>/<system>.md | its card, with the scores of its seeds; in a checkout alone |
 
 A folder training/<setup>/ with a base.yaml of a user's own is a setup too.
@@ -13,6 +14,7 @@ A folder training/<setup>/ with a base.yaml of a user's own is a setup too.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 BASE = "base.yaml"
@@ -35,6 +37,18 @@ def trained() -> list[str]:
     """Returns the names <setup>/<system> of all records."""
     folder = records_root() / "modeling"
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.json"))
+
+
+def results_of(setup: str, system: str, root: Path | None = None) -> list[Path]:
+    """Returns the results files of a model that was trained here, by seed; none in a wheel, which leaves them out."""
+    name, results = f"{system}.{setup}", (root or records_root()) / "results"
+    for folder in (results, results / setup):
+        files = [
+            path for path in folder.glob(f"{name}*.json") if re.fullmatch(rf"{re.escape(name)}(\.seed\d+)?", path.stem)
+        ]
+        if files:
+            return sorted(files, key=lambda path: (len(path.name), path.name))
+    return []
 
 
 def run_name(path: Path, system: str | None) -> str:

@@ -299,6 +299,23 @@ def architectures() -> Iterator[Architecture]:
     yield FUSION
 
 
+def system_of(config: Any) -> System | None:
+    """Returns the entry whose fields a config has, whatever its sizes; None for a config that is no system's."""
+    names = [*SYSTEMS]
+    if layers := getattr(config, "auxiliary_layers", None):
+        names.append(f"ms-{''.join(map(str, layers))}{'-aif' * config.information_fusion}")
+    entries = [find_system(name) for name in names]
+    entries += [
+        _over_dual_context(entry, f"{entry.name}+enc-dc") for entry in entries if entry.architecture.over_dual_context
+    ]
+    for entry in entries:
+        told = {key: value for key, value in entry.fields.items() if key not in ("encoder_layers", "decoder_layers")}
+        same = entry.architecture.model_type == config.model_type
+        if same and all(getattr(config, key) == value for key, value in told.items()):
+            return entry
+    return None
+
+
 def architecture_of(config: Any) -> Architecture | None:
     """Returns the entry of a config's classes; None for a config of another package."""
     return next((entry for entry in architectures() if entry.model_type == config.model_type), None)

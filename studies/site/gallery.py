@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import unicodedata
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -14,9 +12,10 @@ from drawings import FAMILIES
 from papers import BASELINE, Reported, scores
 
 from hf_mlnmt.evaluation.comparison import Comparison, read_comparison, score_text
+from hf_mlnmt.reports.description import equation_of, papers_of
 from hf_mlnmt.reports.parameters import parameters_of_config
 from hf_mlnmt.table import Table
-from hf_mlnmt.zoo.systems import FUSION, SYSTEMS, Architecture, config_for, find_system
+from hf_mlnmt.zoo.systems import FUSION, SYSTEMS, config_for, find_system
 from published import numbers
 
 COMPARED = Path(__file__).resolve().parents[2] / "results" / "multi30k-ende-short"
@@ -45,7 +44,6 @@ ELSEWHERE = {
     "was found: [text of one language](studies/monolingual.md).",
     "combinations": "Ours, of a family above and `enc-dc`: `+enc-dc` behind the name of any system of these families.",
 }
-ACCENTS = {"'": "\u0301", '"': "\u0308", "`": "\u0300", "^": "\u0302", "~": "\u0303"}
 NUMBER = re.compile(r"\(\w+(?:\.\d+)?\)(?:-\(\w+(?:\.\d+)?\))?")
 
 
@@ -65,59 +63,26 @@ def _section(module: str, names: Sequence[str]) -> str:
     architecture = find_system(names[0]).architecture if names else FUSION
     equations = f"[modeling/{module}.py](repository/hf_mlnmt/modeling/{module}.py)"
     parts = [f"## {drawing.title} {{ #family-{module.replace('_', '-')} }}", drawing.svg()]
-    parts += papers(architecture)
+    parts += papers_of(architecture.head_class)
     parts.append(f"Equations, by the paper's numbers: {equations}. {ELSEWHERE.get(module, '')}".strip())
     if names:
-        parts.append(_table(module, names).markdown())
+        parts.append(_table(names).markdown())
     return "\n\n".join(parts) + "\n"
 
 
-def _table(module: str, names: Sequence[str]) -> Table:
+def _table(names: Sequence[str]) -> Table:
     """Returns the systems of a family with those columns that say something of one of them."""
     setup, printed = printed_of(names)
     columns = {
         "system": [f"`{name}`{{ #{name.replace('+', '-')} }}" for name in names],
         "what it is": [find_system(name).clause for name in names],
-        "equations": [equations_of(module, name) for name in names],
+        "equations": [", ".join(NUMBER.findall(equation_of(name))) for name in names],
         "million parameters": [f"{parameters(name) / 1e6:.1f}" for name in names],
         f"printed, {setup}": printed,
         "here": [found_here(name) for name in names],
     }
     columns = {title: cells for title, cells in columns.items() if any(cells)}
     return Table(columns, list(zip(*columns.values(), strict=True)))
-
-
-def papers(architecture: Architecture) -> list[str]:
-    """Returns what is to be cited for a family, a readable line for each paper."""
-    lines = []
-    for entry in architecture.head_class.citation.split("\n\n"):
-        text = re.sub(r"\{\\(\W)(\w)\}", lambda found: found[2] + ACCENTS[found[1]], " ".join(entry.split()))
-        field = dict(re.findall(r"(\w+) = \{([^{}]*)\}", unicodedata.normalize("NFC", text)))
-        *others, last = (name.partition(",")[0] for name in field["author"].split(" and "))
-        authors = f"{', '.join(others)} and {last}" if others else last
-        where = [field[key] for key in ("booktitle", "school", "note") if key in field]
-        if "journal" in field:
-            where.append(" ".join(field[key] for key in ("journal", "volume", "number") if key in field))
-        lines.append(f"{authors} {field.get('year', '')}".rstrip() + f": *{field['title']}*. {', '.join(where)}.")
-    return lines
-
-
-@cache
-def _said(module: str) -> dict[str, str]:
-    """Returns {value in lower case: numbers} of the table `value | class | equation` in a family's docstring."""
-    text = importlib.import_module(f"hf_mlnmt.modeling.{module}").__doc__ or ""
-    _, _, table = text.partition("| value | class | equation |\n| --- | --- | --- |\n")
-    rows = [line[2:-2].split(" | ", 2) for line in table.partition("\n\n")[0].splitlines()]
-    return {value.lower(): ", ".join(NUMBER.findall(said)) for value, _, said in rows}
-
-
-def equations_of(module: str, name: str) -> str:
-    """Returns the numbers of a system's equations; "" where its family has no table of them."""
-    said = _said(module)
-    if name.startswith("ms-") and "+" not in name:
-        plain, fused = said.values()
-        return f"{plain}, {fused}" if name.endswith("-aif") else plain
-    return said.get(name, "")
 
 
 @cache

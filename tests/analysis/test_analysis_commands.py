@@ -71,6 +71,10 @@ def test_attention_of_several_models(folders, files):
     heads = [row["value"] for row in found["rows"] if row["layer"] == 1 and row["head"] != "mean"][:2]
     assert mean == pytest.approx(sum(heads) / 2)
     check_figures(out, "entropy.encoder.layers", "entropy.encoder.heads.all", "maps.source.dual")
+    assert "4 sentences of src" in (out / "entropy.encoder.layers.svg").read_text()
+    maps = (out / "maps.source.dual.svg").read_text()
+    assert "attention weight, dual" in maps
+    assert "line 1 of src" in maps
     run("analyse", "attention", models[1], *common, "-w", "distance", "-w", "maps", "--side", "decoder", "--layer", 1)
     decoder = contents(out, "distance.decoder")
     assert {row["range"] for row in decoder["rows"]} == {"printed"}

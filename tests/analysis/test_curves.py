@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
-from hf_mlnmt.analysis.curves import curves_study, dev_scores, draw, figure, read_metrics, series
+from hf_mlnmt.analysis.curves import DIFFER, curves_study, dev_scores, draw, figure, in_words, read_metrics, series
 from hf_mlnmt.analysis.figures import COLOURS
 from hf_mlnmt.cli import app
 
@@ -57,6 +57,24 @@ def test_what_several_runs_show(run, tmp_path):
     assert COLOURS[2].lower() not in text
 
 
+def test_curves_in_words():
+    """What a card says of the picture: the loss and the scores, means where there are several sets."""
+    dev = [
+        {"step": 9, "eval_loss": 3.0, "eval_bleu": 1.0, "eval_x": 1.0},
+        {"step": 1200, "eval_loss": 2.0, "eval_bleu": 2.5},
+    ]
+    changes = "dev loss 3.00 at step 9, 2.00 at step 1,200; dev BLEU 1.00 at step 9, 2.50 at step 1,200"
+    assert in_words(dev) == f"Training curves over optimizer steps; {changes}"
+    several = [
+        {**line, "eval_de_loss": 5.0, "eval_mean_loss": 4.0, "eval_mean_bleu": 7.0, "eval_de_bleu": 8.0} for line in dev
+    ]
+    assert "dev loss 4.00 at step 9" in in_words(several)
+    assert in_words(several).endswith(
+        "dev BLEU 7.00 at step 9, 7.00 at step 1,200; each the mean of all development sets"
+    )
+    assert in_words([]) == "Training curves over optimizer steps"
+
+
 def test_what_a_loss_is_made_of_is_said():
     """The one that is logged is a sum over tasks or decoders; and training's is not what the dev loss is."""
     parts = {"loss_de": 4.0, "loss_de_translation": 4.0, "loss_fr": 5.0, "loss_fr_translation": 5.0}
@@ -64,9 +82,7 @@ def test_what_a_loss_is_made_of_is_said():
         {"many": [{"step": 1, "loss": 9.0, "learning_rate": 0.1, **parts}, {"step": 1, "eval_loss": 2.0}]}
     ).axes[0]
     assert [text.get_text() for text in loss.get_legend().get_texts()] == ["training, mean of 2 tasks", "development"]
-    assert (
-        loss.get_title("left") == "training: with dropout, and label smoothing where it is used; development: without"
-    )
+    assert loss.get_title("left") == DIFFER
     alone = figure({"one": [{"step": 1, "loss": 9.0, "learning_rate": 0.1, "loss_translation": 9.0}]}).axes[0]
     assert alone.get_legend().get_texts()[0].get_text() == "training"
     assert [line.get_ydata().tolist() for line in loss.lines] == [[4.5], [2.0]]

@@ -37,6 +37,12 @@ def test_what_a_page_links_to_is_copied(tmp_path):
     assert "](../../" not in text
 
 
+def test_the_navigation_has_every_page():
+    settings = (ROOT / "studies" / "site" / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")} - {"README.md"}
+    assert pages <= set(re.findall(r"[\w/-]+\.md", settings.partition("\nnav:")[2]))
+
+
 def test_links_that_lead_nowhere_are_seen(tmp_path):
     build = loaded("build")
     (tmp_path / "a.html").write_text(

@@ -10,17 +10,21 @@ import pytest
 import typer
 from helpers.model_folders import small_model
 from rich.console import Console
+from transformers import MarianConfig, MarianMTModel
 from typer.testing import CliRunner
 
-from hf_mlnmt import UserError, config_for
+from hf_mlnmt import UserError, config_for, list_systems
 from hf_mlnmt.cli.describe import describe as describe_command
 from hf_mlnmt.recipe.reading import find_recipe
 from hf_mlnmt.reports import describe, parameters_by_part
+from hf_mlnmt.reports.description import _system as description_of_system
 from hf_mlnmt.reports.description import describe_machine, render, render_machine
 from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair
 from hf_mlnmt.training import read_recipe
 from hf_mlnmt.training.model_making import config_of_recipe
 from hf_mlnmt.training.preflight import expected_tokenizers
+from hf_mlnmt.zoo.records import results_of, trained
+from hf_mlnmt.zoo.systems import find_system
 
 ROOT = Path(__file__).resolve().parents[2]
 D, FFN, V = 16, 16, 50
@@ -166,10 +170,32 @@ def test_rendered_folder_keeps_protocols_apart(published):
 
 def test_a_model_that_was_trained_here():
     found = describe("multi30k-ende-short/m-10")
-    assert found == {**describe(ROOT / "modeling" / "multi30k-ende-short" / "m-10.json"), "name": found["name"]}
+    of_config = describe(ROOT / "modeling" / "multi30k-ende-short" / "m-10.json")
+    assert {**found, "results": []} == {**of_config, "name": found["name"]}
     assert found["architecture"] == "MultiLayerAttentionForConditionalGeneration"
     assert found["parameters"]["total"] == 3385856
-    assert found["results"] == []
+    assert found["system"]["title"] == "M-10"
+    assert found["system"]["paper"][0].startswith("Ampomah, McClean, Lin and Hawe 2020: Every Layer Counts")
+    kept = [json.loads(path.read_text()) for path in sorted((ROOT / "results/multi30k-ende-short").glob("m-10.*.json"))]
+    assert [result["scores"] for result in found["results"]] == [result["scores"] for result in kept]
+    text = text_of(found)
+    for result in kept:
+        assert f"{result['scores']['val']['cased']['BLEU']['score']:.2f}" in text
+    assert "a layer's own weights (3.8), contexts concatenated (3.11)" in text
+    assert "(3.8) U0 = 1: c^i = softmax(a^i) V^i" in text
+
+
+def test_every_record_has_its_scores_and_every_system_is_known_by_its_config():
+    """Of a wheel, which leaves results/ out, `results_of` finds nothing."""
+    assert all(results_of(*name.split("/")) for name in trained())
+    for name in (*list_systems(), "ms-2", "ms-13-aif", "ms-1+enc-dc", "m-10+enc-dc", "s-agg+enc-dc"):
+        sizes = {"encoder_layers": 3, "decoder_layers": 3} if "rnn" in name else {}
+        architecture = find_system(name).architecture
+        system = description_of_system(config_for(name, "tiny", **sizes), architecture.head_class)["system"]
+        assert system["name"] == name
+        assert system["paper"]
+        assert system["equations"][-1].startswith("(")
+    assert description_of_system(MarianConfig(), MarianMTModel) == {}
 
 
 def test_bad_targets(tmp_path):
@@ -180,8 +206,12 @@ def test_bad_targets(tmp_path):
     with pytest.raises(UserError, match=r"did you mean 'multi30k-ende/transformer'"):
         describe("multi30k-ende/transfomer")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"no config\.json"):
+    with pytest.raises(UserError, match=r"no config\.json there. Give a model folder, a Hub"):
         describe(tmp_path / "empty")
+    (tmp_path / "empty" / "average").mkdir()
+    (tmp_path / "empty" / "average" / "config.json").touch()
+    with pytest.raises(UserError, match=r"Give a model folder, as .*average, a Hub"):
+        describe(tmp_path / "empty")  # the folder of a run
     (tmp_path / "broken.json").write_text('{"model_type": "mlnmt-transformer", "d_model": "wide"}')
     with pytest.raises(UserError, match="not the config of a model"):
         describe(tmp_path / "broken.json")

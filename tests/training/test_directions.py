@@ -12,6 +12,7 @@ import pytest
 import torch
 from helpers.tiny_run import run, same_weights, write_corpus, write_recipe
 from rich.console import Console
+from rich.text import Text
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerState
 from typer.testing import CliRunner
@@ -24,7 +25,7 @@ from hf_mlnmt.export import export
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.embedding import embed_texts
 from hf_mlnmt.hub.publish import build_folder
-from hf_mlnmt.training.callbacks import ShowProgress
+from hf_mlnmt.training.callbacks import SHOWN, ShowProgress
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "bridge_heads": 2, "bridge_width": 8}
@@ -89,6 +90,23 @@ def test_the_line_of_an_evaluation_is_short():
     ShowProgress(Console(file=text, width=500)).on_log(None, TrainerState(global_step=3), None, scores)
     assert len(text.getvalue()) < 700
     assert text.getvalue().rstrip().endswith("mean_bleu 2, and 9881 more in metrics.jsonl")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_bar_keeps_steps_and_time(width):
+    """However much is logged and scored: the bar is a line of its own, with the steps and the time that is left."""
+    screen, state = io.StringIO(), TrainerState(global_step=123_456, max_steps=500_000)
+    progress = ShowProgress(Console(file=screen, width=width, force_terminal=True, color_system=None))
+    progress.on_train_begin(None, state, None)
+    progress.on_log(None, state, None, {"loss": 2.5, "target_tokens_per_second": 23456.0, "learning_rate": 1e-3})
+    progress.on_log(None, state, None, {"eval_loss": 1.5, **{f"eval_metric{i}": 31.25 for i in range(SHOWN)}})
+    screen.seek(screen.truncate(0))
+    progress.bar.refresh()
+    progress.close()
+    steps, *said = Text.from_ansi(screen.getvalue()).plain.splitlines()
+    assert re.match(r"training .* 123456/500000 0:00:0\d left -:--:--", steps)
+    assert any("loss 2.500, 23,456 tokens/s" in line for line in said)
+    assert any("dev loss 1.5, metric0 31.25" in line for line in said)
 
 
 def test_a_run(finished, three, tmp_path):

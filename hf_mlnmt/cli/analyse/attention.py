@@ -97,4 +97,6 @@ def attention(
                 study = source_attention.coverage_study(systems, used, layer, head, decoding.num_beams or 1)
         settings = {"source": str(source), "seed": seed, "renormalize": renormalize, "over_heads": over_heads}
         settings |= {"beams": decoding.num_beams} if question == "coverage" else {}
+        shown = f"line {line}" if question in ("maps", "coverage") else f"{len(used.sources):,} sentences"
+        study.note = f"{shown} of {source.name}"
         finish(study, output, {**settings, "summed": summed, **used.settings(), "systems": classes})

@@ -51,5 +51,6 @@ def masking(
     how |= {"bootstrap": bootstrap, "trials": trials, "seed": seed}
     questions: Any = what or None
     study = masking_study(load_systems(models, device), sources, references, questions, decoding.given, tell, **how)
+    study.note = f"{len(sources):,} sentences of {source.name}; † p < 0.05, ‡ p < 0.01"
     files = {"source": str(source), "references": [str(path) for path in reference]}
     finish(study, output, {**files, **how, "decoding": decoding.given})
