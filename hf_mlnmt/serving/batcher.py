@@ -382,6 +382,9 @@ class Batcher:
             request.rounds = run.rounds(sentences, request.translation_of, {})
             entered.append((request, request.following()))
         with self._changed:
+            for request, _ in entered:
+                if sum(map(len, request.texts)) > _SHORT:  # others have not kept it waiting: it was being cut
+                    request.turn = self._served
             pieces = [
                 piece
                 for request, sentences in entered
@@ -550,6 +553,8 @@ class Batcher:
                 (len(batch) + 1) * longest_then <= self.batch_tokens
                 and len(batch) < (run.most if run.ahead else wanted)
                 and (not tokens[request] or tokens[request] + size <= most)
+                # Where more pieces take more time, no other request waits for those whose turn has not come.
+                and (run.ahead or piece.turn <= self._served or tokens.keys() == {request})
             ):
                 batch.append(piece)
                 longest = longest_then

@@ -238,9 +238,6 @@ class Pretended:
     def limit(self, rules, config):
         pass
 
-    def end_all(self):
-        self.lengths.zero_()
-
     def begin(self, prompt, source, real):
         self.sources, self.step_number = source, 1
         self.lengths = source.ids[:, 0].masked_fill(torch.arange(self.size.sentences) >= real, 0)
@@ -265,7 +262,7 @@ class Pretended:
         left = int(self.found.open.sum())
         return lambda: left
 
-    def move_to(self, other, rows, real):
+    def move_to(self, other, rows, real, into=None):
         other.lengths, other.step_number = self.lengths[rows], self.step_number
         other.lengths[real:] = 0
 
