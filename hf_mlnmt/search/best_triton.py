@@ -114,7 +114,8 @@ def _changed(raw, tile, token, rows, row_of, forced, touched, step, tiles, vocab
 @kernel
 def _read_kernel(
     logits, stride, room, rows, row_of, forced, touched, step, temperature, highest, totals, keys, vocabulary, tiles,
-    chunk, distinct, kind: tl.constexpr, processed: tl.constexpr, summed: tl.constexpr, count: tl.constexpr, wide: tl.constexpr,
+    chunk, distinct,
+    kind: tl.constexpr, processed: tl.constexpr, summed: tl.constexpr, count: tl.constexpr, wide: tl.constexpr,
     block: tl.constexpr,
 ):  # fmt: skip
     start = tl.program_id(0).to(tl.int64) * stride
@@ -333,7 +334,20 @@ def read(stage: Any, scores: Tensor, count: int, summed: bool) -> Read:
     given = (logits, stride, readable(logits, stride), *changes, stage.clock.step, float(stage.temperature))
     wide = power_of_2(count)
     _read_kernel[(rows, parts)](
-        *given, highest, totals, keys, vocabulary, tiles, chunk, scores.shape[1], kind, stage.draws, summed, count, wide, TILE
+        *given,
+        highest,
+        totals,
+        keys,
+        vocabulary,
+        tiles,
+        chunk,
+        scores.shape[1],
+        kind,
+        stage.draws,
+        summed,
+        count,
+        wide,
+        TILE,
     )
     return Read(given, changes[2], highest, totals, keys, (vocabulary, tiles, chunk), parts, kind)
 
@@ -345,8 +359,8 @@ def choose_beams(stage: Any, scores: Tensor) -> None:
     _beams_kernel[(sentences,)](
         done.keys, done.highest, done.totals, done.forced, found.running, found.best, found.last, found.open,
         stage.is_end, stage.final, stage.divisors, stage.clock.step, stage.clock.first_candidate, stage.table,
-        stage.tokens, stage.origins, stage.vocabulary, done.parts, scores.shape[1], width, count, lanes, power_of_2(count),
-        ENTRIES // lanes, done.kind, stage.normalized, found.early, num_warps=WARPS,
+        stage.tokens, stage.origins, stage.vocabulary, done.parts, scores.shape[1], width, count, lanes,
+        power_of_2(count), ENTRIES // lanes, done.kind, stage.normalized, found.early, num_warps=WARPS,
     )  # fmt: skip
 
 

@@ -9,7 +9,8 @@ every value that Python reads to decide what comes next. So a step is made once 
 - on CUDA it is captured as a graph, one launch from then on, and kept with the model for the next batch of its size;
 - there Triton's kernels read the logits once, where they know what is asked (best_triton.py, `kernels_for`);
 - only where a quarter of many sentences is left does the batch go on in a smaller size, and in a larger one where the
-  slots for the target are used up.
+  slots for the target are used up;
+- each sentence has counters of its own, so that the row of one that has ended is another's (`Running`).
 
 Candidates, scores, draws and rules for stopping are those of loop.py and choices.py, hypotheses and results the same
 objects; what `why_not` names (other choices of candidates, processors that look at the tokens before, fused models) is
@@ -47,7 +48,7 @@ from hf_mlnmt.search.decoder import SourceBatch, SourceTokens, fitted
 from hf_mlnmt.search.hypotheses import Chains, Record, divisors, pad_token_of
 from hf_mlnmt.search.known import known
 from hf_mlnmt.search.lstm import LSTMDecoder
-from hf_mlnmt.search.rules import OF_SCORES, Change, Rules
+from hf_mlnmt.search.rules import OF_SCORES, Change, Joining, Rules
 from hf_mlnmt.search.steps import AdditiveMask, BridgeStep
 from hf_mlnmt.search.transformer import TransformerDecoder
 
@@ -58,6 +59,7 @@ LATE = 2  # steps after which Python reads how many sentences are open
 FEWEST_STEPS = 32  # that there are slots for
 SHORTEST = 16  # positions that there are for a source
 FEW_ROWS = 160  # sentences x beams up to which a step takes the same time as with fewer
+JOINED = 8  # a part of the room that is free is enough for newcomers: a beginning takes the time of a step or two
 SMALLER = 4  # how many times smaller the next size is, which sentences go on in
 KEPT_SHARE = 0.25  # of the memory that is free without them: so much the kept sizes of a model may take
 
@@ -150,7 +152,7 @@ class Clock:
 
 
 class FixedCacheLayer(BeamCacheLayer):
-    """Keys and values of a decoder layer, (sentences, heads, slots, d_h), written where `state.places` (sentences, new) says."""
+    """Keys and values of a decoder layer, (sentences, heads, slots, d_h), at `state.places` (sentences, new)."""
 
     def __init__(self, state: FixedTransformer):
         super().__init__()
@@ -339,7 +341,9 @@ class FixedTransformer:
             states = fitted(layer.place, rows, length if getattr(layer, "over_source", False) else None, -1)
             to.store(states, into)
             for name, kept in getattr(layer, "kept_of_source", {}).items():
-                kept = [fitted(tensor, rows, length, -1) for tensor in kept]
+                # A mask has True behind a source.
+                of_masks = [fitted(~x, rows, length, -1).logical_not() for x in kept if x.dtype == torch.bool]
+                kept = of_masks or [fitted(tensor, rows, length, -1) for tensor in kept]
                 to.kept_of_source[name] = put(to.kept_of_source.get(name), kept, into)
         sources: tuple[Any, ...] = self.cache.cross_attention_cache, other.cache.cross_attention_cache
         for index, done in self.cache.is_updated.items():
@@ -502,7 +506,7 @@ class Stage:
         self.decoder: Any = decoder  # for one search
         self.runs = self.real = self.nbytes = 0
         self.limited: Any = None
-        self.arrivals: list[Any] = []
+        self.arrivals: dict[Any, list[Any]] = {}
 
     def leave_processing(self, tile: int) -> bool:
         """Tells whether kernels can do what the processors do, changes and a temperature, and lets them if so."""
@@ -693,20 +697,25 @@ class Stage:
 
     def how_many_are_left(self) -> Callable[[], int]:
         """Returns a function that waits for the number of open sentences behind this step, to be called later."""
-        if not self.tokens.is_cuda:
-            number = self.left.clone()
-            return lambda: int(number)
-        if len(self.arrivals) <= LATE:  # as many as are under way at once
-            self.arrivals.append((torch.empty(1, dtype=torch.long, pin_memory=True), torch.cuda.Event()))
+        wait = self.later(self.left)
+        return lambda: wait()[0]
+
+    def later(self, values: Tensor) -> Callable[[], list]:
+        """Returns a function that waits for these values as they are behind this step, to be called later."""
+        if not values.is_cuda:
+            return values.clone().tolist
+        arrivals = self.arrivals.setdefault(values.dtype, [])
+        if len(arrivals) <= LATE:  # as many as are under way at once
+            arrivals.append((torch.empty(values.shape, dtype=values.dtype, pin_memory=True), torch.cuda.Event()))
         else:
-            self.arrivals.append(self.arrivals.pop(0))
-        copy, arrived = self.arrivals[-1]
-        copy.copy_(self.left, non_blocking=True)
+            arrivals.append(arrivals.pop(0))
+        copy, arrived = arrivals[-1]
+        copy.copy_(values, non_blocking=True)
         arrived.record()
 
-        def wait() -> int:
+        def wait() -> list:
             arrived.synchronize()
-            return int(copy)
+            return copy.tolist()
 
         return wait
 
@@ -885,8 +894,7 @@ def _run(
     size = Size(rounded(real), width, length, prompt.shape[1], steps)
     stage = stage_of(decoder, choice, size, rules, config, asked)
     filled = _filled(ids, size.sentences)  # the sentence in each row of the stage; those behind `real` are copies
-    # Of what an RNN's encoder hands on, only this has the source's positions.
-    names = {"last_hidden_state", "memory"} if isinstance(decoder, LSTMDecoder) else None
+    names = _names_of_source(decoder)
     lefts: list[int] = []
     arriving: deque[Callable[[], int]] = deque()
     first, done = 0, 0
@@ -923,6 +931,128 @@ def _run(
     _write(record, stage, ids, first, done)
     keep_stage(stage)
     return lefts + [wait() for wait in arriving]
+
+
+class Running:
+    """A greedy or beam search that sentences join (rules.Joining): rows are those of sentences of different ages."""
+
+    def __init__(self, decoder: Any, choice: Any, rules: Rules, config: Any, start: int, joining: Joining):
+        """Takes those that `why_not` lets pass; start: the token that every sentence begins with."""
+        self.decoder, self.choice, self.rules, self.config = decoder, choice, rules, config
+        self.start, self.joining, self.width = start, joining, config.num_beams
+        self.device, self.asked = decoder.model.device, asked_of(decoder, choice, rules, config)
+        self.stage: Any = None
+        self.rows: dict[int, tuple[int, int]] = {}  # of a row the sentence's number, and the step at which it came
+        self.arriving: deque[tuple[int, Callable[[], list]]] = deque()  # steps, and which rows were open behind them
+        self.steps = self.count = 0  # sentences that have come
+
+    def search(self, sentences: SourceTokens) -> Tensor:
+        """Searches until nobody comes any more; the joining is told what is found, and nothing returned."""
+        self.joining.taken = True
+        with torch.inference_mode(), torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            try:
+                self.enter(sentences)
+                while self.rows:
+                    self.joining.check()
+                    self.arriving.append((self.steps, self.stage.later(self.stage.found.open)))
+                    self.read(LATE)
+                    self.take_newcomers()
+                    if self.rows:
+                        self.stage.run()
+                        self.steps += 1
+            finally:
+                if self.stage is not None:
+                    keep_stage(self.stage)
+        return sentences.ids[:0]
+
+    def age(self, row: int) -> int:
+        """Returns how many tokens have been chosen in a row."""
+        return 1 + self.steps - self.rows[row][1]
+
+    def begun(self, sentences: SourceTokens) -> Stage:
+        """Returns a stage that has begun with new sentences."""
+        source: Any = sentences
+        if not can_encode(self.decoder):
+            encoder = self.decoder.model.get_encoder()
+            outputs = encoder(input_ids=sentences.ids, attention_mask=sentences.real, return_dict=True)
+            source = SourceBatch(outputs, sentences.real.bool())
+        real, length = len(sentences.ids), _source_length(self.decoder, source)
+        size = Size(rounded(real), self.width, length, 1, min(rounded(self.longest), first_steps(length)))
+        stage = stage_of(self.decoder, self.choice, size, self.rules, self.config, self.asked)
+        filled = _filled(torch.arange(real, device=self.device), size.sentences)
+        prompt = sentences.ids.new_full((size.sentences, 1), self.start)
+        stage.begin(prompt, source.select(filled, length, _names_of_source(self.decoder)), real)
+        return stage
+
+    @property
+    def longest(self) -> int:
+        assert self.rules.max_length is not None
+        return self.rules.max_length - 1
+
+    def enter(self, sentences: SourceTokens) -> None:
+        """Lets new sentences begin, and takes them into free rows, of a larger size if need be."""
+        fresh, new = self.begun(sentences), len(sentences.ids)
+        if self.stage is None:
+            self.stage, free = fresh, range(new)
+        else:
+            size = self.stage.size
+            if (needed := len(self.rows) + new) > size.sentences or fresh.size.source > size.source:
+                self.move(sentences=max(size.sentences, rounded(needed)), source=max(size.source, fresh.size.source))
+            free = [row for row in range(self.stage.size.sentences) if row not in self.rows][:new]
+            rows = torch.arange(new, device=self.device)
+            fresh.move_to(self.stage, rows, new, torch.tensor(free, device=self.device))
+            keep_stage(fresh)
+        self.rows |= {row: (self.count + number, self.steps) for number, row in enumerate(free)}
+        self.count += new
+
+    def take_newcomers(self) -> None:
+        """Lets those join who wait; else the others may go on in a smaller size. Slots that are used up become more."""
+        free = self.joining.room - len(self.rows)
+        if free * JOINED >= self.joining.room and (new := self.joining.newcomers(free)) is not None:
+            self.enter(SourceTokens(*new))
+        elif self.rows and (fewer := fewer_sentences(self.stage.size, len(self.rows))) < self.stage.size.sentences:
+            self.move(sentences=fewer)
+        if self.rows and max(map(self.age, self.rows)) > self.stage.size.steps:
+            self.move(steps=min(rounded(self.longest), 2 * self.stage.size.steps))
+
+    def move(self, **sizes: int) -> None:
+        """Goes on in a stage of another size."""
+        self.read(0)
+        if not self.rows:
+            return
+        before, rows = self.stage, list(self.rows)
+        size = before.size._replace(**sizes)
+        self.stage = stage_of(self.decoder, self.choice, size, self.rules, self.config, self.asked)
+        before.move_to(self.stage, _filled(torch.tensor(rows, device=self.device), size.sentences), len(rows))
+        self.rows = {place: self.rows[row] for place, row in enumerate(rows)}
+        keep_stage(before)
+
+    def read(self, under_way: int) -> None:
+        """Reads which rows were open some steps ago, and tells what was found in those that were not."""
+        while len(self.arriving) > under_way:
+            step, wait = self.arriving.popleft()
+            open_ = wait()
+            if ended := [row for row, (_, came) in self.rows.items() if came < step and not open_[row]]:
+                self.tell(ended)
+
+    def tell(self, ended: list[int]) -> None:
+        """Tells what was found in rows that have ended: three values are read, and they are free."""
+        stage, rows = self.stage, torch.tensor(ended, device=self.device)
+        ages, ids = torch.tensor([self.age(row) for row in ended]), torch.arange(len(ended))
+        table = stage.table[: min(self.longest, int(ages.max())), rows].cpu()
+        stale = torch.arange(len(table)).unsqueeze(1) >= ages  # of others that were there before
+        table.masked_fill_(stale.unsqueeze(2), int(pad_token_of(self.config, table.device)))
+        record = Record(table.new_full((len(ended), 1), self.start), self.width, self.config)
+        record.steps = [(ids, *each) for each in zip(table % stage.columns, table // stage.columns)]
+        if stage.num_beams:
+            record.write(ids, stage.found.best[rows].cpu(), stage.found.last[rows].cpu(), stage.columns)
+        output: Any = record.beams() if stage.num_beams else record.chains()
+        self.joining.ended([self.rows.pop(row)[0] for row in ended], getattr(output, "sequences", output))
+
+
+def _names_of_source(decoder: Any) -> set[str] | None:
+    """Returns what has the source's positions, of what an RNN's encoder hands on; None: all."""
+    return {"last_hidden_state", "memory"} if isinstance(decoder, LSTMDecoder) else None
 
 
 def _filled(rows: Tensor, count: int) -> Tensor:

@@ -169,7 +169,7 @@ def test_kernels_compile_for_a_gpu(types, tmp_path, monkeypatch):
         ("forced", "touched", "open_", "going", "is_end"), "*i1"
     )
     of |= dict.fromkeys(
-        ("row_of", "step", "keys", "last", "first_candidate", "table", "tokens", "origins", "pad"), "*i64"
+        ("row_of", "step", "final", "keys", "last", "first_candidate", "table", "tokens", "origins", "pad"), "*i64"
     )
     of |= dict.fromkeys(("rows", "highest", "totals", "running", "best", "divisors", "noise"), "*fp32")
     for kernel in (best_triton._read_kernel, best_triton._beams_kernel, best_triton._tokens_kernel):
