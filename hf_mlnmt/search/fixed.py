@@ -1031,8 +1031,8 @@ class Running:
         """Reads which rows were open some steps ago, and tells what was found in those that were not."""
         while len(self.arriving) > under_way:
             step, wait = self.arriving.popleft()
-            open_ = wait()
-            if ended := [row for row, (_, came) in self.rows.items() if came < step and not open_[row]]:
+            open_, here = wait(), [(row, step - came) for row, (_, came) in self.rows.items()]
+            if ended := [row for row, age in here if age >= self.longest or (age > 0 and not open_[row])]:
                 self.tell(ended)
 
     def tell(self, ended: list[int]) -> None:
