@@ -51,6 +51,7 @@ from hf_mlnmt.generation.batches import (
     attention_over_source,
     batches_by_tokens,
     generate,
+    generate_joined,
     log_probabilities_of,
     pad,
     rows_by_text,
@@ -707,6 +708,41 @@ class TranslationCall:
         logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(inputs))
         half = len(inputs) // 2
         return self.search(inputs[:half], abandoned, beside) + self.search(inputs[half:], abandoned, beside)
+
+    @cached_property
+    def takes_newcomers(self) -> bool:
+        """Tells whether pieces can join a search that runs: on a device that computes alone, by `generate` and with
+        nothing that is of a piece, or needs a second pass."""
+        options, chosen = self.options, self.minimum_risk or self.reranker
+        of_pieces = options.alternatives or options.terms or options.draft or any(of_texts(options).values())
+        rules = options.draws_by_text or options.do_sample or options.top_n_sigma is not None or options.generate
+        more = (
+            options.in_lists or options.alignments or self.keep or chosen or self.arguments["num_return_sequences"] > 1
+        )
+        return self.ahead and not (of_pieces or rules or more or rows_by_text(self.arguments))
+
+    def search_joined(
+        self,
+        inputs: Sequence[Input],
+        room: int,
+        abandoned: Callable[[], bool],
+        newcomers: Callable[[int], Sequence[Input]],
+        ended: Callable[[list[Input], list[list[Hypothesis]]], None],
+    ) -> None:
+        """Searches pieces, and those that come meanwhile, at most `room` at once, where `takes_newcomers`.
+
+        newcomers: is asked between steps for so many pieces at most. ended: is told what was found of some.
+        """
+        pieces = list(inputs)
+
+        def more(free: int) -> list[list[int]]:
+            pieces.extend(new := newcomers(free))
+            return [piece.ids for piece in new]
+
+        def tell(numbers: list[int], rows: list[Generated]) -> None:
+            ended([pieces[number] for number in numbers], self._decode([[row] for row in rows]))
+
+        generate_joined(self.parts, [each.ids for each in inputs], self.arguments, abandoned, room, more, tell)
 
     def _alternatives(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
         """Searches for the next words of each piece, then for the translation with each."""

@@ -54,7 +54,7 @@ from hf_mlnmt.search.drafts import Drafted
 from hf_mlnmt.search.groups import Grouped
 from hf_mlnmt.search.prepare import Text, record, what_is_around
 from hf_mlnmt.search.recombination import Recombined
-from hf_mlnmt.search.rules import Abandon, Rules
+from hf_mlnmt.search.rules import Abandon, Joining, Rules
 from hf_mlnmt.search.sampled import SampledBeams, WithoutReplacement
 
 __all__ = ["decoder_of", "run", "what_is_around", "why_not"]
@@ -83,6 +83,17 @@ def run(
     rules = Rules(processors, criteria) if text is None else text.rules
     decoder, choice, prompt = decoder_of(model)(model, arguments), choice_of(rules, config), input_ids[::copies]
     ahead = runs_ahead(prompt) and fixed.why_not(decoder, choice, rules) is None
+    joining = next((each for each in rules.abandon if isinstance(each, Joining)), None)
+    if (
+        text is not None
+        and ahead
+        and joining is not None
+        and choice in (Greedy, BeamSearch)
+        and width == config.num_beams
+    ):
+        return fixed.Running(decoder, choice, rules, config, text.start, joining).search(
+            SourceTokens(text.ids, text.mask)
+        )
     if text is not None and ahead and fixed.can_encode(decoder):
         return fixed.search(decoder, choice, SourceTokens(text.ids, text.mask), prompt, rules, config)
     if text is not None:
@@ -126,7 +137,7 @@ def why_not(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -
             if getattr(config, name):
                 return name
     for criterion in criteria:
-        if type(criterion) not in (MaxLengthCriteria, EosTokenCriteria, Abandon):
+        if type(criterion) not in (MaxLengthCriteria, EosTokenCriteria, Abandon, Joining):
             return type(criterion).__name__
     if config.is_assistant or config.low_memory or config.prefill_chunk_size is not None:
         return "is_assistant, low_memory or prefill_chunk_size"

@@ -95,7 +95,10 @@ def _raw(logits, start, token, room):
 
 @kernel
 def _changed(raw, tile, token, rows, row_of, forced, touched, step, tiles, vocabulary, temperature, kind: tl.constexpr):
-    """Returns what the processors make of a tile. kind: 1, a table of changes; 2, a temperature; 3, both."""
+    """Returns what the processors make of a tile. kind: 1, a table of changes; 2, a temperature; 3, both.
+
+    step: where the sentence's is.
+    """
     value = raw
     if kind % 2 == 1:
         now = tl.load(step)
@@ -111,7 +114,8 @@ def _changed(raw, tile, token, rows, row_of, forced, touched, step, tiles, vocab
 @kernel
 def _read_kernel(
     logits, stride, room, rows, row_of, forced, touched, step, temperature, highest, totals, keys, vocabulary, tiles,
-    chunk, kind: tl.constexpr, processed: tl.constexpr, summed: tl.constexpr, count: tl.constexpr, wide: tl.constexpr,
+    chunk, distinct,
+    kind: tl.constexpr, processed: tl.constexpr, summed: tl.constexpr, count: tl.constexpr, wide: tl.constexpr,
     block: tl.constexpr,
 ):  # fmt: skip
     start = tl.program_id(0).to(tl.int64) * stride
@@ -126,7 +130,8 @@ def _read_kernel(
         token = tile * block + tl.arange(0, block)
         raw = _raw(logits, start, token, room)
         value = _changed(
-            raw, tile, token, rows, row_of, forced, touched, step, tiles, vocabulary, temperature, kind
+            raw, tile, token, rows, row_of, forced, touched, step + tl.program_id(0) // distinct, tiles, vocabulary,
+            temperature, kind,
         )  # fmt: skip
         if summed:
             summand = value if processed else raw
@@ -164,13 +169,13 @@ def _ordered(values, ranks, places):
 
 @kernel
 def _beams_kernel(
-    keys, highest, totals, forced, running, best, last, open_, is_end, divisors, step, first_candidate, table, tokens,
-    origins, vocabulary, parts, distinct,
+    keys, highest, totals, forced, running, best, last, open_, is_end, final, divisors, step, first_candidate, table,
+    tokens, origins, vocabulary, parts, distinct,
     width: tl.constexpr, count: tl.constexpr, lanes: tl.constexpr, wide: tl.constexpr, entries: tl.constexpr,
     kind: tl.constexpr, normalized: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
     sentence = tl.program_id(0).to(tl.int64)
-    now = tl.load(step)
+    now = tl.load(step + sentence)
     beam = tl.arange(0, lanes)
     real = beam < width
     row = sentence * distinct + tl.minimum(beam, distinct - 1)
@@ -210,7 +215,7 @@ def _beams_kernel(
     found = _ordered(found, _above(found, found), slots)
     sums = tl.where(is_candidate, _value(found), float("-inf"))
     number = tl.where(is_candidate, _number(found), 0)
-    over = tl.load(is_end + number % vocabulary, mask=is_candidate, other=0) != 0
+    over = (tl.load(is_end + number % vocabulary, mask=is_candidate, other=0) != 0) | (now >= tl.load(final))
 
     # `Hypotheses.finish`
     is_open = tl.load(open_ + sentence) != 0
@@ -226,7 +231,7 @@ def _beams_kernel(
         ended, tl.where(slots < width, new_rank, -1), beam
     )
     kept_last = _ordered(old_last, tl.where(real, old_rank, -1), beam) + _ordered(
-        number + tl.load(first_candidate), tl.where(slots < width, new_rank, -1), beam
+        number + tl.load(first_candidate + sentence), tl.where(slots < width, new_rank, -1), beam
     )
 
     # `Hypotheses.go_on` and `close`
@@ -253,10 +258,11 @@ def _beams_kernel(
 @kernel
 def _tokens_kernel(
     logits, stride, room, rows, row_of, forced, touched, step, temperature, highest, totals, keys, noise, pad, going,
-    is_end, tokens, table, vocabulary, tiles, chunk, parts, distinct, width,
+    is_end, final, tokens, table, vocabulary, tiles, chunk, parts, distinct, width,
     kind: tl.constexpr, drawn: tl.constexpr, padded: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     hypothesis = tl.program_id(0).to(tl.int64)
+    step += hypothesis // width  # of its sentence
     row = hypothesis // width * distinct + tl.minimum(hypothesis % width, distinct - 1)
     part = tl.arange(0, PARTS)
     there = part < parts
@@ -293,7 +299,7 @@ def _tokens_kernel(
         chosen = tl.where(goes_on, chosen, tl.load(pad))
     tl.store(tokens + hypothesis, chosen)
     tl.store(table + tl.load(step) * tl.num_programs(0) + hypothesis, chosen)
-    tl.store(going + hypothesis, goes_on & (tl.load(is_end + chosen) == 0))
+    tl.store(going + hypothesis, goes_on & (tl.load(is_end + chosen) == 0) & (tl.load(step) < tl.load(final)))
 
 
 class Read(NamedTuple):
@@ -328,7 +334,20 @@ def read(stage: Any, scores: Tensor, count: int, summed: bool) -> Read:
     given = (logits, stride, readable(logits, stride), *changes, stage.clock.step, float(stage.temperature))
     wide = power_of_2(count)
     _read_kernel[(rows, parts)](
-        *given, highest, totals, keys, vocabulary, tiles, chunk, kind, stage.draws, summed, count, wide, TILE
+        *given,
+        highest,
+        totals,
+        keys,
+        vocabulary,
+        tiles,
+        chunk,
+        scores.shape[1],
+        kind,
+        stage.draws,
+        summed,
+        count,
+        wide,
+        TILE,
     )
     return Read(given, changes[2], highest, totals, keys, (vocabulary, tiles, chunk), parts, kind)
 
@@ -339,9 +358,9 @@ def choose_beams(stage: Any, scores: Tensor) -> None:
     done, lanes = read(stage, scores, count, not stage.normalized), power_of_2(width)
     _beams_kernel[(sentences,)](
         done.keys, done.highest, done.totals, done.forced, found.running, found.best, found.last, found.open,
-        stage.is_end, stage.divisors, stage.clock.step, stage.clock.first_candidate, stage.table, stage.tokens,
-        stage.origins, stage.vocabulary, done.parts, scores.shape[1], width, count, lanes, power_of_2(count),
-        ENTRIES // lanes, done.kind, stage.normalized, found.early, num_warps=WARPS,
+        stage.is_end, stage.final, stage.divisors, stage.clock.step, stage.clock.first_candidate, stage.table,
+        stage.tokens, stage.origins, stage.vocabulary, done.parts, scores.shape[1], width, count, lanes,
+        power_of_2(count), ENTRIES // lanes, done.kind, stage.normalized, found.early, num_warps=WARPS,
     )  # fmt: skip
 
 
@@ -351,7 +370,7 @@ def choose_tokens(stage: Any, scores: Tensor) -> None:
     done = read(stage, scores, 0 if stage.draws else 1, stage.draws)
     _tokens_kernel[(sentences * width,)](
         *done.logits, done.highest, done.totals, done.keys, stage.noise, found.pad_token, found.going, stage.is_end,
-        stage.tokens, stage.table, *done.sizes, done.parts, scores.shape[1], width, done.kind, stage.draws,
+        stage.final, stage.tokens, stage.table, *done.sizes, done.parts, scores.shape[1], width, done.kind, stage.draws,
         stage.padded, TILE,
     )  # fmt: skip
     if width > 1:

@@ -9,7 +9,8 @@ every value that Python reads to decide what comes next. So a step is made once 
 - on CUDA it is captured as a graph, one launch from then on, and kept with the model for the next batch of its size;
 - there Triton's kernels read the logits once, where they know what is asked (best_triton.py, `kernels_for`);
 - only where a quarter of many sentences is left does the batch go on in a smaller size, and in a larger one where the
-  slots for the target are used up.
+  slots for the target are used up;
+- each sentence has counters of its own, so that the row of one that has ended is another's (`Running`).
 
 Candidates, scores, draws and rules for stopping are those of loop.py and choices.py, hypotheses and results the same
 objects; what `why_not` names (other choices of candidates, processors that look at the tokens before, fused models) is
@@ -47,7 +48,7 @@ from hf_mlnmt.search.decoder import SourceBatch, SourceTokens, fitted
 from hf_mlnmt.search.hypotheses import Chains, Record, divisors, pad_token_of
 from hf_mlnmt.search.known import known
 from hf_mlnmt.search.lstm import LSTMDecoder
-from hf_mlnmt.search.rules import OF_SCORES, Change, Rules
+from hf_mlnmt.search.rules import OF_SCORES, Change, Joining, Rules
 from hf_mlnmt.search.steps import AdditiveMask, BridgeStep
 from hf_mlnmt.search.transformer import TransformerDecoder
 
@@ -58,6 +59,7 @@ LATE = 2  # steps after which Python reads how many sentences are open
 FEWEST_STEPS = 32  # that there are slots for
 SHORTEST = 16  # positions that there are for a source
 FEW_ROWS = 160  # sentences x beams up to which a step takes the same time as with fewer
+JOINED = 8  # a part of the room that is free is enough for newcomers: a beginning takes the time of a step or two
 SMALLER = 4  # how many times smaller the next size is, which sentences go on in
 KEPT_SHARE = 0.25  # of the memory that is free without them: so much the kept sizes of a model may take
 
@@ -122,31 +124,35 @@ def why_not(decoder: Any, choice: type[Choice], rules: Rules) -> str | None:
 
 
 class Clock:
-    """The counters of a search: one tensor on the device, so that a step advances them by one operation.
+    """The counters of each sentence: one tensor on the device, so that a step advances all by few operations.
 
-    step (1,): the number of the step; first_candidate (1,): step x span; position (1, 1): of the tokens that it reads;
-    slots (width,): those that it fills.
+    step (sentences,): the number of the step; first_candidate (sentences,): step x span; position (sentences, 1): of
+    the tokens that it reads; slots (sentences, width): those that it fills.
     """
 
-    def __init__(self, width: int, span: int, device: torch.device):
-        self.counters = torch.zeros(3 + width, dtype=torch.long, device=device)
-        self.ticks = torch.tensor([1, span, 1, *[width] * width], device=device)
-        self.step, self.first_candidate, position, self.slots = self.counters.split([1, 1, 1, width])
-        self.position = position.view(1, 1)
+    def __init__(self, size: Size, span: int, device: torch.device):
+        width = size.width
+        first = [0, 0, size.prompt - 1, *range(size.prompt - width, size.prompt)]
+        self.first = torch.tensor(first, device=device).unsqueeze(1)  # before the first step behind the prompt
+        self.ticks = torch.tensor([1, span, 1, *[width] * width], device=device).unsqueeze(1)
+        self.last = self.first + size.steps * self.ticks
+        self.counters = self.first.repeat(1, size.sentences)
+        self.step, self.first_candidate, position = self.counters[:3]
+        self.position, self.slots = position.unsqueeze(1), self.counters[3:].t()
 
     def advance(self) -> None:
         self.counters += self.ticks
 
-    def restart(self, prompt: int) -> None:
-        """Sets all counters to where they are before the first step behind a prompt of this length."""
-        width = len(self.slots)
-        self.counters.zero_()
-        self.position.fill_(prompt - 1)
-        self.slots.copy_(torch.arange(width, device=self.slots.device) + prompt - width)
+    def stop(self) -> None:
+        """Lets those stand still that have no slots left: of sentences that have ended."""
+        torch.minimum(self.counters, self.last, out=self.counters)
+
+    def restart(self) -> None:
+        self.counters.copy_(self.first)
 
 
 class FixedCacheLayer(BeamCacheLayer):
-    """Keys and values of a decoder layer, (sentences, heads, slots, d_h), written where `state.places` says."""
+    """Keys and values of a decoder layer, (sentences, heads, slots, d_h), at `state.places` (sentences, new)."""
 
     def __init__(self, state: FixedTransformer):
         super().__init__()
@@ -158,8 +164,9 @@ class FixedCacheLayer(BeamCacheLayer):
             slots = self.state.size.slots
             self.buffers = tuple(x.new_zeros(*x.shape[:2], slots, x.shape[3]) for x in (key_states, value_states))
         keys, values = self.buffers
-        keys.index_copy_(2, self.state.places, key_states)
-        values.index_copy_(2, self.state.places, value_states)
+        places = self.state.places[:, None, :, None]
+        keys.scatter_(2, places.expand_as(key_states), key_states)
+        values.scatter_(2, places.expand_as(value_states), value_states)
         return keys, values
 
     def get_seq_length(self) -> int:
@@ -175,9 +182,9 @@ class FixedStateLayer(FixedCacheLayer):
     def expand(self, width: int) -> None:
         self.store(self.states[:, -1:].expand(-1, width, *self.states.shape[2:]))
 
-    def store(self, states: Tensor) -> None:
+    def store(self, states: Tensor, into: Tensor | None = None) -> None:
         """Puts the states of all beams into their place."""
-        (self.place,) = put(None if self.place is None else (self.place,), [states])
+        (self.place,) = put(None if self.place is None else (self.place,), [states], into)
         self.states, self.of_beams = self.place, True
 
     def reorder(self, rows: Tensor) -> None:
@@ -227,12 +234,15 @@ class FixedSourceLayer(DynamicLayer):
         return self.keys, self.values
 
 
-def put(places: Any, tensors: list[Tensor]) -> tuple[Tensor, ...]:
-    """Returns the tensors, copied into `places` if there are some already."""
+def put(places: Any, tensors: list[Tensor], into: Tensor | None = None) -> tuple[Tensor, ...]:
+    """Returns the tensors, copied into `places`, or their rows `into`, if there are some already."""
     if not places:
         return tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors)
     for place, tensor in zip(places, tensors, strict=True):
-        place.copy_(tensor)
+        if into is None:
+            place.copy_(tensor)
+        else:
+            place.index_copy_(0, into, tensor.to(place.dtype))
     return tuple(places)
 
 
@@ -253,7 +263,7 @@ class FixedTransformer:
         self.hidden = torch.finfo(dtype).min
         self.steps_mask = torch.empty(size.sentences, 1, size.width, size.slots, dtype=dtype, device=device)
         self.history_mask = self.steps_mask
-        self.prompt_places = torch.arange(size.prompt, device=device)
+        self.prompt_places = torch.arange(size.prompt, device=device).repeat(size.sentences, 1)
         self.places = self.prompt_places
         target, source = DynamicCache(), DynamicCache()
         self.layers: list[Any] = [FIXED_LAYERS[kind](self) for kind in decoder.kinds]
@@ -280,7 +290,7 @@ class FixedTransformer:
         self.steps_mask.fill_(self.hidden)[..., : self.size.prompt] = 0
         return scores
 
-    def _take_source(self, source: SourceBatch) -> None:
+    def _take_source(self, source: SourceBatch, into: Tensor | None = None) -> None:
         real = source.real
         outputs = {name: value for name, value in source.outputs.items() if isinstance(value, Tensor)}
         mask: Any = additive_mask(real, self.steps_mask)
@@ -288,8 +298,8 @@ class FixedTransformer:
             self.source = SourceBatch(type(source.outputs)(**outputs), real.clone())
             self.source_mask = AdditiveMask(mask)
             return
-        put(tuple(self.source.outputs.values()), list(outputs.values()))
-        put((self.source.real, self.source_mask.tensor), [real, mask])
+        put(tuple(self.source.outputs.values()), list(outputs.values()), into)
+        put((self.source.real, self.source_mask.tensor), [real, mask], into)
 
     def tensors(self) -> list[Tensor]:
         """Returns the large ones."""
@@ -306,7 +316,7 @@ class FixedTransformer:
 
     def step(self, decoder: TransformerDecoder, tokens: Tensor) -> Tensor:
         """Reads one token of every beam (sentences, width): scores (sentences, width, vocabulary)."""
-        own = self.clock.slots.view(1, 1, -1, 1).expand(len(tokens), 1, -1, 1)
+        own = self.clock.slots[:, None, :, None]
         self.steps_mask.scatter_(3, own, 0.0)  # every beam sees itself
         for layer in self.stateful:
             layer.states = layer.place  # a step that could not be captured has left others
@@ -317,25 +327,32 @@ class FixedTransformer:
             layer.states = layer.place  # nothing of a graph's memory stays in use
         return scores
 
-    def move_to(self, other: FixedTransformer, rows: Tensor) -> None:
-        """Puts these sentences, and what is known of them, into the state of another size."""
+    def move_to(self, other: FixedTransformer, rows: Tensor, into: Tensor | None = None) -> None:
+        """Puts these sentences, and what is known of them, into the state of another size, or its rows `into`."""
         slots, length = other.size.slots, other.size.source
-        other._take_source(self.source.select(rows, length))
+        other._take_source(self.source.select(rows, length), into)
         other.history_mask, other.places = other.steps_mask, other.clock.slots
         mask = fitted(self.steps_mask - self.hidden, rows, slots, 3) + self.hidden  # zeros behind are hidden
-        other.steps_mask.copy_(mask)
-        for layer, into in zip(self.layers, other.layers, strict=True):
+        put((other.steps_mask,), [mask], into)
+        for layer, to in zip(self.layers, other.layers, strict=True):
             if layer.buffers:
-                into.buffers = put(into.buffers, [fitted(tensor, rows, slots, 2) for tensor in layer.buffers])
-        for layer, into in zip(self.stateful, other.stateful, strict=True):
-            into.store(fitted(layer.place, rows, length if getattr(layer, "over_source", False) else None, -1))
+                to.buffers = put(to.buffers, [fitted(tensor, rows, slots, 2) for tensor in layer.buffers], into)
+        for layer, to in zip(self.stateful, other.stateful, strict=True):
+            states = fitted(layer.place, rows, length if getattr(layer, "over_source", False) else None, -1)
+            to.store(states, into)
             for name, kept in getattr(layer, "kept_of_source", {}).items():
-                kept = [fitted(tensor, rows, length, -1) for tensor in kept]
-                into.kept_of_source[name] = put(into.kept_of_source.get(name), kept)
+                # A mask has True behind a source.
+                of_masks = [fitted(~x, rows, length, -1).logical_not() for x in kept if x.dtype == torch.bool]
+                kept = of_masks or [fitted(tensor, rows, length, -1) for tensor in kept]
+                to.kept_of_source[name] = put(to.kept_of_source.get(name), kept, into)
+        sources: tuple[Any, ...] = self.cache.cross_attention_cache, other.cache.cross_attention_cache
         for index, done in self.cache.is_updated.items():
-            known: Any = self.cache.cross_attention_cache.layers[index]
+            known = sources[0].layers[index]
             keys, values = (fitted(tensor, rows, length, 2) for tensor in (known.keys, known.values))
-            other.cache.cross_attention_cache.update(keys, values, index)
+            if into is None:
+                sources[1].update(keys, values, index)
+            else:
+                put((sources[1].layers[index].keys, sources[1].layers[index].values), [keys, values], into)
             other.cache.is_updated[index] = done
 
 
@@ -354,9 +371,9 @@ class FixedLSTM:
         self._put(state.expand(self.size.width))
         return scores
 
-    def _put(self, state: Any) -> None:
+    def _put(self, state: Any, into: Tensor | None = None) -> None:
         mask = state.keys.new_zeros(len(state.keys), 1, 1, state.keys.shape[2]) if state.mask is None else state.mask
-        self.state = type(state)(*put(self.state, [state.rows, state.keys, state.values, mask]))
+        self.state = type(state)(*put(self.state, [state.rows, state.keys, state.values, mask], into))
 
     def tensors(self) -> list[Tensor]:
         return list(self.state)
@@ -369,12 +386,14 @@ class FixedLSTM:
         self.state.rows.copy_(state.rows)
         return scores
 
-    def move_to(self, other: FixedLSTM, rows: Tensor) -> None:
+    def move_to(self, other: FixedLSTM, rows: Tensor, into: Tensor | None = None) -> None:
         state, length = self.state, other.size.source
         if other.inner is None:
             other.inner = self.inner
         keys, values = (fitted(x, rows, length, 2) for x in (state.keys, state.values))
-        other._put(type(state)(fitted(state.rows, rows), keys, values, fitted(state.mask, rows, length, 3)))
+        hidden = torch.finfo(state.mask.dtype).min
+        mask = fitted(state.mask - hidden, rows, length, 3) + hidden  # zeros behind are hidden
+        other._put(type(state)(fitted(state.rows, rows), keys, values, mask), into)
 
 
 class LengthTable:
@@ -419,10 +438,10 @@ class LengthTable:
         self.touched = self.forced.new_zeros(rows, -(-vocabulary // tile))
 
     def __call__(self, scores: Tensor, step: Tensor) -> Tensor:
-        row = self.rows.index_select(0, self.row_of.index_select(0, step))
+        row = self.rows.index_select(0, self.row_of.index_select(0, step)).unsqueeze(1)  # (sentences, 1, vocabulary)
         changed = scores + row
         if any(change.forced for change in self.changes):
-            return torch.where(self.forced.index_select(0, step), row, changed)
+            return torch.where(self.forced.index_select(0, step).view(-1, 1, 1), row, changed)
         return changed
 
 
@@ -454,7 +473,7 @@ class Stage:
         self.in_blocks = self.kernels is None and blocks >= 4 * self.count > 0
         self.columns = -(-self.vocabulary // BLOCK) * BLOCK if self.in_blocks else self.vocabulary
         self.span = size.width * self.columns
-        self.clock = Clock(size.width, self.span, device)
+        self.clock = Clock(size, self.span, device)
         kind: Any = FixedLSTM if isinstance(decoder, LSTMDecoder) else FixedTransformer
         self.state = kind(decoder, size, self.clock)
         self.state.moves = bool(self.num_beams)
@@ -467,7 +486,8 @@ class Stage:
         self.left = torch.zeros(1, **long)
         self.ends = torch.tensor([end for end in rules.ends if end < self.vocabulary], **long)
         self.padded = bool(rules.ends)
-        self.is_end = torch.zeros(self.columns, dtype=torch.bool, device=device)
+        self.is_end = torch.zeros(self.columns, dtype=torch.bool, device=device).index_fill_(0, self.ends, True)
+        self.final = torch.zeros(1, **long)  # the step with which all ends
         self.rows = torch.arange(size.sentences, **long).view(-1, 1) * size.width  # the first of each sentence
         self.origins = torch.zeros(shape, **long)  # of each beam, as such a row
         self.block = torch.arange(BLOCK, **long)
@@ -486,7 +506,7 @@ class Stage:
         self.decoder: Any = decoder  # for one search
         self.runs = self.real = self.nbytes = 0
         self.limited: Any = None
-        self.arrivals: list[Any] = []
+        self.arrivals: dict[Any, list[Any]] = {}
 
     def leave_processing(self, tile: int) -> bool:
         """Tells whether kernels can do what the processors do, changes and a temperature, and lets them if so."""
@@ -505,10 +525,10 @@ class Stage:
     def limit(self, rules: Rules, config: Any) -> None:
         """Writes what depends on the length, for each step, into tables on the device."""
         assert rules.by_length is not None
-        self.is_end.zero_().index_fill_(0, self.ends, True)
         if self.limited is not None and all(map(is_, self.limited, (rules, config))):
             return
         self.limited = rules, config
+        self.final.fill_(rules.max_length - self.size.prompt - 1)
         lengths = range(1, len(self.divisors) + 1)  # behind the step, without the prompt
         numbers = [divisors(config, length, config.max_length - self.size.prompt) for length in lengths]
         if numbers != self.written:
@@ -517,10 +537,6 @@ class Stage:
         for table, part in zip(self.processors, grouped(rules.by_length), strict=True):
             if isinstance(table, LengthTable):
                 table.limit(part, self.size.prompt)
-
-    def end_all(self) -> None:
-        """Lets everything end with the next step."""
-        self.is_end.fill_(True)
 
     def begin(self, prompt: Tensor, source: SourceBatch | SourceTokens, real: int) -> None:
         """Begins with a batch (sentences, prompt), of which the first `real` are real, and chooses the first tokens."""
@@ -550,18 +566,24 @@ class Stage:
         self.found.open &= self.is_real
         if not self.num_beams:
             self.found.going &= self.is_real.unsqueeze(1)
-        self.clock.restart(self.size.prompt)
+        self.clock.restart()
         self.choose(scores)
 
-    def move_to(self, other: Stage, rows: Tensor, real: int) -> None:
-        """Hands these sentences, of which the first `real` are real, over to a stage of another size."""
-        self.state.move_to(other.state, rows)  # type: ignore[arg-type]
-        self.found.move_to(other.found, rows, real)
-        torch.index_select(self.tokens, 0, rows, out=other.tokens)
-        other.clock.counters.copy_(self.clock.counters)
+    def move_to(self, other: Stage, rows: Tensor, real: int, into: Tensor | None = None) -> None:
+        """Hands these sentences, of which the first `real` are real, over to a stage of another size.
+
+        into: the rows that they take there; all of them are real then. None: all that there are.
+        """
+        self.state.move_to(other.state, rows, into)  # type: ignore[arg-type]
+        self.found.move_to(other.found, rows, real, into)
+        put((other.tokens,), [self.tokens[rows]], into)
+        put((other.clock.counters.t(),), [self.clock.counters.t()[rows]], into)
+        steps = min(len(self.table), len(other.table))
+        put((other.table[:steps].transpose(0, 1),), [self.table[:steps, rows].transpose(0, 1)], into)
 
     def step(self) -> None:
         """Reads the last tokens and chooses the next ones."""
+        self.clock.stop()
         self.choose(self.scores_of(self.state.step, self.tokens))
 
     def scores_of(self, call: Callable, *given: Any) -> Tensor:
@@ -592,7 +614,8 @@ class Stage:
         return scores
 
     def are_last(self, tokens: Tensor) -> Tensor:
-        return self.is_end.index_select(0, tokens.view(-1)).view(tokens.shape)
+        """Tells which tokens (sentences, any) end their hypothesis."""
+        return self.is_end[tokens] | (self.clock.step >= self.final).unsqueeze(1)
 
     def candidates(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
         """Returns sums and numbers without the step (sentences, candidates), as choices.best_continuations does."""
@@ -612,11 +635,11 @@ class Stage:
         sums, numbers = self.candidates(self.process(log_probs))
         last, beams = self.are_last(numbers % self.columns), self.num_beams
         divisor, hope = self.divisors.index_select(0, self.clock.step).unbind(1)
-        newest = numbers[:, :beams] + self.clock.first_candidate
-        self.found.finish(sums[:, :beams], newest, last[:, :beams], divisor)
+        newest = numbers[:, :beams] + self.clock.first_candidate.unsqueeze(1)
+        self.found.finish(sums[:, :beams], newest, last[:, :beams], divisor.unsqueeze(1))
         chosen = numbers.gather(1, self.found.go_on(sums, last))
         self.found.close(self.found.running[:, 0], hope)
-        self.table.index_copy_(0, self.clock.step, chosen.unsqueeze(0))
+        self.write(chosen)
         torch.remainder(chosen, self.columns, out=self.tokens)
         torch.add(self.rows, chosen // self.columns, out=self.origins)
 
@@ -626,8 +649,12 @@ class Stage:
         tokens = self.choice.pick(scores, self.noise) if self.draws else scores.argmax(-1)
         tokens = self.found.padded(tokens) if self.padded else tokens
         self.tokens.copy_(tokens)
-        self.table.index_copy_(0, self.clock.step, tokens.unsqueeze(0))
+        self.write(tokens)
         self.found.close(self.are_last(tokens))
+
+    def write(self, chosen: Tensor) -> None:
+        """Writes what was chosen (sentences, width) into the table, at the step of each sentence."""
+        self.table.scatter_(0, self.clock.step.view(1, -1, 1).expand(1, *chosen.shape), chosen.unsqueeze(0))
 
     def run(self) -> None:
         """Takes a step: the first one as it is, later ones by the graph, which is captured at the second.
@@ -670,20 +697,25 @@ class Stage:
 
     def how_many_are_left(self) -> Callable[[], int]:
         """Returns a function that waits for the number of open sentences behind this step, to be called later."""
-        if not self.tokens.is_cuda:
-            number = self.left.clone()
-            return lambda: int(number)
-        if len(self.arrivals) <= LATE:  # as many as are under way at once
-            self.arrivals.append((torch.empty(1, dtype=torch.long, pin_memory=True), torch.cuda.Event()))
+        wait = self.later(self.left)
+        return lambda: wait()[0]
+
+    def later(self, values: Tensor) -> Callable[[], list]:
+        """Returns a function that waits for these values as they are behind this step, to be called later."""
+        if not values.is_cuda:
+            return values.clone().tolist
+        arrivals = self.arrivals.setdefault(values.dtype, [])
+        if len(arrivals) <= LATE:  # as many as are under way at once
+            arrivals.append((torch.empty(values.shape, dtype=values.dtype, pin_memory=True), torch.cuda.Event()))
         else:
-            self.arrivals.append(self.arrivals.pop(0))
-        copy, arrived = self.arrivals[-1]
-        copy.copy_(self.left, non_blocking=True)
+            arrivals.append(arrivals.pop(0))
+        copy, arrived = arrivals[-1]
+        copy.copy_(values, non_blocking=True)
         arrived.record()
 
-        def wait() -> int:
+        def wait() -> list:
             arrived.synchronize()
-            return int(copy)
+            return copy.tolist()
 
         return wait
 
@@ -862,14 +894,11 @@ def _run(
     size = Size(rounded(real), width, length, prompt.shape[1], steps)
     stage = stage_of(decoder, choice, size, rules, config, asked)
     filled = _filled(ids, size.sentences)  # the sentence in each row of the stage; those behind `real` are copies
-    # Of what an RNN's encoder hands on, only this has the source's positions.
-    names = {"last_hidden_state", "memory"} if isinstance(decoder, LSTMDecoder) else None
+    names = _names_of_source(decoder)
     lefts: list[int] = []
     arriving: deque[Callable[[], int]] = deque()
     first, done = 0, 0
     while True:
-        if done + 1 == longest:
-            stage.end_all()
         if draws is not None:
             draws.draw(stage, filled)
         if done:
@@ -902,6 +931,128 @@ def _run(
     _write(record, stage, ids, first, done)
     keep_stage(stage)
     return lefts + [wait() for wait in arriving]
+
+
+class Running:
+    """A greedy or beam search that sentences join (rules.Joining): rows are those of sentences of different ages."""
+
+    def __init__(self, decoder: Any, choice: Any, rules: Rules, config: Any, start: int, joining: Joining):
+        """Takes those that `why_not` lets pass; start: the token that every sentence begins with."""
+        self.decoder, self.choice, self.rules, self.config = decoder, choice, rules, config
+        self.start, self.joining, self.width = start, joining, config.num_beams
+        self.device, self.asked = decoder.model.device, asked_of(decoder, choice, rules, config)
+        self.stage: Any = None
+        self.rows: dict[int, tuple[int, int]] = {}  # of a row the sentence's number, and the step at which it came
+        self.arriving: deque[tuple[int, Callable[[], list]]] = deque()  # steps, and which rows were open behind them
+        self.steps = self.count = 0  # sentences that have come
+
+    def search(self, sentences: SourceTokens) -> Tensor:
+        """Searches until nobody comes any more; the joining is told what is found, and nothing returned."""
+        self.joining.taken = True
+        with torch.inference_mode(), torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            try:
+                self.enter(sentences)
+                while self.rows:
+                    self.joining.check()
+                    self.arriving.append((self.steps, self.stage.later(self.stage.found.open)))
+                    self.read(LATE)
+                    self.take_newcomers()
+                    if self.rows:
+                        self.stage.run()
+                        self.steps += 1
+            finally:
+                if self.stage is not None:
+                    keep_stage(self.stage)
+        return sentences.ids[:0]
+
+    def age(self, row: int) -> int:
+        """Returns how many tokens have been chosen in a row."""
+        return 1 + self.steps - self.rows[row][1]
+
+    def begun(self, sentences: SourceTokens) -> Stage:
+        """Returns a stage that has begun with new sentences."""
+        source: Any = sentences
+        if not can_encode(self.decoder):
+            encoder = self.decoder.model.get_encoder()
+            outputs = encoder(input_ids=sentences.ids, attention_mask=sentences.real, return_dict=True)
+            source = SourceBatch(outputs, sentences.real.bool())
+        real, length = len(sentences.ids), _source_length(self.decoder, source)
+        size = Size(rounded(real), self.width, length, 1, min(rounded(self.longest), first_steps(length)))
+        stage = stage_of(self.decoder, self.choice, size, self.rules, self.config, self.asked)
+        filled = _filled(torch.arange(real, device=self.device), size.sentences)
+        prompt = sentences.ids.new_full((size.sentences, 1), self.start)
+        stage.begin(prompt, source.select(filled, length, _names_of_source(self.decoder)), real)
+        return stage
+
+    @property
+    def longest(self) -> int:
+        assert self.rules.max_length is not None
+        return self.rules.max_length - 1
+
+    def enter(self, sentences: SourceTokens) -> None:
+        """Lets new sentences begin, and takes them into free rows, of a larger size if need be."""
+        fresh, new = self.begun(sentences), len(sentences.ids)
+        if self.stage is None:
+            self.stage, free = fresh, range(new)
+        else:
+            size = self.stage.size
+            if (needed := len(self.rows) + new) > size.sentences or fresh.size.source > size.source:
+                self.move(sentences=max(size.sentences, rounded(needed)), source=max(size.source, fresh.size.source))
+            free = [row for row in range(self.stage.size.sentences) if row not in self.rows][:new]
+            rows = torch.arange(new, device=self.device)
+            fresh.move_to(self.stage, rows, new, torch.tensor(free, device=self.device))
+            keep_stage(fresh)
+        self.rows |= {row: (self.count + number, self.steps) for number, row in enumerate(free)}
+        self.count += new
+
+    def take_newcomers(self) -> None:
+        """Lets those join who wait; else the others may go on in a smaller size. Slots that are used up become more."""
+        free = self.joining.room - len(self.rows)
+        if free * JOINED >= self.joining.room and (new := self.joining.newcomers(free)) is not None:
+            self.enter(SourceTokens(*new))
+        elif self.rows and (fewer := fewer_sentences(self.stage.size, len(self.rows))) < self.stage.size.sentences:
+            self.move(sentences=fewer)
+        if self.rows and max(map(self.age, self.rows)) > self.stage.size.steps:
+            self.move(steps=min(rounded(self.longest), 2 * self.stage.size.steps))
+
+    def move(self, **sizes: int) -> None:
+        """Goes on in a stage of another size."""
+        self.read(0)
+        if not self.rows:
+            return
+        before, rows = self.stage, list(self.rows)
+        size = before.size._replace(**sizes)
+        self.stage = stage_of(self.decoder, self.choice, size, self.rules, self.config, self.asked)
+        before.move_to(self.stage, _filled(torch.tensor(rows, device=self.device), size.sentences), len(rows))
+        self.rows = {place: self.rows[row] for place, row in enumerate(rows)}
+        keep_stage(before)
+
+    def read(self, under_way: int) -> None:
+        """Reads which rows were open some steps ago, and tells what was found in those that were not."""
+        while len(self.arriving) > under_way:
+            step, wait = self.arriving.popleft()
+            open_, here = wait(), [(row, step - came) for row, (_, came) in self.rows.items()]
+            if ended := [row for row, age in here if age >= self.longest or (age > 0 and not open_[row])]:
+                self.tell(ended)
+
+    def tell(self, ended: list[int]) -> None:
+        """Tells what was found in rows that have ended: three values are read, and they are free."""
+        stage, rows = self.stage, torch.tensor(ended, device=self.device)
+        ages, ids = torch.tensor([self.age(row) for row in ended]), torch.arange(len(ended))
+        table = stage.table[: min(self.longest, int(ages.max())), rows].cpu()
+        stale = torch.arange(len(table)).unsqueeze(1) >= ages  # of others that were there before
+        table.masked_fill_(stale.unsqueeze(2), int(pad_token_of(self.config, table.device)))
+        record = Record(table.new_full((len(ended), 1), self.start), self.width, self.config)
+        record.steps = [(ids, *each) for each in zip(table % stage.columns, table // stage.columns)]
+        if stage.num_beams:
+            record.write(ids, stage.found.best[rows].cpu(), stage.found.last[rows].cpu(), stage.columns)
+        output: Any = record.beams() if stage.num_beams else record.chains()
+        self.joining.ended([self.rows.pop(row)[0] for row in ended], getattr(output, "sequences", output))
+
+
+def _names_of_source(decoder: Any) -> set[str] | None:
+    """Returns what has the source's positions, of what an RNN's encoder hands on; None: all."""
+    return {"last_hidden_state", "memory"} if isinstance(decoder, LSTMDecoder) else None
 
 
 def _filled(rows: Tensor, count: int) -> Tensor:

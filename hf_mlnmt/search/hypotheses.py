@@ -69,11 +69,16 @@ class Hypotheses:
         self.last.fill_(-1)
         self.open.fill_(True)[real:] = False
 
-    def move_to(self, other: Any, rows: Tensor, real: int) -> None:
-        """Hands these sentences over; those behind the first `real` only fill the batch."""
+    def move_to(self, other: Any, rows: Tensor, real: int, into: Tensor | None = None) -> None:
+        """Hands these sentences over; those behind the first `real` only fill the batch. `into`: the rows there."""
         for name in ("running", "best", "last", "open"):
-            torch.index_select(getattr(self, name), 0, rows, out=getattr(other, name))
-        other.open[real:] = False
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if into is None:
+                torch.index_select(mine, 0, rows, out=theirs)
+            else:
+                theirs.index_copy_(0, into, mine[rows])
+        if into is None:
+            other.open[real:] = False
 
     def go_on(self, sums: Tensor, last: Tensor) -> Tensor:
         """Lets the best candidates go on whose token does not end them; returns their places (sentences, beams).
@@ -110,8 +115,12 @@ class Chains:
         self.going.fill_(True)[real:] = False
         self.open.fill_(True)[real:] = False
 
-    def move_to(self, other: Any, rows: Tensor, real: int) -> None:
+    def move_to(self, other: Any, rows: Tensor, real: int, into: Tensor | None = None) -> None:
         """Hands these sentences over, as `Hypotheses.move_to`."""
+        if into is not None:
+            other.going.index_copy_(0, into, self.going[rows])
+            other.open.index_copy_(0, into, self.open[rows])
+            return
         other.begin(real)
         other.going[:real] = self.going[rows[:real]]
 

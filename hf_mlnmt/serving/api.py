@@ -307,7 +307,7 @@ _PLAIN_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tra
 <p>%s</p></html>"""
 
 
-def _api_of(request: Request) -> Api:
+async def _api_of(request: Request) -> Api:  # else it would be called in a thread of its own
     return request.app.state.api
 
 

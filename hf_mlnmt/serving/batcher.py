@@ -11,6 +11,8 @@ same options wait in one line, and a worker thread takes batches of a token budg
   Cheng 1997): a piece's turn is the tokens that each waiting request had been served when its own came, plus the tokens
   of its request's pieces before it; the smallest goes first. Of one request a batch has no more than is translated in
   about half a second, and between two steps of it those pass who came meanwhile and whose turn is before its last.
+  On a CPU who is due is not searched beside those of others whose turn has not come.
+- On a card pieces join a search that runs, in the rows of those that have ended, as long as the line's turn is first.
 - What nobody waits for any more leaves the line; a batch in which nobody is left ends at its next step.
 - A worker that ends is started once more; after that the batcher is not `healthy`.
 - A batch that fails is halved and tried again, until the piece that cannot be translated is alone; its request fails.
@@ -382,6 +384,9 @@ class Batcher:
             request.rounds = run.rounds(sentences, request.translation_of, {})
             entered.append((request, request.following()))
         with self._changed:
+            for request, _ in entered:
+                if sum(map(len, request.texts)) > _SHORT:  # others have not kept it waiting: it was being cut
+                    request.turn = self._served
             pieces = [
                 piece
                 for request, sentences in entered
@@ -474,6 +479,9 @@ class Batcher:
             (batch, wanted), active = self._take(run, line), self._active
         if batch:
             with self._failing([piece.request for piece in batch]):
+                if run.takes_newcomers:
+                    self._search_joined(run, batch)
+                    return
                 began, aside = time.monotonic(), self._aside
                 self._search(run, batch, passed)
                 seconds = time.monotonic() - began - (self._aside - aside)
@@ -516,8 +524,9 @@ class Batcher:
                     return run
                 self._changed.wait(left)  # until someone comes or leaves, or the time is over
 
-    def _take(self, run: TranslationCall, line: _Line) -> tuple[list[_Piece], int]:
-        """Takes the first piece of a line, and those of similar length that fit beside it; called with the lock.
+    def _take(self, run: TranslationCall, line: _Line, free: int | None = None) -> tuple[list[_Piece], int]:
+        """Takes the first piece of a line, and those of similar length that fit beside it, `free` at most; called with
+        the lock.
 
         Returns them, and about how many they were to be.
         """
@@ -526,7 +535,8 @@ class Batcher:
         size = len(line.pieces[0].input.ids)
         most = max(self.batch_tokens / _LEAST_PART, _SECONDS * self._tokens_a_second)  # tokens of a request
         parts = line.requests(_LOOKED_AT) * int(most // size)
-        wanted = max(1, min(len(line.pieces), run.most, self.batch_tokens // size, parts))
+        fit = run.most if free is None else min(run.most, free)
+        wanted = max(1, min(len(line.pieces), fit, self.batch_tokens // size, parts))
         if not run.ahead:
             wanted = self._costs_of(run).size(wanted)
         if wanted == 1:
@@ -548,8 +558,10 @@ class Batcher:
             longest_then = max(longest, size)
             if (
                 (len(batch) + 1) * longest_then <= self.batch_tokens
-                and len(batch) < (run.most if run.ahead else wanted)
+                and len(batch) < (fit if run.ahead else wanted)
                 and (not tokens[request] or tokens[request] + size <= most)
+                # Where more pieces take more time, no other request waits for those whose turn has not come.
+                and (run.ahead or piece.turn <= self._served or tokens.keys() == {request})
             ):
                 batch.append(piece)
                 longest = longest_then
@@ -586,6 +598,44 @@ class Batcher:
                 with self._changed:
                     following = self._pieces_of(piece.request, more)
                 self._put(run, following)
+
+    def _search_joined(self, run: TranslationCall, batch: list[_Piece]) -> None:
+        """Searches a batch, which others of its line join as long as no other line's turn is before theirs."""
+        under_way, before = {id(piece.input): piece for piece in batch}, time.monotonic()
+        room = min(run.most, self.batch_tokens // max(len(piece.input.ids) for piece in batch))
+
+        def newcomers(free: int) -> list[Input]:
+            with self._changed:
+                line = self._lines.get(run, _Line())
+                if not line or any(each.turn < line.turn for each in self._lines.values()):
+                    return []
+                held, line.uncut = line.uncut, []
+            with self._failing(held):
+                self._put(run, self._cut(run, held) if held else [])
+            with self._changed:
+                new = self._take(run, line, free)[0]
+            under_way.update((id(piece.input), piece) for piece in new)
+            return [piece.input for piece in new]
+
+        def ended(inputs: list[Input], translations: list[list[Hypothesis]]) -> None:
+            nonlocal before
+            pieces, now = [under_way.pop(id(each)) for each in inputs], time.monotonic()
+            self.statistics.target_tokens += sum(ranked[0].length for ranked in translations)
+            self._count(pieces, self._active, now - before)
+            before = now
+            for piece, hypotheses in zip(pieces, translations, strict=True):
+                piece.request.take(piece.input, hypotheses)
+
+        def abandoned() -> bool:
+            return all(piece.request.future.done() for piece in under_way.values())
+
+        try:
+            run.search_joined([piece.input for piece in batch], max(room, len(batch)), abandoned, newcomers, ended)
+        except Abandoned:
+            return
+        except Exception as error:
+            logger.warning("a search that others joined failed (%s): its texts are tried again", type(error).__name__)
+            self._search(run, [*under_way.values()], False)
 
     def _at_step(self, pieces: list[_Piece], passed: bool) -> bool:
         """Lets others pass, and tells whether nobody waits for these any more."""

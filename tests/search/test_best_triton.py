@@ -34,7 +34,7 @@ def stages(device, vocabulary, sentences, kernels=(None, best_triton), **options
             found.append(fixed.Stage(decoder, choice, fixed.Size(sentences, width, 3, 1, 8), rules, config, None))
             found[-1].limit(rules, config)
             found[-1].found.begin(sentences)
-            found[-1].clock.restart(1)
+            found[-1].clock.restart()
         raise InterruptedError
 
     with pytest.MonkeyPatch.context() as patch, suppress(InterruptedError):
@@ -115,7 +115,7 @@ def check_kernels(device, vocabulary, generates):
         for number in (0.0, 0.24, 0.26, 1 - 2**-24):
             scores = torch.full((1, 1, vocabulary), -torch.inf, device=device)
             scores[..., [1, 5, 9]] = torch.tensor([9.0, 0.0, 0.5493], device=device)  # the end is not allowed; 1 : 3
-            fused.clock.restart(1)
+            fused.clock.restart()
             fused.noise.fill_(number)
             fused.choose(scores)
             assert fused.tokens.item() == (5 if number < 0.25 else 9)
@@ -169,7 +169,7 @@ def test_kernels_compile_for_a_gpu(types, tmp_path, monkeypatch):
         ("forced", "touched", "open_", "going", "is_end"), "*i1"
     )
     of |= dict.fromkeys(
-        ("row_of", "step", "keys", "last", "first_candidate", "table", "tokens", "origins", "pad"), "*i64"
+        ("row_of", "step", "final", "keys", "last", "first_candidate", "table", "tokens", "origins", "pad"), "*i64"
     )
     of |= dict.fromkeys(("rows", "highest", "totals", "running", "best", "divisors", "noise"), "*fp32")
     for kernel in (best_triton._read_kernel, best_triton._beams_kernel, best_triton._tokens_kernel):

@@ -7,7 +7,7 @@ import gc
 import random
 import sys
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import accumulate
@@ -23,9 +23,10 @@ from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_mlnmt import search
-from hf_mlnmt.generation.batches import batches_by_tokens, filled
+from hf_mlnmt.generation.batches import batches_by_tokens, filled, pad
 from hf_mlnmt.search import fixed
 from hf_mlnmt.search.decoder import SourceTokens
+from hf_mlnmt.search.rules import Joining
 from hf_mlnmt.search.transformer import TransformerDecoder
 
 MEMBERS = pytest.mark.parametrize("one", members_once(), ids=str)
@@ -238,9 +239,6 @@ class Pretended:
     def limit(self, rules, config):
         pass
 
-    def end_all(self):
-        self.lengths.zero_()
-
     def begin(self, prompt, source, real):
         self.sources, self.step_number = source, 1
         self.lengths = source.ids[:, 0].masked_fill(torch.arange(self.size.sentences) >= real, 0)
@@ -265,7 +263,7 @@ class Pretended:
         left = int(self.found.open.sum())
         return lambda: left
 
-    def move_to(self, other, rows, real):
+    def move_to(self, other, rows, real, into=None):
         other.lengths, other.step_number = self.lengths[rows], self.step_number
         other.lengths[real:] = 0
 
@@ -472,6 +470,56 @@ def test_beams_over_a_large_vocabulary_have_few_operations(monkeypatch, ahead):
         decode(model, **sources((5, 3), 3000), num_beams=4, max_new_tokens=5)
     assert max(counts) <= 25 * model.config.decoder_layers + 40
     assert_fixed(model, monkeypatch, ahead, sources((5, 3), 3000), num_beams=4)
+
+
+def joined(model, sentences, room, most, **options):
+    """Searches with two sentences at first; at most so many join at a step. Returns all that was found."""
+    found, waiting = {}, deque(sentences[2:])
+
+    def newcomers(free):
+        some = [waiting.popleft() for _ in range(min(free, most, len(waiting)))]
+        return pad(some, 0) if some else None
+
+    def ended(numbers, sequences):
+        found.update(zip(numbers, sequences.tolist(), strict=True))
+
+    given = dict(zip(("input_ids", "attention_mask"), pad(sentences[:2], 0)))
+    model.generate(**given, **options)  # which prepares the options
+    joining = Joining(lambda: False, room, newcomers, ended)
+    assert not len(model.generate(**given, **options, stopping_criteria=[joining]))
+    assert joining.taken
+    assert not waiting
+    return [found[number] for number in range(len(sentences))]
+
+
+def assert_joined_as_alone(model, monkeypatch, lengths, room, most, ends, vocabulary, **options):
+    batch, options = sources(lengths, vocabulary), {"eos_token_id": ends, "do_sample": False, **options}
+    sentences = [ids[:length].tolist() for ids, length in zip(batch["input_ids"], lengths, strict=True)]
+    found = joined(model, sentences, room, most, **options)
+    monkeypatch.setattr(search, "runs_ahead", lambda tensor: False)
+    monkeypatch.setattr("hf_mlnmt.search.prepare.Text.translate_one", lambda *given: None)
+    for sentence, row in zip(sentences, found, strict=True):
+        ids = torch.tensor([sentence])
+        alone = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)[0].tolist()
+        assert row[: len(alone)] == alone
+        assert set(row[len(alone) :]) <= {model.config.pad_token_id, ends[0]}  # as behind shorter ones of a batch
+
+
+@MEMBERS
+@pytest.mark.parametrize("beams", [1, 3])
+def test_sentences_join_in_the_rows_of_those_that_have_ended(one, beams, monkeypatch, ahead):
+    """And find what they find alone; rows, slots and positions of the source become more on the way."""
+    if "bridge" in one.system:
+        pytest.skip("its options are not prepared")
+    small_sizes(monkeypatch, steps=3)
+    given = {"ends": [1, *range(4, 20, 3)], "vocabulary": 22, "num_beams": beams, "max_new_tokens": 14}
+    assert_joined_as_alone(one.model(), monkeypatch, (6, 3, 4, 9, 2, 7, 20, 3), 4, 2, **given)
+
+
+@pytest.mark.parametrize("how", ["beams, least", "early", "never", "forced", "forced, greedy", "suppressed", "bias"])
+def test_who_joins_keeps_the_rules_of_its_own_length(how, monkeypatch, ahead):
+    options = {"max_new_tokens": 30, **OPTIONS[how], "num_return_sequences": 1, "ends": ENDS, "vocabulary": 200}
+    assert_joined_as_alone(ending(), monkeypatch, (6, 1, 4, 9, 2, 12, 5), 2, 1, **options)
 
 
 def test_draws_leave_the_generator_where_transformers_leave_it(monkeypatch, ahead):

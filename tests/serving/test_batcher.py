@@ -17,6 +17,7 @@ from helpers.toy_translators import SENTENCES
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import Hypothesis
 from hf_mlnmt.generation.pipeline import TranslationCall
+from hf_mlnmt.search import fixed
 from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.serving.batcher import Batcher, Costs, Overloaded, TimedOut
 from hf_mlnmt.serving.models import ServedModels
@@ -333,6 +334,98 @@ def test_a_long_text_does_not_hold_up_a_short_one(models, monkeypatch, when):
         shorts[0].join()
     assert len(machine.batches) > 12
     assert [SHORT in batch for batch in machine.batches].index(True) == when  # the next one
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """The CPU is searched on as a card is; how many sentences entered a search at once, and when."""
+    entered, enter = [], fixed.Running.enter
+    monkeypatch.setattr("hf_mlnmt.search.runs_ahead", lambda tensor: True)
+    monkeypatch.setattr("hf_mlnmt.generation.pipeline.runs_alone", lambda model: True)
+    monkeypatch.setattr("hf_mlnmt.search.prepare.Text.translate_one", lambda *given: None)
+
+    def noted(running, sentences):
+        entered.append((running, running.width, len(sentences.ids)))
+        return enter(running, sentences)
+
+    monkeypatch.setattr(fixed.Running, "enter", noted)
+    return entered
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_on_a_card_pieces_join_a_search_that_runs(models, card, beams):
+    """As long as their line's turn is the first; and they get what they get alone."""
+    others = {1: 2, 3: 1}[beams]
+    with batching(models, batch_tokens=96) as batcher:
+        for width in (beams, others):  # the first search with some options prepares them
+            batcher.translate_now(SENTENCES[:1], "en", "de", num_beams=width)
+        card.clear()
+        counted, came = batcher.statistics.pieces, []
+
+        def ask():
+            came.append((batcher.translate_now(SENTENCES[30:32], "en", "de", num_beams=others), len(card)))
+
+        thread, stepping = threading.Thread(target=ask), fixed.Stage.run
+
+        def run(stage):
+            if len(card) == 4 and not thread.ident:  # when it has gone on for a while
+                thread.start()
+                until(lambda: any(line.uncut for line in batcher._lines.values()))
+            stepping(stage)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fixed.Stage, "run", run)
+            answer = batcher.translate_now(SENTENCES[:30], "en", "de", num_beams=beams)
+        thread.join(30)
+        assert batcher.statistics.waiting == batcher._active == 0
+        assert batcher.statistics.pieces == counted + 32
+    first = card[0][0]
+    assert sum(running is first for running, _, _ in card) > 2  # others joined
+    ((other, before),) = came
+    assert before < len(card)  # who came later did not wait for the long text
+    pipeline = models.models[0].pipeline
+    for found, texts, width in ((answer, SENTENCES[:30], beams), (other, SENTENCES[30:32], others)):
+        assert [best[0].text for best in found.texts] == pipeline(texts, num_beams=width)
+
+
+def test_a_search_that_others_joined_and_that_fails_is_tried_again(models, card, monkeypatch):
+    tell = fixed.Running.tell
+
+    def fail(running, ended):
+        tell(running, ended)
+        raise RuntimeError("a fault")
+
+    with batching(models, batch_tokens=96) as batcher:
+        batcher.translate_now(SENTENCES[:1], "en", "de")
+        monkeypatch.setattr(fixed.Running, "tell", fail)
+        answer = batcher.translate_now(SENTENCES[:12], "en", "de")
+    assert [best[0].text for best in answer.texts] == models.models[0].pipeline(SENTENCES[:12])
+
+
+def test_who_is_due_is_not_searched_beside_those_whose_turn_has_not_come(models, monkeypatch):
+    """On a CPU, where a short text would wait for a part of a long one in its own batch."""
+    machine, taken, take = Machine(monkeypatch, lambda number, inputs: 1.0), [], Batcher._take
+
+    def noted(batcher, *given):
+        batch, wanted = take(batcher, *given)
+        taken.append((batcher._served, batch))
+        return batch, wanted
+
+    monkeypatch.setattr(Batcher, "_take", noted)
+    with batching(models, batch_tokens=256) as batcher:
+        thread = threading.Thread(target=batcher.translate_now, args=([SHORT], "en", "de"))
+
+        def come():
+            thread.start()
+            until(lambda: any(line.uncut for line in batcher._lines.values()))
+
+        machine.comes[2] = come
+        batcher.translate_now(SENTENCES[:100] * 2, "en", "de")
+        thread.join(30)
+    ((served, batch),) = [each for each in taken if SHORT in [piece.input.text for piece in each[1]]]
+    assert all(piece.turn <= served for piece in batch)
+    assert len(taken) > 5
+    assert any(piece.turn > served for served, batch in taken for piece in batch)  # of the long text alone
 
 
 def test_a_long_text_comes_to_its_turn_among_many_short_ones(models, monkeypatch):
