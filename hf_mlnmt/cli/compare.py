@@ -122,7 +122,8 @@ def compare(
         settings |= {"unit": f"subwords of {tokenizer}" if tokenizer else "words", "language_texts": further}
         for test, analysis in analyses.items() if source else ():
             for study in analysis.studies(differences):
-                study.note = " ".join(filter(None, [f"{len(analysis.sources):,} sentences of {test}.", study.note]))
+                sample = f"{len(analysis.sources or ()):,} sentences of {test}."
+                study.note = " ".join(filter(None, [sample, study.note]))
                 finish(study.of(test) if len(analyses) > 1 else study, output, settings)
         if domains:
             finish(domains, output, settings)

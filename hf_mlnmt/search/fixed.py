@@ -525,6 +525,7 @@ class Stage:
     def limit(self, rules: Rules, config: Any) -> None:
         """Writes what depends on the length, for each step, into tables on the device."""
         assert rules.by_length is not None
+        assert rules.max_length is not None
         if self.limited is not None and all(map(is_, self.limited, (rules, config))):
             return
         self.limited = rules, config
@@ -993,7 +994,7 @@ class Running:
         """Lets new sentences begin, and takes them into free rows, of a larger size if need be."""
         fresh, new = self.begun(sentences), len(sentences.ids)
         if self.stage is None:
-            self.stage, free = fresh, range(new)
+            self.stage, free = fresh, [*range(new)]
         else:
             size = self.stage.size
             if (needed := len(self.rows) + new) > size.sentences or fresh.size.source > size.source:
