@@ -252,13 +252,16 @@ def test_in_node(kind, node, tmp_path):
 SMALL = (
     "budget.steps=4",
     "schedule.warmup=1",
-    "evaluation={every: 4, metrics: []}",
+    "evaluation={every: 4, metrics: [bleu]}",
     "checkpoints={keep: 1, average: 1}",
     "decoding={beams: 1, max_new_tokens: 8}",
     "tokenizer.vocab_size=400",
     "model.settings={d_model: 64, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 64, decoder_ffn_dim: 64}",
     "rounds.student.translate.method={name: beam, beams: 1}",
-    "rounds.int8.recipe={budget: {steps: 2}, schedule: {warmup: 1}, evaluation: {every: 2}}",
+    "rounds.int8.recipe.budget.steps=2",
+    "rounds.int8.recipe.schedule.warmup=1",
+    "rounds.int8.recipe.evaluation.every=2",
+    "precision.dtype=float32",
 )
 
 
