@@ -118,11 +118,8 @@ def search(
     decoder: TransformerDecoder, source: SourceBatch, prompt: Tensor, rules: Rules, config: Any, width: int
 ) -> Any:
     """Draws `width` sequences of each sentence, as loop.py does; returns what generate() returns."""
-    step, (sentences, length), vocabulary = (
-        SharedStep(decoder, source),
-        prompt.shape,
-        decoder.model.lm_head.out_features,
-    )
+    step, (sentences, length) = SharedStep(decoder, source), prompt.shape
+    vocabulary = step.projection.out_features
     for position in range(length):
         states = step.go_on(None, prompt[:, position], position)
     chains = Chains(sentences, width, pad_token_of(config, prompt.device), prompt.device)
