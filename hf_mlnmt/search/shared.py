@@ -53,7 +53,8 @@ class SharedStep(DecoderStep):
     def __init__(self, decoder: TransformerDecoder, source: SourceBatch):
         """Reads the source, of which each sentence is a row."""
         super().__init__(decoder.model)
-        self.filled, self.pools = 0, {}
+        self.filled = 0
+        self.pools: dict[Any, Tensor] = {}
         real, read = source.real, decoder.read(source)
         positions = RealPositions(real)
         for attention, memory in decoder.step_class.sources(decoder.model.model, read.outputs):
