@@ -298,7 +298,7 @@ def compare_costs(name: str, options: argparse.Namespace) -> dict[str, float]:
 
     def turn(texts: list[str], how: dict[str, Any]) -> Measure:
         start = CLOCK()
-        translate(texts, **how)
+        translate(texts, max_new_tokens=options.limit, **how)
         return Measure(len(texts), CLOCK() - start)
 
     runs: dict[str, Callable[[], Measure]] = {}

@@ -53,7 +53,8 @@ class SharedStep(DecoderStep):
     def __init__(self, decoder: TransformerDecoder, source: SourceBatch):
         """Reads the source, of which each sentence is a row."""
         super().__init__(decoder.model)
-        self.filled, self.pools = 0, {}
+        self.filled = 0
+        self.pools: dict[Any, Tensor] = {}
         real, read = source.real, decoder.read(source)
         positions = RealPositions(real)
         for attention, memory in decoder.step_class.sources(decoder.model.model, read.outputs):
@@ -118,11 +119,8 @@ def search(
     decoder: TransformerDecoder, source: SourceBatch, prompt: Tensor, rules: Rules, config: Any, width: int
 ) -> Any:
     """Draws `width` sequences of each sentence, as loop.py does; returns what generate() returns."""
-    step, (sentences, length), vocabulary = (
-        SharedStep(decoder, source),
-        prompt.shape,
-        decoder.model.lm_head.out_features,
-    )
+    step, (sentences, length) = SharedStep(decoder, source), prompt.shape
+    vocabulary = step.projection.out_features
     for position in range(length):
         states = step.go_on(None, prompt[:, position], position)
     chains = Chains(sentences, width, pad_token_of(config, prompt.device), prompt.device)
