@@ -522,6 +522,26 @@ def test_who_joins_keeps_the_rules_of_its_own_length(how, monkeypatch, ahead):
     assert_joined_as_alone(ending(), monkeypatch, (6, 1, 4, 9, 2, 12, 5), 2, 1, **options)
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_who_joins_costs_few_operations_and_no_read(beams, monkeypatch, ahead):
+    """Beside its own beginning; as many as a step's, at most."""
+    counts, move, run = [], fixed.Stage.move_to, fixed.Stage.run
+
+    def counted(call, *given):
+        with Calls() as calls:
+            call(*given)
+        counts.append(calls.names)
+
+    monkeypatch.setattr(fixed.Stage, "move_to", lambda *given: counted(move, *given))
+    monkeypatch.setattr(fixed.Stage, "run", lambda *given: counted(run, *given))
+    model = ending()
+    options = {"ends": ENDS, "vocabulary": 200, "num_beams": beams, "max_new_tokens": 30}
+    assert_joined_as_alone(model, monkeypatch, (6, 1, 4, 9, 2, 12, 5), 2, 1, **options)
+    for names in counts:
+        assert not READS & names.keys()
+        assert names.total() <= 25 * model.config.decoder_layers + 40
+
+
 def test_draws_leave_the_generator_where_transformers_leave_it(monkeypatch, ahead):
     states = []
     for patched in (True, False):

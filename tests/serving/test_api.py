@@ -185,6 +185,15 @@ def test_languages_say_targets_that_are_no_source(client, batcher):
     assert client.get("/languages").json()[1] == {"code": "de", "name": "German", "targets": []}
 
 
+def test_a_text_is_answered_in_the_event_loop_alone(client, monkeypatch):
+    """A change of threads waits for whoever computes, twice."""
+    called = []
+    monkeypatch.setattr("fastapi.dependencies.utils.run_in_threadpool", lambda *given: called.append(given))
+    given = {"q": "One.", "source": "en", "target": "de"}
+    assert client.post("/translate", json=given).json() == {"translatedText": "de:One."}
+    assert not called
+
+
 def test_settings_health_models_and_the_page_without_gradio(client):
     settings = client.get("/frontend/settings").json()
     assert settings["language"]["source"]["code"] == "auto"
