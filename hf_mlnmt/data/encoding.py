@@ -380,6 +380,7 @@ def _grow(
                 growing.note(reader)
             if progress is not None:
                 progress(growing.read, total or origin.total(ahead))
+        origin.check()
         if progress is not None:
             progress(growing.read, growing.read)
         return growing.finish(report)

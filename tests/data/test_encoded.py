@@ -21,7 +21,7 @@ import pytest
 
 from hf_mlnmt.data import encoded, encoding, workers
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
-from hf_mlnmt.data.encoded import Encoded
+from hf_mlnmt.data.encoded import Encoded, Rows
 from hf_mlnmt.data.encoding import build, encode_corpus, filtered, fingerprint_of
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.lines import FileHash, hashing
@@ -59,6 +59,18 @@ def test_what_goes_in_comes_out(tokenizers, demo, tmp_path):
     assert data.source_lengths.dtype == data.target_lengths.dtype == np.int32
     with pytest.raises(IndexError):
         data[len(pairs)]
+
+
+def test_rows_in_a_file_are_padded_as_copies_of_them_are():
+    rows = Rows(np.arange(10, 20, dtype=np.int32), np.array([3, 5, 1]), np.array([4, 0, 9]))  # the last one ends it
+    assert [row.tolist() for row in rows] == [[14, 15, 16], [10, 11, 12, 13, 14], [19]]
+    expected = [[14, 15, 16, 0, 0], [10, 11, 12, 13, 14], [19, 0, 0, 0, 0]]
+    for each in (rows, Rows(rows.packed(), rows.lengths)):
+        assert each.padded(0).tolist() == expected
+        for longest in (5, 40):
+            more = each.followed(longest, 2)
+            assert list(map(len, more)) == [3, 5, 1, longest, longest]
+            assert more.padded(0)[:3, :5].tolist() == expected
 
 
 def test_items_may_be_written_to(tokenizers, tmp_path):
