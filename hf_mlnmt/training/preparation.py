@@ -221,11 +221,11 @@ class RecipeCorpora:
         found, chosen = set(), []
         for least in (2, 1):  # corpora of which both sides are new come first: then fewer are read
             for spec, sides in corpora.values():
-                new = {side: (_name_of(spec, side), apart and side) for side in sides}
-                new = {side: name for side, name in new.items() if name not in found}
+                names = {(_name_of(spec, side), apart and side): side for side in sides}
+                new = {name: side for name, side in names.items() if name not in found}
                 if len(new) >= least:
-                    chosen.append((spec, list(new)))
-                    found.update(new.values())
+                    chosen.append((spec, list(new.values())))
+                    found.update(new)
         return chosen
 
     def texts(self, spec: Spec, sides: Sequence[TextSide], share: float = 1.0) -> Iterator[tuple[TextSide, str]]:

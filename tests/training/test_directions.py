@@ -290,16 +290,17 @@ def test_a_vocabulary_for_each_language(three, tmp_path, forks):
 
 @pytest.mark.parametrize(("lowercase", "lines"), [(False, 360), (True, 720)])
 def test_a_tokenizer_reads_a_file_once_whatever_tasks_have_it(three, tmp_path, monkeypatch, lowercase, lines):
-    """Of six directions between three languages two are read, and a language's text once; where the sides' text is
+    """Of nine directions between three languages two are read, and a language's text once; where the sides' text is
     processed in different ways, once for each side."""
     processing = {"source": {"lowercase": True}} if lowercase else {}
     own = {"sample": 60, "byte_fallback": False, "vocab_size": 60, "processing": processing}
-    recipe, told, read = recipe_of(tmp_path, {}, {"system": "transformer", "shape": "tiny"}, tokenizer=own), [], []
+    recipe = recipe_of(tmp_path, {"copies": True}, {"system": "transformer", "shape": "tiny"}, tokenizer=own)
+    told, read = [], []
     reads = preparation.filtered
     monkeypatch.setattr(preparation, "filtered", lambda spec, *how: (read.append(spec), reads(spec, *how))[1])
     _ = preparation.Preparation(read_recipe(recipe), three, tmp_path / "run", told.append).tokenizers
     assert f"for both sides, from 60 of {lines} lines" in told[0]
-    assert len(read) == (4 if lowercase else 2)
+    assert len(read) == (3 if lowercase else 2)
     assert len({file for spec in read for file in spec.files.values()}) == 3
 
 
