@@ -7,13 +7,14 @@ Pairs, in millions, are made: words by Zipf's law in sentences of the lengths of
 alike. They and what is encoded of them lie in a temporary folder, or in DIR, where they are kept and used again: 650
 bytes a pair, 13 GB for 20 million. Each reading is a process of its own, whose memory is what it had at most above
 what it began with; pages of mapped files count, which the system takes back when it needs them. Readings of other
-sizes and names that --output holds already are kept.
+sizes and names that --output holds already are kept; it is written behind each.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import resource
 import statistics
 import tempfile
@@ -45,7 +46,7 @@ from hf_mlnmt.files import read_json, write_json
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.objectives import Translation
-from hf_mlnmt.training.tasks import Rotation, TaskBatchSampler, collate_in, shown
+from hf_mlnmt.training.tasks import Ahead, Rotation, TaskBatchSampler, collate_in, shown
 
 SPEC = CorpusSpec(files={"source": "train.en", "target": "train.de"}, languages={"source": "en", "target": "de"})
 LONGEST = 256  # subwords of a training pair
@@ -91,11 +92,16 @@ def tokenizer(told: argparse.Namespace, folder: Path) -> dict[str, float]:
 
 
 def encoding(told: argparse.Namespace, folder: Path) -> dict[str, float]:
-    tokenizers, begin = load_tokenizers(folder / "tokenizer"), time.process_time()
+    tokenizers, begin, own = load_tokenizers(folder / "tokenizer"), sum(os.times()[:4]), time.process_time()
     count = encode_corpus(SPEC, folder, tokenizers, folder / "encoded", PairFilter(), LONGEST).report.read
-    seconds = time.process_time() - begin
+    seconds, own = sum(os.times()[:4]) - begin, time.process_time() - own  # of all processes, of the one that reads
     size = sum(path.stat().st_size for path in (folder / "encoded").rglob("*"))
-    return {"pairs a CPU second": count / seconds, "bytes a pair": size / count}
+    reads = 1e6 * own / count
+    return {
+        "pairs a CPU second": count / seconds,
+        "microseconds a pair of the process that reads": reads,
+        "bytes a pair": size / count,
+    }
 
 
 def opening(told: argparse.Namespace, folder: Path) -> dict[str, float]:
@@ -132,7 +138,7 @@ def _padding(sampler: TokenBatchSampler) -> float:
 
 
 def step(told: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """A step of a model, and of it what the loader's batch takes."""
+    """A step, and what the loader's batch takes, of the thread that trains too where another one loads."""
     data, tokenizers = encoded(folder), load_tokenizers(folder / "tokenizer")
     sampler = TokenBatchSampler(data.source_lengths, data.target_lengths, told.tokens)
     model = hf_mlnmt.TransformerForConditionalGeneration(
@@ -141,9 +147,10 @@ def step(told: argparse.Namespace, folder: Path) -> dict[str, float]:
     objective, optimizer = Translation(model.config.pad_token_id, 0.1), torch.optim.Adam(model.parameters())
     loading, steps, following = [], [], iter(sampler)
     next(following)  # the sampler's start has a reading of its own
+    loaded = (collate_in(None, objective.collate, shown(data, np.array(batch), 0)) for batch in following)
     for number in range(told.loaded):
         begin = time.process_time()
-        batch = collate_in(None, objective.collate, shown(data, np.array(next(following)), 0))
+        batch = next(loaded)
         loading.append(time.process_time() - begin)
         if number > told.loaded - told.steps - 2:
             begin = time.process_time()
@@ -151,8 +158,19 @@ def step(told: argparse.Namespace, folder: Path) -> dict[str, float]:
             optimizer.step()
             optimizer.zero_grad()
             steps.append(time.process_time() - begin)
-    load, compute = statistics.median(loading), statistics.median(steps[1:])
-    return {"loading, CPU ms": 1000 * load, "step, CPU ms": 1000 * compute, "loading, % of it": 100 * load / compute}
+    ahead, taking = Ahead(loaded, torch.device("cpu")), []
+    for _ in range(told.loaded):
+        begin = time.thread_time()
+        next(ahead)
+        taking.append(time.thread_time() - begin)
+    ahead.close()
+    load, compute, take = map(statistics.median, (loading, steps[1:], taking))
+    times = {
+        "loading, CPU ms": 1000 * load,
+        "of the thread that trains, ms": 1000 * take,
+        "step, CPU ms": 1000 * compute,
+    }
+    return {**times, "loading, % of it": 100 * load / compute}
 
 
 def evaluation(told: argparse.Namespace, folder: Path) -> dict[str, float]:
@@ -229,7 +247,7 @@ def main() -> None:
     parser.add_argument("--scored", type=int, default=100_000, help="lines that are scored at most")
     parser.add_argument("--languages", type=int, default=100)
     parser.add_argument("--output", type=Path)
-    small = "--pairs 0.0005 --vocabulary 400 --tokens 256 --loaded 3 --steps 1 --scored 20 --languages 4"
+    small = "--pairs 0.0005 --vocabulary 400 --tokens 256 --loaded 2 --steps 1 --scored 20 --languages 4"
     told = parse(parser, small)
     known = told.output is not None and told.output.is_file()
     found: dict[str, dict[str, dict[str, float]]] = read_json(told.output)["found"] if known else {}
@@ -243,6 +261,14 @@ def main() -> None:
                 found.setdefault(size, {})[name] = numbers = alone(name, told, folder)
                 told_of = ", ".join(f"{key} {value:,.4g}" for key, value in numbers.items())
                 print(f"{size} million: {name}: {told_of}", flush=True)
+                if told.output:
+                    settings = {
+                        key: str(value) if isinstance(value, Path) else value for key, value in vars(told).items()
+                    }
+                    content = {"schema": "hf_mlnmt.benchmark/1", "what": "CPU seconds and MB", "machine": machine()}
+                    write_json(
+                        told.output, {**content, "settings": settings, "found": found, "torch": torch.__version__}
+                    )
     rows = [
         [
             name if number == 0 else "",
@@ -254,10 +280,6 @@ def main() -> None:
     ]
     Console(width=110).print(Table(["", "", *(Number(f"{size} million") for size in found)], rows, "Pairs"))
     Console(width=110).print(machine(), style="dim")
-    if told.output:
-        settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(told).items()}
-        content = {"schema": "hf_mlnmt.benchmark/1", "what": "CPU seconds and MB", "machine": machine()}
-        write_json(told.output, {**content, "settings": settings, "found": found, "torch": torch.__version__})
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ class LinesProgress(AbstractContextManager):
         self.done = done
         seconds, lines = now - self._first[0], done - self._first[1]
         speed = f"{lines / seconds:,.0f} lines/s" if lines and seconds else ""
-        self.bar.update(self._task, completed=done, speed=speed)
+        self.bar.update(self._task, completed=done, total=total, speed=speed)
         if done == total:
             self.close()
             return

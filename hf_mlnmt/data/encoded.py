@@ -21,11 +21,14 @@ HEAD = 128  # bytes before the numbers of an .npy file, whatever their count
 
 
 class Rows(Sequence[np.ndarray]):
-    """Arrays of different lengths, one after the other in one array, `values` (total,); lengths: int64 (rows,)."""
+    """Arrays of different lengths in one array, `values`; lengths and starts: int64 (rows,).
 
-    def __init__(self, values: np.ndarray, lengths: np.ndarray) -> None:
+    Unless told where they start they are one after the other, as `packed` puts them.
+    """
+
+    def __init__(self, values: np.ndarray, lengths: np.ndarray, starts: np.ndarray | None = None) -> None:
         self.values, self.lengths = values, lengths
-        self.starts = np.cumsum(lengths) - lengths
+        self.starts = np.cumsum(lengths) - lengths if starts is None else starts
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -33,6 +36,22 @@ class Rows(Sequence[np.ndarray]):
     def __getitem__(self, index: Any) -> Any:
         start = self.starts[index]
         return self.values[start : start + self.lengths[index]]
+
+    def packed(self) -> np.ndarray:
+        """Returns a copy of the rows, one after the other."""
+        return self.values[places(self.starts, self.lengths)]
+
+    def padded(self, value: int) -> np.ndarray:
+        """Returns a copy of the rows with `value` behind the shorter ones: int64 (rows, longest)."""
+        columns = np.arange(int(self.lengths.max()))
+        found = self.values.take(self.starts[:, None] + columns, mode="clip")  # faster than to take what is there alone
+        return np.where(columns < self.lengths[:, None], found, np.int64(value))
+
+    def followed(self, length: int, times: int) -> Rows:
+        """Returns the rows, and so many of a length behind them, whatever stands in these."""
+        values = self.values if len(self.values) >= length else np.resize(self.values, length)
+        lengths = np.append(self.lengths, np.full(times, length))
+        return Rows(values, lengths, np.append(self.starts, np.zeros(times, np.int64)))
 
 
 def places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -65,9 +84,8 @@ def interleaved(parts: Sequence[Sequence[Any]], which: np.ndarray) -> Sequence[A
     columns = {}
     for name in parts[0].columns:  # type: ignore[attr-defined]
         rows = [part.columns[name] for part in parts]  # type: ignore[attr-defined]
-        joined = Rows(*(np.concatenate([getattr(row, of) for row in rows]) for of in ("values", "lengths")))
-        lengths = joined.lengths[order]
-        columns[name] = Rows(joined.values[places(joined.starts[order], lengths)], lengths)
+        joined = Rows(np.concatenate([row.packed() for row in rows]), np.concatenate([row.lengths for row in rows]))
+        columns[name] = Rows(joined.values, joined.lengths[order], joined.starts[order])
     return Examples(columns)
 
 
@@ -133,13 +151,12 @@ class Encoded:
         return (offsets[indices + 1] - offsets[indices]).astype(np.int32)
 
     def gather(self, indices: np.ndarray) -> Examples:
-        """Returns the items at these indices, copied from the file at once."""
+        """Returns the items at these indices, which are copied from the file when they are padded."""
         columns = {}
         for name, side in zip(("input_ids", "labels"), self.sides):
             offsets, ids = self._side(side)
             starts = offsets[indices]
-            lengths = offsets[indices + 1] - starts
-            columns[name] = Rows(ids[places(starts, lengths)], lengths)
+            columns[name] = Rows(ids, offsets[indices + 1] - starts, starts)
         return Examples(columns)
 
 

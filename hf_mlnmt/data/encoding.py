@@ -20,24 +20,23 @@ from copy import deepcopy
 from dataclasses import asdict
 from itertools import compress, islice
 from pathlib import Path
-from threading import Thread
 from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
 
-from hf_mlnmt.data.corpus import CorpusSpec, check_together, read_pairs, size_of
+from hf_mlnmt.data.corpus import CorpusSpec, read_pairs, size_of
 from hf_mlnmt.data.encoded import HEAD, META, SIDES, STATE, Encoded
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter, Seen
 from hf_mlnmt.data.kept import with_placeholders
-from hf_mlnmt.data.lines import count_text, format_of
+from hf_mlnmt.data.lines import FileHash, format_of, hashing
 from hf_mlnmt.data.resegmented import mixed
 from hf_mlnmt.data.text import TextSide, TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers, identity_of, languages_of
 from hf_mlnmt.data.workers import Encoder, Piece
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_folder_name, explained, only_one, read_json, size_and_crc, take_place, write_json
-from hf_mlnmt.made_from import Digest, digest
+from hf_mlnmt.made_from import digest
 from hf_mlnmt.memory import cores
 
 log = logging.getLogger(__name__)
@@ -54,72 +53,52 @@ class Origin:
     """The text and the settings that encoded text is made of.
 
     about: what is kept with it: settings, sizes and times of the files, which tell quickly whether they are the same,
-    and a hash of all, their content too, once it is known. lines: of a file of pairs, once they are counted.
+    and a hash of all, their content too, once it is known. hashes: of each file, made while it is read.
     """
 
-    def __init__(self, parts: Any, paths: Sequence[Path] = (), together: bool = False) -> None:
-        self.parts, self.paths, self.together = parts, paths, together
+    def __init__(self, parts: Any, paths: Sequence[Path] = ()) -> None:
+        self.parts, self.hashes = parts, [FileHash(path) for path in paths if path.is_file()]
         self.about: dict[str, Any] = {"settings": digest(parts), "files": self._stamps(), "fingerprint": None}
-        self.lines: int | None = None
-        self._problem: Exception | None = None
-        self._thread: Thread | None = None
 
     def _stamps(self) -> list[list[int]]:
-        stats = [path.stat() for path in self.paths if path.is_file()]
+        stats = [file.path.stat() for file in self.hashes]
         return [[stat.st_size, stat.st_mtime_ns] for stat in stats]
 
     @property
     def fingerprint(self) -> str:
-        """Returns the hash. Raises: UserError as `check`."""
-        if self._thread is not None:
-            self._thread.join()
-            self.check()
+        """Returns the hash of all; what nobody has read yet of the files is read."""
         if self.about["fingerprint"] is None:
-            self._hash()
+            content = [file.of_first(size) for file, (size, _) in zip(self.hashes, self.about["files"])]
+            self.about["fingerprint"] = digest(content, self.parts)
         return self.about["fingerprint"]  # type: ignore[no-any-return]
 
-    def _hash(self) -> None:
-        content = Digest()
-        for path in self.paths:
-            if path.is_file():
-                content.file(path)
-            content.text("\0")
-        self.about["fingerprint"] = content.value(self.parts).hex()
-
     def made(self, kept: dict[str, Any], check: bool = False) -> bool:
-        """Returns whether what has `kept` for its `about` was made of this: by content in doubt, and with `check`."""
-        if "settings" in kept:  # of earlier versions there is the hash alone
-            if kept["settings"] != self.about["settings"]:
-                return False
-            if kept["files"] == self.about["files"] and not check:
-                self.about["fingerprint"] = kept["fingerprint"]
-                return True
-            if [size for size, _ in kept["files"]] != [size for size, _ in self.about["files"]]:
-                return False
+        """Returns whether what has `kept` for its `about` was made of this: by content in doubt, and with `check`; of
+        what grows, by the content that was read."""
+        if kept.get("settings") != self.about["settings"]:
+            return False
+        if kept["files"] == self.about["files"] and not check:
+            self.about["fingerprint"] = kept["fingerprint"]
+            return True
+        if [size for size, _ in kept["files"]] != [size for size, _ in self.about["files"]]:
+            return False
+        if kept["fingerprint"] is None:
+            return all(file.of_first(size) == found for file, (size, found) in zip(self.hashes, kept["hashes"]))
         return kept["fingerprint"] == self.fingerprint
 
-    def read(self) -> None:
-        """Begins to read the files in a thread, ahead of the encoding, which so knows early what is wrong."""
-        self._thread = Thread(target=self._read, daemon=True)
-        self._thread.start()
+    def state(self) -> dict[str, Any]:
+        """Returns `about`, and the hashes of what was read so far."""
+        return {**self.about, "hashes": [[file.size, file.of_first(0)] for file in self.hashes]}
 
-    def _read(self) -> None:
-        try:
-            texts = [path for path in self.paths if path.suffix not in (".parquet", ".json")]
-            lines = [count_text(path).lines for path in texts]
-            if self.together:
-                check_together(texts, lines)
-            self.lines = lines[0] if lines else None
-            self._hash()
-        except Exception as error:
-            self._problem = error
+    def total(self, read: int) -> int | None:
+        """Estimates how many items there are, in three digits, where so many were read; None where that is unknown."""
+        sizes = [(file.at, size) for file, (size, _) in zip(self.hashes[:1], self.about["files"])]
+        return next((int(float(f"{read * size / at:.3g}")) for at, size in sizes if 0 < at < size), None)
 
     def check(self) -> None:
-        """Raises: UserError for what is wrong with the files as far as they are read, and for any that changed."""
-        if self._problem is not None:
-            raise self._problem
+        """Raises: UserError for files that changed."""
         if self._stamps() != self.about["files"]:
-            names = ", ".join(map(str, self.paths))
+            names = ", ".join(str(file.path) for file in self.hashes)
             raise UserError(f"{names}: changed while they were read. Run the same command again.")
 
 
@@ -274,7 +253,7 @@ class Growing:
         }
         written = {name: [file.size, file.crc] for name, file in self.files.items()}
         done = {"read": self.read, "kept": self.report.kept, "ends": self.ends, "written": written}
-        write_json(self.part / STATE, {**self.origin.about, **done, **reports})
+        write_json(self.part / STATE, {**self.origin.state(), **done, **reports})
         self.noted, self._sizes = self.read, {file: file.size for file in self.files.values()}
 
     def finish(self, reader: FilterReport) -> Encoded:
@@ -378,13 +357,19 @@ def _grow(
     """Encodes what `read` gives behind so many items; its report counts what it drops."""
     unique = encoder.pair_filter is not None and encoder.pair_filter.drop_duplicates
     sides = SIDES if len(encoder.sides) > 1 else ("text",)
-    with explained(Path(folder)), Growing(folder, sides, origin, max_length, unique) as growing:
-        report, dropped = growing.reader, deque[FilterReport]()
+    with (
+        explained(Path(folder)),
+        hashing(origin.hashes),
+        Growing(folder, sides, origin, max_length, unique) as growing,
+    ):
+        report, dropped, ahead = growing.reader, deque[FilterReport](), growing.read
 
         def chunks() -> Iterator[list[Any]]:
+            nonlocal ahead
             items = read(growing.read, report)
             while chunk := list(islice(items, _CHUNK)):
                 dropped.append(deepcopy(report))  # as it is behind this chunk: others are read ahead
+                ahead += len(chunk)
                 yield chunk
 
         for number, (chunk, piece) in enumerate(encoder.pieces(chunks(), processes), start=1):
@@ -394,7 +379,8 @@ def _grow(
             if number % _NOTED == 0:
                 growing.note(reader)
             if progress is not None:
-                progress(growing.read, total or origin.lines)
+                progress(growing.read, total or origin.total(ahead))
+        origin.check()
         if progress is not None:
             progress(growing.read, growing.read)
         return growing.finish(report)
@@ -412,7 +398,7 @@ def origin_of(spec: Spec, root: str | Path, tokenizers: Tokenizers, **settings: 
     if (suffix := format_of(Path(spec.path or ""))) in (".csv", ".json"):
         settings["format"] = suffix  # the same bytes are other rows in a .tsv and a .csv
     parts = [spec.reading(), processing, settings, identity_of(tokenizers.source), identity_of(tokenizers.target)]
-    return Origin(parts, spec.local_files(root), isinstance(spec, CorpusSpec) and spec.is_two_files)
+    return Origin(parts, spec.local_files(root))
 
 
 def encode_corpus(
@@ -458,10 +444,8 @@ def encode_corpus(
         return islice(_items(spec, root, report), done, None)
 
     encoder = _encoder(tokenizers, side, how.get("language"), tag, pair_filter, placeholders)
-    if origin.paths:
-        origin.read()
-    else:
-        _ = origin.fingerprint  # of a name; it is asked for while the data set still grows
+    if spec.dataset or format_of(Path(spec.path or "")) == ".parquet":
+        _ = origin.fingerprint  # of a name, asked for while the data set still grows; of columns, read in no order
     encoded = _grow(folder, origin, encoder, read, max_length, processes or cores(), progress, size_of(spec, root))
     _check_what_is_left(encoded, spec)
     return encoded

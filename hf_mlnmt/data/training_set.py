@@ -158,6 +158,8 @@ class Corpora(TrainingSet):
     def gather(self, indices: np.ndarray) -> Sequence[dict[str, np.ndarray]]:
         if not all(hasattr(part, "gather") for part in self.parts):
             return super().gather(indices)
+        if len(self.parts) == 1:
+            return self.parts[0].gather(indices)
         numbers = np.searchsorted(self.starts, indices, side="right") - 1
         present = np.unique(numbers).tolist()
         parts = [self.parts[part].gather(indices[numbers == part] - self.starts[part]) for part in present]

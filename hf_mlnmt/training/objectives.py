@@ -228,9 +228,7 @@ def pad(rows: Sequence[np.ndarray], value: int) -> tuple[np.ndarray, np.ndarray]
     """Pads rows of different lengths with `value`: int64 (rows, longest), and the lengths (rows,)."""
     if not isinstance(rows, Rows):
         rows = Rows(np.concatenate(rows), np.fromiter(map(len, rows), np.int64, len(rows)))
-    padded = np.full((len(rows), int(rows.lengths.max())), value, np.int64)
-    padded[np.arange(padded.shape[1]) < rows.lengths[:, None]] = rows.values
-    return padded, rows.lengths
+    return rows.padded(value), rows.lengths
 
 
 def batch_of(inputs: Sequence[np.ndarray], labels: Sequence[np.ndarray], pad_token_id: int) -> Batch:
@@ -366,6 +364,7 @@ class TextObjective(Objective):
         labels = column(examples, "input_ids")
         inputs: Sequence[np.ndarray]
         if isinstance(labels, Rows):
+            labels = Rows(labels.packed(), labels.lengths)
             values = np.roll(labels.values, 1)
             values[labels.starts] = self.start_token_id
             inputs = Rows(values, labels.lengths)

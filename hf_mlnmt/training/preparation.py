@@ -62,9 +62,10 @@ from hf_mlnmt.training.tasks import Task, seed_of
 from hf_mlnmt.zoo.systems import architecture_of
 
 SIDES: tuple[TextSide, TextSide] = ("source", "target")
+Spec = CorpusSpec | TextSpec
+Texts = tuple[Spec, list[TextSide]]
 EncodedSet = Corpora | Resegmented | Streamed
 LARGE = 20_000  # items of a corpus: how its encoding goes is shown
-Spec = CorpusSpec | TextSpec
 
 CLASSES: dict[str, type[Objective]] = {
     "translation": Translation,
@@ -203,28 +204,46 @@ class RecipeCorpora:
             for text in task.texts:
                 yield text, text.side or "source", str(text.language)
 
-    def on_side(self, *sides: TextSide) -> list[tuple[Spec, TextSide]]:
-        """Returns the corpora with text of these sides, and the side in each."""
-        return [(spec, its_side) for side in sides for spec, its_side, _ in self.sides() if its_side == side]
+    def on_side(self, *sides: TextSide, apart: bool = False) -> list[Texts]:
+        """Returns the text of these sides. apart: text that is on both of them counts on both."""
+        return self._once([(spec, side) for spec, side, _ in self.sides() if side in sides], apart)
 
-    def in_language(self, language: str) -> list[tuple[Spec, TextSide]]:
-        """Returns the corpora with text of a language, and its side; a file that several tasks read counts once."""
-        found: dict[str, tuple[Spec, TextSide]] = {}
-        for spec, side, code in self.sides():
-            files = spec.files if isinstance(spec, CorpusSpec) else None
-            if code == language:
-                found.setdefault(files[side] if files else repr(spec), (spec, side))
-        return list(found.values())
+    def in_language(self, language: str) -> list[Texts]:
+        """Returns the text in a language."""
+        return self._once([(spec, side) for spec, side, code in self.sides() if code == language])
 
-    def texts(self, spec: Spec, side: TextSide, share: float = 1.0) -> Iterator[str]:
-        """Yields the text of a side of a corpus that passes the filters, of a drawn share of its items."""
+    @staticmethod
+    def _once(texts: Sequence[tuple[Spec, TextSide]], apart: bool = False) -> list[Texts]:
+        """Returns corpora to read, each once, and the sides of each: a file that several tasks read counts once."""
+        corpora: dict[int, Texts] = {}
+        for spec, side in texts:
+            corpora.setdefault(id(spec), (spec, []))[1].append(side)
+        found, chosen = set(), []
+        for least in (2, 1):  # corpora of which both sides are new come first: then fewer are read
+            for spec, sides in corpora.values():
+                names = {(_name_of(spec, side), apart and side): side for side in sides}
+                new = {name: side for name, side in names.items() if name not in found}
+                if len(new) >= least:
+                    chosen.append((spec, list(new.values())))
+                    found.update(new)
+        return chosen
+
+    def texts(self, spec: Spec, sides: Sequence[TextSide], share: float = 1.0) -> Iterator[tuple[TextSide, str]]:
+        """Yields the text of sides of a corpus that passes the filters, of a drawn share of its items."""
         report = FilterReport()
         placeholders = self.recipe.data.placeholders
         for item in filtered(spec, self.root, self.filter, report, share, self.recipe.seed, placeholders):
-            yield item if isinstance(item, str) else item[SIDES.index(side)]
+            yield from ((side, item if isinstance(item, str) else item[SIDES.index(side)]) for side in sides)
         if not report.kept:
             what = "pair" if isinstance(spec, CorpusSpec) else "sentence"
             raise UserError(f"{spec}: no {what} is left. Relax data.filters.\n{report.table(f'{what}s')}")
+
+
+def _name_of(spec: Spec, side: TextSide) -> tuple[Any, ...]:
+    """Returns what equal text has in common: of two files the one of this side, else the corpus."""
+    if not isinstance(spec, CorpusSpec) or not spec.files:
+        return repr(spec), side
+    return spec.files[SIDES[(SIDES.index(side) + spec.reverse) % 2]], spec.limit
 
 
 ACCOUNT = "init_from.json"  # in the run's folder
@@ -280,14 +299,14 @@ class Preparation:
     def _train_tokenizer(
         self,
         what: str,
-        corpora: Sequence[tuple[Spec, TextSide]],
+        corpora: Sequence[Texts],
         codes: Sequence[str] = (),
         processing: Mapping[TextSide, TextProcessing] = MappingProxyType({}),
     ) -> Any:
-        """Trains on text of these corpora and sides; what it was trained on, if not on all, is kept with it."""
+        """Trains on text of these corpora; what it was trained on, if not on all, is kept with it."""
         settings = self.recipe.tokenizer
-        counts = [size_of(spec, self.root, read=True) for spec, _ in corpora]
-        known = [count for count in counts if count is not None]
+        counts = [(size_of(spec, self.root, read=True), len(sides)) for spec, sides in corpora]
+        known = [count * sides for count, sides in counts if count is not None]
         share = min(1.0, settings.sample / max(1, sum(known)))
         drawn = ""
         if share < 1 or len(known) < len(counts):
@@ -297,9 +316,9 @@ class Preparation:
 
         def texts() -> Iterator[str]:
             most = settings.sample if len(known) < len(counts) else None
-            for spec, side in corpora:
-                its = islice(self.corpora.texts(spec, side, share), most)
-                yield from map(processing[side].apply, its) if side in processing else its
+            for spec, sides in corpora:
+                for side, text in islice(self.corpora.texts(spec, sides, share), most and most * len(sides)):
+                    yield processing[side].apply(text) if side in processing else text
 
         tokenizer = train_tokenizer(
             texts,
@@ -335,7 +354,9 @@ class Preparation:
         """Trains the source's and the target's (None: one for both); returns them and the processing of each side."""
         codes, processing, corpora = self.recipe.tokenizer.languages, self.processing(), self.corpora
         if self.recipe.tokenizer.joint:
-            return self._train_tokenizer("both sides", corpora.on_side(*SIDES), codes, processing), None, processing
+            apart = not all(each.identity for each in processing.values())
+            texts = corpora.on_side(*SIDES, apart=apart)
+            return self._train_tokenizer("both sides", texts, codes, processing), None, processing
         source, target = (
             self._train_tokenizer(f"the {side}", corpora.on_side(side), codes, processing) for side in SIDES
         )

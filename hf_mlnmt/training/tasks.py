@@ -184,8 +184,8 @@ def seed_of(seed: int, number: int) -> int:
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) if number else seed
 
 
-class TaskBatchSampler(Sampler[list[tuple[int, int, int]]]):
-    """The batches of one process over all tasks: lists of (number of the task, index of the example, the task's epoch).
+class TaskBatchSampler(Sampler[tuple[int, list[int], int]]):
+    """The batches of one process over all tasks: the task's number, indices of its examples, the task's epoch.
 
     A batch is of one task, and all processes are at the same task at the same time. Each task goes through its own
     epochs, one batch of its sampler after the other (a batch a process at each of the task's places). An epoch of the
@@ -224,15 +224,15 @@ class TaskBatchSampler(Sampler[list[tuple[int, int, int]]]):
         """Returns the batches of this process in one epoch of the training."""
         return self.total
 
-    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
+    def __iter__(self) -> Iterator[tuple[int, list[int], int]]:
         for place in range(self.epoch * self.total, (self.epoch + 1) * self.total):
             if place < self.start:  # counted, and skipped, where a training goes on
-                yield []
+                yield 0, [], 0
                 continue
             task, batches = self.at(place)
             number = self._first(*self.rotation.at(place + self.shift)) + self.rank
             epoch = number // self.samplers[task].total
-            yield [(task, index, epoch) for index in batches[self.rank]]
+            yield task, batches[self.rank], epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch that the next iteration yields."""
@@ -348,10 +348,9 @@ class TaskExamples(Dataset):
     def __len__(self) -> int:
         return sum(map(len, self.sets))
 
-    def __getitems__(self, items: Sequence[tuple[int, int, int]]) -> tuple[int, Sequence[Example]]:
-        task, _, epoch = items[0]
-        indices = np.fromiter((index for _, index, _ in items), np.int64, len(items))
-        return task, shown(self.sets[task], indices, epoch)
+    def __getitems__(self, batch: tuple[int, list[int], int]) -> tuple[int, Sequence[Example]]:
+        task, indices, epoch = batch
+        return task, shown(self.sets[task], np.array(indices), epoch)
 
 
 def shown(data: TrainingSet, indices: np.ndarray, epoch: int) -> Sequence[Example]:
@@ -386,11 +385,9 @@ def collate_in(
         return collate(examples)
     source, target = (longest(examples, side) for side in ("input_ids", "labels"))
     rows, source, target = boxes.shape(len(examples), source, target)
-    lengths = {"input_ids": source, "labels": target}
-    filling = {side: np.resize(ids, lengths.get(side, len(ids))) for side, ids in examples[0].items()}
     # At least one example of the full lengths is there to be padded to, and left out again.
     missing = max(1, rows - len(examples))
-    batch = collate(filled(examples, filling, missing))
+    batch = collate(filled(examples, {"input_ids": source, "labels": target}, missing))
     batch = {name: tensor[:rows] for name, tensor in batch.items()}
     batch["labels"][len(examples) :] = IGNORED
     return batch
@@ -403,16 +400,13 @@ def longest(examples: Sequence[Example], side: str) -> int:
     return max(len(example.get(side, example["input_ids"])) for example in examples)
 
 
-def filled(examples: Sequence[Example], example: Example, times: int) -> Sequence[Example]:
-    """Returns the examples, and behind them one of other lengths, so many times."""
+def filled(examples: Sequence[Example], lengths: Mapping[str, int], times: int) -> Sequence[Example]:
+    """Returns the examples, and behind them so many of these lengths, whatever stands in these."""
     if not isinstance(examples, Examples):
-        return [*examples, *[example] * times]
-    columns: dict[str, Any] = {}
-    for name, rows in examples.columns.items():
-        more = np.tile(example[name], times)
-        if isinstance(rows, Rows):
-            lengths = np.full(times, len(example[name]))
-            columns[name] = Rows(np.append(rows.values, more), np.append(rows.lengths, lengths))
-        else:
-            columns[name] = np.append(rows, more.reshape(times, -1), 0)
+        filling = {side: np.resize(ids, lengths.get(side, len(ids))) for side, ids in examples[0].items()}
+        return [*examples, *[filling] * times]
+    columns = {
+        name: rows.followed(lengths[name], times) if isinstance(rows, Rows) else np.append(rows, rows[[0] * times], 0)
+        for name, rows in examples.columns.items()
+    }
     return Examples(columns)

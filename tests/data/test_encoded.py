@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import gzip
+import hashlib
 import json
 import multiprocessing
 import os
@@ -10,6 +12,7 @@ import pickle
 import shutil
 import sys
 import tracemalloc
+import zipfile
 from functools import lru_cache
 
 import numpy as np
@@ -17,10 +20,11 @@ import psutil
 import pytest
 
 from hf_mlnmt.data import encoded, encoding, workers
-from hf_mlnmt.data.corpus import CorpusSpec
-from hf_mlnmt.data.encoded import Encoded
+from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.data.encoded import Encoded, Rows
 from hf_mlnmt.data.encoding import build, encode_corpus, filtered, fingerprint_of
 from hf_mlnmt.data.filters import FilterReport, PairFilter
+from hf_mlnmt.data.lines import FileHash, hashing
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.text import TextSpec
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
@@ -55,6 +59,18 @@ def test_what_goes_in_comes_out(tokenizers, demo, tmp_path):
     assert data.source_lengths.dtype == data.target_lengths.dtype == np.int32
     with pytest.raises(IndexError):
         data[len(pairs)]
+
+
+def test_rows_in_a_file_are_padded_as_copies_of_them_are():
+    rows = Rows(np.arange(10, 20, dtype=np.int32), np.array([3, 5, 1]), np.array([4, 0, 9]))  # the last one ends it
+    assert [row.tolist() for row in rows] == [[14, 15, 16], [10, 11, 12, 13, 14], [19]]
+    expected = [[14, 15, 16, 0, 0], [10, 11, 12, 13, 14], [19, 0, 0, 0, 0]]
+    for each in (rows, Rows(rows.packed(), rows.lengths)):
+        assert each.padded(0).tolist() == expected
+        for longest in (5, 40):
+            more = each.followed(longest, 2)
+            assert list(map(len, more)) == [3, 5, 1, longest, longest]
+            assert more.padded(0)[:3, :5].tolist() == expected
 
 
 def test_items_may_be_written_to(tokenizers, tmp_path):
@@ -328,7 +344,7 @@ def test_a_start_goes_on_where_one_was_stopped(many, tokenizers, tmp_path, monke
     elif fault == "damaged":
         (part / "source.bin").write_bytes(bytes(sizes["source"]))
     elif fault == "changed":
-        (tmp_path / "a.en").write_text((tmp_path / "a.en").read_text().replace("dog", "dogs"))
+        (tmp_path / "a.en").write_text((tmp_path / "a.en").read_text().replace("dog", "dot"))
     else:  # a clock that goes wrong: what is there is compared
         os.utime(tmp_path / "a.en", (2**32, 2**32))
     encoded.clear()
@@ -357,8 +373,8 @@ def test_a_killed_process_that_encodes_is_one_message(many, tokenizers, tmp_path
 def test_sizes_and_times_tell_whether_text_is_read_again(tokenizers, tmp_path, monkeypatch):
     spec, folder, read = write(tmp_path, PAIRS), tmp_path / "data", []
     encode_corpus(spec, tmp_path, tokenizers, folder)
-    hashing = encoding.Origin._hash
-    monkeypatch.setattr(encoding.Origin, "_hash", lambda origin: (hashing(origin), read.append(origin)))
+    reading = FileHash.read
+    monkeypatch.setattr(FileHash, "read", lambda file, end: (read.append(file), reading(file, end)))
     monkeypatch.setattr(encoding, "_grow", lambda *how: pytest.fail("encoded again"))
     again = encode_corpus(spec, tmp_path, tokenizers, folder)
     assert again.found.endswith("the same sizes and times")
@@ -368,11 +384,7 @@ def test_sizes_and_times_tell_whether_text_is_read_again(tokenizers, tmp_path, m
         os.utime(tmp_path / name, (2**32, 2**32))
         assert encode_corpus(spec, tmp_path, tokenizers, folder).found.endswith("the same content")
         assert encode_corpus(spec, tmp_path, tokenizers, folder).found.endswith("the same sizes and times")
-    assert len(read) == 1
-    meta = json.loads((folder / "meta.json").read_text())
-    older = {name: meta[name] for name in ("format", "fingerprint", "report", "checksums")}  # of a version before
-    (folder / "meta.json").write_text(json.dumps(older))
-    assert encode_corpus(spec, tmp_path, tokenizers, folder).meta == meta
+    assert len(read) == 2
     os.utime(tmp_path / "a.en", (2**31, 2**31))
     encode_corpus(spec, tmp_path, tokenizers, folder)
     (tmp_path / "a.en").write_text((tmp_path / "a.en").read_text().replace("man", "men"))
@@ -382,13 +394,42 @@ def test_sizes_and_times_tell_whether_text_is_read_again(tokenizers, tmp_path, m
         encode_corpus(spec, tmp_path, tokenizers, folder, check=True)
 
 
-def test_files_that_do_not_go_together_are_known_before_the_end(tokenizers, tmp_path):
-    write(tmp_path, PAIRS)
-    (tmp_path / "a.de").write_text("x\n" * 4)
-    origin = encoding.Origin([], [tmp_path / "a.en", tmp_path / "a.de"], together=True)
-    origin.read()
-    with pytest.raises(UserError, match=r"a\.en has 3 lines and .*a\.de has 4"):
-        _ = origin.fingerprint
+def packed(path, text: str) -> None:
+    """Writes text into a file of the kind that its name says."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("__MACOSX/x", "x" * 99)
+            archive.writestr("text", text)
+    else:
+        path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.tsv.gz", "a.tsv.zip", "a.json"])
+@pytest.mark.parametrize("limit", [None, 150])
+def test_the_hash_of_a_file_is_made_while_it_is_read(tmp_path, name, limit):
+    """Whoever reads it, from the front, twice, or from its end; of what is left the rest is read."""
+    rows = [{"source": f"The man {i}.", "target": f"Der Mann {i}."} for i in range(5000)]
+    text = "".join(f"{row['source']}\t{row['target']}\n" for row in rows)
+    packed(tmp_path / name, json.dumps(rows) if ".json" in name else text.replace("\t", "," if "csv" in name else "\t"))
+    size, file = (tmp_path / name).stat().st_size, FileHash(tmp_path / name)
+    with hashing([file]):
+        assert len(list(read_pairs(CorpusSpec(path=name, limit=limit), tmp_path))) == (limit or 5000)
+    assert (file.size == size) == (limit is None or name in ("a.tsv.zip", "a.json"))
+    assert file.of_first(size) == FileHash(tmp_path / name).of_first(size) == digest_of(tmp_path / name)
+
+
+def digest_of(path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
+def test_text_is_read_once(many, tokenizers, tmp_path, monkeypatch):
+    """What is encoded is hashed as it is read, and nothing else is read."""
+    with monkeypatch.context() as patch:
+        patch.setattr(FileHash, "read", lambda file, end: pytest.fail("read again"))
+        made = encode_corpus(many, tmp_path, tokenizers, tmp_path / "data", KEEP, 11, 1)
+    same = encode_corpus(many, tmp_path, tokenizers, tmp_path / "data", KEEP, 11, 1, check=True)
+    assert same.found
+    assert same.meta == made.meta
 
 
 def test_text_that_changes_while_it_is_read_is_named(many, tokenizers, tmp_path, monkeypatch):

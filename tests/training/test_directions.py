@@ -25,6 +25,8 @@ from hf_mlnmt.export import export
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.embedding import embed_texts
 from hf_mlnmt.hub.publish import build_folder
+from hf_mlnmt.recipe.reading import read_recipe
+from hf_mlnmt.training import preparation
 from hf_mlnmt.training.callbacks import SHOWN, ShowProgress
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -302,6 +304,22 @@ def test_a_vocabulary_for_each_language(three, tmp_path, forks):
     shutil.rmtree(grown / "tokenizers" / "en")
     with pytest.raises(UserError, match="there is no tokenizer of en, only of de, fr"):
         TranslationPipeline.from_pretrained(str(grown))
+
+
+@pytest.mark.parametrize(("lowercase", "lines"), [(False, 360), (True, 720)])
+def test_a_tokenizer_reads_a_file_once_whatever_tasks_have_it(three, tmp_path, monkeypatch, lowercase, lines):
+    """Of nine directions between three languages two are read, and a language's text once; where the sides' text is
+    processed in different ways, once for each side."""
+    processing = {"source": {"lowercase": True}} if lowercase else {}
+    own = {"sample": 60, "byte_fallback": False, "vocab_size": 60, "processing": processing}
+    recipe = recipe_of(tmp_path, {"copies": True}, {"system": "transformer", "shape": "tiny"}, tokenizer=own)
+    told, read = [], []
+    reads = preparation.filtered
+    monkeypatch.setattr(preparation, "filtered", lambda spec, *how: (read.append(spec), reads(spec, *how))[1])
+    _ = preparation.Preparation(read_recipe(recipe), three, tmp_path / "run", told.append).tokenizers
+    assert f"for both sides, from 60 of {lines} lines" in told[0]
+    assert len(read) == (3 if lowercase else 2)
+    assert len({file for spec in read for file in spec.files.values()}) == 3
 
 
 @pytest.mark.parametrize("key", [{"languages": ["de", "en"]}, {"processing": {"source": {"lowercase": True}}}])

@@ -77,11 +77,11 @@ def test_counts_are_equal_and_processes_are_at_the_same_task(shares, world, accu
     assert {len(one) for one in batches} == {len(ranks[0])}
     assert len(ranks[0]) % accumulation == len(ranks[0]) % ranks[0].rotation.length == 0
     for together in zip(*batches):
-        assert len({task for batch in together for task, *_ in batch}) == 1
+        assert len({task for task, *_ in together}) == 1
     first = epoch * len(ranks[0]) // accumulation
     for step in (0, len(ranks[0]) // accumulation - 1):
         places = range(step * accumulation, (step + 1) * accumulation)
-        expected = [(one[place][0][0], [i for _, i, _ in one[place]]) for place in places for one in batches]
+        expected = [one[place][:2] for place in places for one in batches]
         assert ranks[0].members(first + step) == expected
 
 
@@ -114,9 +114,9 @@ def test_other_processes_go_on_where_the_ones_before_were(shares, groups, steps)
     epoch, place = divmod(step * accumulation, len(own[0]))
     for sampler in own:
         sampler.set_epoch(epoch)
-    for rank, (task, index, number) in enumerate(list(sampler)[place][0] for sampler in own):
+    for rank, (task, indices, number) in enumerate(list(sampler)[place] for sampler in own):
         first = len(seen.get(task, [])) + rank
-        assert (index, number) == (one.samplers[task].following(first)[0][0], first // one.samplers[task].total)
+        assert (indices, number) == (one.samplers[task].following(first)[0], first // one.samplers[task].total)
 
 
 def test_each_task_has_epochs_of_its_own():
@@ -124,10 +124,9 @@ def test_each_task_has_epochs_of_its_own():
     sampler = TaskBatchSampler(samplers(sizes), Rotation([1, 3], 1))  # 4 and 9 batches of ten
     shown: list[list[int]] = [[], []]
     for _ in range(9):
-        for batch in sampler:
-            task, _, own_epoch = batch[0]
+        for task, indices, own_epoch in sampler:
             assert own_epoch == len(shown[task]) // sizes[task], "of the task, not of the training"
-            shown[task] += [index for _, index, _ in batch]
+            shown[task] += indices
         sampler.set_epoch(sampler.epoch + 1)
     assert len(sampler) == 16, "four cycles of four: the first task's data once"
     for task, size in enumerate(sizes):
