@@ -39,7 +39,7 @@ class Digest:
     def __init__(self, algorithm: Literal["blake2b", "sha256"] = "blake2b") -> None:
         self._hash: Any = hashlib.blake2b(digest_size=16) if algorithm == "blake2b" else hashlib.sha256()
 
-    def raw(self, *parts: bytes) -> Self:
+    def raw(self, *parts: bytes | memoryview) -> Self:
         """Add bytes."""
         for part in parts:
             self._hash.update(part)

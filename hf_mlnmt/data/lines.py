@@ -116,7 +116,7 @@ def open_text(path: Path) -> Iterator[io.BufferedReader]:
         raise UserError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from error
     with file:
         try:
-            text = io.BufferedReader(cast(Any, _unpacked(file, packed, path))) if packed else file
+            text: Any = io.BufferedReader(cast(Any, _unpacked(file, packed, path))) if packed else file
             start = text.peek(_TAR.stop)
             kind = "a tar archive" if start[_TAR] == b"ustar" else _kind(_NO_TEXT, start) or _utf16(start)
             if kind:

@@ -218,7 +218,7 @@ class RecipeCorpora:
         corpora: dict[int, Texts] = {}
         for spec, side in texts:
             corpora.setdefault(id(spec), (spec, []))[1].append(side)
-        found, chosen = set(), []
+        found, chosen = set[Any](), list[Texts]()
         for least in (2, 1):  # corpora of which both sides are new come first: then fewer are read
             for spec, sides in corpora.values():
                 names = {(_name_of(spec, side), apart and side): side for side in sides}

@@ -304,7 +304,7 @@ def task_loader(tasks: Sequence[Task], sampler: TaskBatchSampler, args: Training
     workers = args.dataloader_num_workers
     return EpochLoader(
         TaskExamples(tasks),
-        batch_sampler=sampler,
+        batch_sampler=sampler,  # type: ignore[arg-type]  # the data set takes a batch as it comes from there
         collate_fn=Collator(  # type: ignore[arg-type]  # it gets what the data set's __getitems__ returns
             [task.name for task in tasks],
             [task.objective.collate for task in tasks],
