@@ -409,7 +409,7 @@ def test_who_is_due_is_not_searched_beside_those_whose_turn_has_not_come(models,
         return batch, wanted
 
     monkeypatch.setattr(Batcher, "_take", noted)
-    with batching(models, batch_tokens=256) as batcher:
+    with batching(models, batch_tokens=2048) as batcher:
         thread = threading.Thread(target=batcher.translate_now, args=([SHORT], "en", "de"))
 
         def come():
