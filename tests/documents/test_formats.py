@@ -317,6 +317,7 @@ def test_markdown():
     assert texts[0].split() == ["a", "|", "b"]
     assert out == table.upper().replace("`C \\| D`", "`c \\| d`")
     assert translated("- a *b", ".md")[1] == "- A *B"  # alone it is no markup
+    assert translated("x a_b_c d", ".md", backwards)[1] == "d a_b_c x"  # nor inside of a word
     assert translated("a\rb\n\nc", ".md")[1] == "a\rb\n\nC"  # no line ends there, for others' places
     assert translated("May 1", ".md", lambda text: same("1. Mai"))[1] == "1\\. Mai"  # no item of a list
 

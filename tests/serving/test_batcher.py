@@ -225,12 +225,16 @@ def test_the_fewest_pieces_that_cost_about_the_least_are_searched_together():
         costs, asked = Costs(), []
         for number in range(12):
             asked.append(costs.size(11))
-            costs.add(asked[-1], 10, 10 * of_sizes[min(asked[-1], 8)] + 50 * (number % 3 < 2))
+            tokens = 10 * asked[-1]
+            costs.add(asked[-1], tokens, tokens * (of_sizes[min(asked[-1], 8)] + 5 * (number % 3 < 2)))
         assert asked == [1, 1, 1, 11, 11, 11, 4, 4, 4, 2, 2, 2]
         answers = [costs.size(11) for _ in range(400)]
         assert answers.count(expected) > 390
         assert set(answers) == {1, 2, 4, 11}  # the others are tried again
         assert costs.size(20) == 20  # of which nothing is known
+        for _ in range(3):
+            costs.add(expected, 10, 1000.0)
+        assert costs.size(11) != expected  # the newest searches count
 
 
 def test_where_a_batch_saves_nothing_pieces_are_searched_one_after_the_other(models, monkeypatch):
@@ -412,7 +416,7 @@ def test_who_is_due_is_not_searched_beside_those_whose_turn_has_not_come(models,
         return batch, wanted
 
     monkeypatch.setattr(Batcher, "_take", noted)
-    with batching(models, batch_tokens=256) as batcher:
+    with batching(models, batch_tokens=2048) as batcher:
         thread = threading.Thread(target=batcher.translate_now, args=([SHORT], "en", "de"))
 
         def come():
