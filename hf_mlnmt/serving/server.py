@@ -200,11 +200,14 @@ def _protocol(limits: Limits) -> type[Any]:
                 self.timer = self.loop.call_later(limits.idle_seconds, self.look)
 
         def data_received(self, data: bytes) -> None:
+            answered = self.cycle
             self.head = self.head + len(data) if self.waits else 0
             if self.head > _HEAD:
                 self.transport.close()
-            else:
-                super().data_received(data)
+                return
+            super().data_received(data)
+            if self.cycle is not answered:  # a head has come to its end
+                self.head = 0
 
         def connection_lost(self, exc: Exception | None) -> None:
             if self.timer is not None:

@@ -234,6 +234,16 @@ def test_half_a_head_and_nothing_at_all(server, german):
     assert well(server, german)
 
 
+def test_a_connection_is_kept_for_any_number_of_requests(server):
+    asked = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nx: " + b"x" * 60_000 + b"\r\n\r\n"
+    with connect(server) as connection:
+        for _ in range(10):
+            connection.sendall(asked)
+            assert connection.recv(12) == b"HTTP/1.1 200"
+            while not connection.recv(10_000).endswith(b"}"):
+                pass
+
+
 def test_a_body_of_10_mb(server, german):
     for content in (b"x" * 10_000_000, (b"x" * 100_000 for _ in range(100))):
         try:
