@@ -50,4 +50,4 @@ def test_every_block_runs(tmp_path, monkeypatch, capsys):
     assert lines == {"train.en": 380, "test.out.de": 20, "greedy.de": 20}
     for made in ("runs/first/average", "scores.json", "comparison/README.md", "comparison.html", "my-model/README.md"):
         assert Path(made).exists(), made
-    assert len(capsys.readouterr().out.splitlines()) >= 2
+    assert capsys.readouterr().out

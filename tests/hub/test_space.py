@@ -45,6 +45,7 @@ PAGE = [
     "",
     "",
     "",
+    [],
     None,
     None,
     None,
