@@ -505,7 +505,7 @@ def assert_joined_as_alone(model, monkeypatch, lengths, room, most, ends, vocabu
         assert set(row[len(alone) :]) <= {model.config.pad_token_id, ends[0]}  # as behind shorter ones of a batch
 
 
-@MEMBERS
+@pytest.mark.parametrize("one", of_each_kind({one.system: one for one in members_once()}.values()))
 @pytest.mark.parametrize("beams", [1, 3])
 def test_sentences_join_in_the_rows_of_those_that_have_ended(one, beams, monkeypatch, ahead):
     """And find what they find alone; rows, slots and positions of the source become more on the way."""
