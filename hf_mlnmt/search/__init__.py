@@ -8,7 +8,7 @@ with what it hands to its own loops. `run` takes the first loop that knows what 
 | --- | --- |
 | single.py, search.c | one sentence on a CPU, greedy or beams, with options seen before |
 | shared.py | several draws by row (draws="row") on a CPU, of the baseline's layers |
-| fixed.py | greedy, draws or beams on a device that Python runs ahead of (a GPU): steps of one shape |
+| fixed.py | greedy, draws or beams on a device that Python runs ahead of (a GPU): steps of one shape; joining |
 | loop.py | all choices of candidates: the step that is repeated, the reference; a beam's step is in choices.py |
 | Transformers' | what `why_not` names; a debug line of this file's logger says what |
 
@@ -84,19 +84,12 @@ def run(
     decoder, choice, prompt = decoder_of(model)(model, arguments), choice_of(rules, config), input_ids[::copies]
     ahead = runs_ahead(prompt) and fixed.why_not(decoder, choice, rules) is None
     joining = next((each for each in rules.abandon if isinstance(each, Joining)), None)
-    if (
-        text is not None
-        and ahead
-        and joining is not None
-        and choice in (Greedy, BeamSearch)
-        and width == config.num_beams
-    ):
-        return fixed.Running(decoder, choice, rules, config, text.start, joining).search(
-            SourceTokens(text.ids, text.mask)
-        )
-    if text is not None and ahead and fixed.can_encode(decoder):
-        return fixed.search(decoder, choice, SourceTokens(text.ids, text.mask), prompt, rules, config)
     if text is not None:
+        tokens = SourceTokens(text.ids, text.mask)
+        if ahead and joining is not None and choice in (Greedy, BeamSearch) and width == config.num_beams:
+            return fixed.Running(decoder, choice, rules, config, text.start, joining).search(tokens)
+        if ahead and fixed.can_encode(decoder):
+            return fixed.search(decoder, choice, tokens, prompt, rules, config)
         arguments["encoder_outputs"] = text.encode(model)
     source = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), copies)
     record(decoder, choice, input_ids, processors, criteria, config, arguments, ahead)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.power_cut import power_cut
 from helpers.tiny_run import run, same_weights, write_recipe
 from huggingface_hub import metadata_load
 from peft import PeftModel
@@ -17,7 +18,6 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.hub import build_folder
-from hf_mlnmt.training.callbacks import ShowProgress
 from hf_mlnmt.training.checkpoints import write_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -70,15 +70,7 @@ def test_a_folder_of_the_adapter_translates_as_the_merged_model(whole, tuned):
 
 
 def test_interrupted_it_goes_on_to_the_same_bits(whole, tuned, tmp_path, monkeypatch):
-    show = ShowProgress.on_step_end
-
-    def stop(self, args, state, control, **kwargs):
-        if state.global_step == 6:
-            raise RuntimeError("power cut")
-        show(self, args, state, control, **kwargs)
-
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(ShowProgress, "on_step_end", stop)
+    with power_cut(monkeypatch, 6):
         tune(whole, tmp_path)
     assert "going on from" in tune(whole, tmp_path)
     assert same_weights(tuned[0], tmp_path / "run")

@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 import typer
 import yaml
+from helpers.power_cut import power_cut
 from helpers.tiny_run import WORDS, same_weights, write_corpus
 from rich.console import Console
 from typer.testing import CliRunner
@@ -24,7 +25,7 @@ from hf_mlnmt.recipe import sizes as chooser
 from hf_mlnmt.recipe.reading import read_recipe, recipe_of
 from hf_mlnmt.recipe.sizes import Machine, Measured, choose, language_in, languages_of, stem_of
 from hf_mlnmt.training import TwoFiles, run_recipe, train_pair
-from hf_mlnmt.training.callbacks import DrawCurves, ShowProgress
+from hf_mlnmt.training.callbacks import DrawCurves
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = (
@@ -214,15 +215,7 @@ def test_the_same_again_is_finished_and_a_test_set_can_be_added(whole, files, tm
 
 
 def test_a_run_that_was_interrupted_goes_on_to_the_same_weights(whole, files, tmp_path, monkeypatch):
-    show = ShowProgress.on_step_end
-
-    def stop(self, args, state, control, **kwargs):
-        if state.global_step == 6:
-            raise RuntimeError("power cut")
-        show(self, args, state, control, **kwargs)
-
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(ShowProgress, "on_step_end", stop)
+    with power_cut(monkeypatch, 6):
         run(files, tmp_path / "run", test=[("test.en", "test.de")])
     run(files, tmp_path / "run", test=[("test.en", "test.de")])
     assert same_weights(tmp_path / "run", whole[0])
