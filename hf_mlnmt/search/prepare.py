@@ -18,7 +18,7 @@ import copy
 import ctypes
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
+from transformers.utils import ModelOutput
 
 from hf_mlnmt.kept_weights import changes_of, kept_diagonals, times_forgotten
 from hf_mlnmt.modeling import generation
@@ -38,6 +39,7 @@ from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Drafts, Rules
 from hf_mlnmt.search.single import Single, Wanted
 from hf_mlnmt.search.steps import find_step, write_out
 
+ENCODED = 128  # tokens at once of sentences that others may pass
 KEPT = 16  # options of a model that are kept, the latest ones
 PLAIN = (bool, int, float, str, type(None))
 _OF_THREAD = threading.local()  # `recorded`: a list that the search of the call under way writes to
@@ -131,8 +133,27 @@ class Text(NamedTuple):
         return translation
 
     def encode(self, model: Any) -> Any:
-        """Encodes them: an output that is the caller's own."""
-        return copy.copy(model.get_encoder()(input_ids=self.ids, attention_mask=self.mask, return_dict=True))
+        """Encodes them: an output that is the caller's own. What may end the search is asked on the way, on a CPU."""
+        encoder, most = model.get_encoder(), len(self.ids)
+        if self.rules.abandon and self.ids.device.type == "cpu":
+            most = max(1, ENCODED // self.ids.shape[1])
+        parts = list[Any]()
+        for ids, mask in zip(self.ids.split(most), self.mask.split(most)):
+            if parts:
+                for each in self.rules.abandon:
+                    each.check()
+            parts.append(encoder(input_ids=ids, attention_mask=mask, return_dict=True))
+        return copy.copy(parts[0]) if len(parts) == 1 else _in_one(parts)
+
+
+def _in_one(parts: Sequence[Any]) -> Any:
+    """Puts the outputs of an encoder for some sentences each together, whose tensors have the batch first."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(parts))
+    if isinstance(first, ModelOutput):
+        return type(first)(**{name: _in_one([part[name] for part in parts]) for name in first})
+    return type(first)(map(_in_one, zip(*parts))) if isinstance(first, tuple | list) else first
 
 
 @torch.no_grad()

@@ -476,16 +476,16 @@ class Batcher:
     def _translate_batch(self, run: TranslationCall, line: _Line, passed: bool = True) -> None:
         """Translates a batch of a line, if there are pieces in it; `passed`: newcomers may pass it."""
         with self._changed:
-            (batch, wanted), active = self._take(run, line), self._active
+            (batch, wanted), active = self._take(run, line), [self._active]
         if batch:
             with self._failing([piece.request for piece in batch]):
                 if run.takes_newcomers:
                     self._search_joined(run, batch)
                     return
                 began, aside = time.monotonic(), self._aside
-                self._search(run, batch, passed)
+                self._search(run, batch, passed, active)
                 seconds = time.monotonic() - began - (self._aside - aside)
-                self._count(batch, active, seconds)
+                self._count(batch, sum(active) / len(active), seconds)
                 self._costs_of(run).add(wanted, sum(len(piece.input.ids) for piece in batch), seconds)
 
     def _let_pass(self, last: float) -> None:
@@ -551,7 +551,7 @@ class Batcher:
                 piece.number,
             )
         )
-        batch, longest = [first], len(first.input.ids)
+        batch, left, longest = [first], list[_Piece](), len(first.input.ids)
         tokens = Counter({id(first.request): longest})
         for piece in others:
             size, request = len(piece.input.ids), id(piece.request)
@@ -567,20 +567,28 @@ class Batcher:
                 longest = longest_then
                 tokens[request] += size
             else:
-                heapq.heappush(line.pieces, piece)
+                left.append(piece)
+        # The tokens of a request are counted in the order in which they are searched.
+        turns: dict[int, float] = {}
+        for piece in sorted([*batch, *left]):
+            turns.setdefault(id(piece.request), piece.turn)
+        for place, piece in enumerate(batch):
+            batch[place] = _next_of(piece, turns)
+        for piece in sorted(left):
+            heapq.heappush(line.pieces, _next_of(piece, turns))
         self.statistics.waiting -= len(batch)
         return batch, wanted
 
     def _costs_of(self, run: TranslationCall) -> Costs:
         return self._costs.setdefault(run, Costs())
 
-    def _search(self, run: TranslationCall, pieces: list[_Piece], passed: bool) -> None:
-        """Searches; `passed`: at every step newcomers may pass."""
+    def _search(self, run: TranslationCall, pieces: list[_Piece], passed: bool, active: list[int]) -> None:
+        """Searches; `passed`: at every step newcomers may pass. Notes how many requests are `active` then."""
         pieces = [piece for piece in pieces if not piece.request.future.done()]
         if not pieces:
             return
         try:
-            translations = run.search([piece.input for piece in pieces], partial(self._at_step, pieces, passed))
+            translations = run.search([piece.input for piece in pieces], partial(self._at_step, pieces, passed, active))
         except Abandoned:
             return
         except Exception as error:
@@ -589,8 +597,8 @@ class Batcher:
                 return
             logger.warning("a batch of %d failed (%s): each half is tried alone", len(pieces), type(error).__name__)
             half = len(pieces) // 2
-            self._search(run, pieces[:half], passed)
-            self._search(run, pieces[half:], passed)
+            self._search(run, pieces[:half], passed, active)
+            self._search(run, pieces[half:], passed, active)
             return
         self.statistics.target_tokens += sum(ranked[0].length for ranked in translations if ranked)
         for piece, hypotheses in zip(pieces, translations, strict=True):
@@ -635,16 +643,17 @@ class Batcher:
             return
         except Exception as error:
             logger.warning("a search that others joined failed (%s): its texts are tried again", type(error).__name__)
-            self._search(run, [*under_way.values()], False)
+            self._search(run, [*under_way.values()], False, [])
 
-    def _at_step(self, pieces: list[_Piece], passed: bool) -> bool:
+    def _at_step(self, pieces: list[_Piece], passed: bool, active: list[int]) -> bool:
         """Lets others pass, and tells whether nobody waits for these any more."""
+        active.append(self._active)
         if passed:
             self._let_pass(max(piece.turn for piece in pieces))
         return all(piece.request.future.done() for piece in pieces)
 
-    def _count(self, pieces: list[_Piece], active: int, seconds: float) -> None:
-        """Counts a batch, at whose beginning so many requests were not answered."""
+    def _count(self, pieces: list[_Piece], active: float, seconds: float) -> None:
+        """Counts a batch, while which so many requests, in the mean, were not answered."""
         tokens = sum(len(piece.input.ids) for piece in pieces)
         room = self.batch_tokens // max(len(piece.input.ids) for piece in pieces)
         with self._changed:
@@ -657,6 +666,13 @@ class Batcher:
             self._tokens_a_second += _WEIGHT * (tokens / max(seconds, 1e-6) - self._tokens_a_second)
         if statistics.on_batch:
             statistics.on_batch(len(pieces), tokens, seconds)
+
+
+def _next_of(piece: _Piece, turns: dict[int, float]) -> _Piece:
+    """Returns a piece with the turn that its request has come to, which goes on by its tokens."""
+    turn = turns[id(piece.request)]
+    turns[id(piece.request)] += len(piece.input.ids)
+    return piece._replace(turn=turn)
 
 
 def log_failure(error: BaseException) -> None:

@@ -8,16 +8,17 @@ import weakref
 
 import pytest
 import torch
-from helpers.contract import redraw
+from helpers.contract import members_once, of_each_kind, redraw
 from helpers.searching import sources, toy
 from torch import Tensor, nn
 from transformers import GenerationConfig
 
 from hf_mlnmt.kept_weights import forget
 from hf_mlnmt.modeling import generation
-from hf_mlnmt.search import single
+from hf_mlnmt.search import prepare, single
 from hf_mlnmt.search.int8 import compiled, in_int8
 from hf_mlnmt.search.native import library
+from hf_mlnmt.search.rules import Abandon
 
 needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
 OPTIONS = {"do_sample": False, "max_new_tokens": 24, "num_beams": 3, "return_dict_in_generate": True}
@@ -129,6 +130,34 @@ def test_what_is_left_to_the_loops(asked, model, alone):
         outputs.append(run(model, batch, **LEFT[asked]) if run is by_loops else run(**batch, **OPTIONS | LEFT[asked]))
     assert len({str(output.sequences.tolist()) for output in outputs}) == 1
     assert not alone
+
+
+@pytest.mark.parametrize("one", of_each_kind({one.system: one for one in members_once()}.values()), ids=str)
+def test_sentences_that_others_may_pass_are_encoded_some_at_a_time(one, monkeypatch):
+    model, asked, encoded = one.model(), [], []
+    encoder = type(model.get_encoder())
+    forward = encoder.forward
+
+    def noted(self, input_ids, *given, **named):
+        encoded.append((len(input_ids), len(asked)))
+        return forward(self, input_ids, *given, **named)
+
+    monkeypatch.setattr(encoder, "forward", noted)
+    monkeypatch.setattr(prepare, "ENCODED", 20)
+    batch = sources((9, 4, 7, 9, 2), model.config.vocab_size)
+    model.generate(**batch, **OPTIONS)  # which prepares it
+    encoded.clear()
+    expected = model.generate(**batch, **OPTIONS)
+    assert encoded == [(5, 0)]
+    encoded.clear()
+    found = model.generate(**batch, **OPTIONS, stopping_criteria=[Abandon(lambda: asked.append(True))])
+    if one.system in ("rnn", "bridge-transformer"):  # such calls are not prepared: Transformers encodes for them
+        assert encoded == [(5, 0)]
+    else:
+        assert encoded == [(2, 1), (2, 2), (1, 3)]  # twenty tokens are two sentences of nine; asked before each
+    assert found.sequences.tolist() == expected.sequences.tolist()
+    # Sums of 24 logarithms of probabilities, each of some hundred numbers of float64 that are below 100.
+    torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-10)
 
 
 def test_batches_and_padding(model, alone):

@@ -257,9 +257,10 @@ def test_who_comes_passes_a_long_text_between_two_steps_of_its_batch(pair_folder
     """And gets, as the long text does, what it gets alone."""
     models = ServedModels([str(pair_folders["en-de"])], device="cpu", dtype=dtype)
     monkeypatch.setattr(Costs, "size", lambda costs, most: most)
+    monkeypatch.setattr("hf_mlnmt.search.prepare.ENCODED", 80)  # so that the first comes while they are encoded
     at_step, steps, came = Batcher._at_step, [], []
 
-    def stepping(batcher, pieces, passed):
+    def stepping(batcher, pieces, passed, active):
         if passed and len(pieces) == 30:
             steps.append(len(came))
         if passed and len(steps) in (4, 8):
@@ -268,10 +269,10 @@ def test_who_comes_passes_a_long_text_between_two_steps_of_its_batch(pair_folder
             thread = threading.Thread(target=lambda: came.append((options, ask())))
             thread.start()
             until(lambda: sum(len(line.uncut) for line in batcher._lines.values()))
-            ended = at_step(batcher, pieces, passed)
+            ended = at_step(batcher, pieces, passed, active)
             thread.join(30)  # it is answered before the batch goes on
             return ended
-        return at_step(batcher, pieces, passed)
+        return at_step(batcher, pieces, passed, active)
 
     monkeypatch.setattr(Batcher, "_at_step", stepping)
     with batching(models) as batcher:
@@ -367,7 +368,7 @@ def test_on_a_card_pieces_join_a_search_that_runs(models, card, beams):
         counted, came = batcher.statistics.pieces, []
 
         def ask():
-            came.append((batcher.translate_now(SENTENCES[30:32], "en", "de", num_beams=others), len(card)))
+            came.append(batcher.translate_now(SENTENCES[60:62], "en", "de", num_beams=others))
 
         thread, stepping = threading.Thread(target=ask), fixed.Stage.run
 
@@ -379,16 +380,16 @@ def test_on_a_card_pieces_join_a_search_that_runs(models, card, beams):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(fixed.Stage, "run", run)
-            answer = batcher.translate_now(SENTENCES[:30], "en", "de", num_beams=beams)
+            answer = batcher.translate_now(SENTENCES[:60], "en", "de", num_beams=beams)
         thread.join(30)
         assert batcher.statistics.waiting == batcher._active == 0
-        assert batcher.statistics.pieces == counted + 32
+        assert batcher.statistics.pieces == counted + 62
     first = card[0][0]
     assert sum(running is first for running, _, _ in card) > 2  # others joined
-    ((other, before),) = came
-    assert before < len(card)  # who came later did not wait for the long text
+    (other,) = came
+    assert [width for _, width, _ in card].index(others) < len(card) - 1  # who came later had not to wait
     pipeline = models.models[0].pipeline
-    for found, texts, width in ((answer, SENTENCES[:30], beams), (other, SENTENCES[30:32], others)):
+    for found, texts, width in ((answer, SENTENCES[:60], beams), (other, SENTENCES[60:62], others)):
         assert [best[0].text for best in found.texts] == pipeline(texts, num_beams=width)
 
 
@@ -430,6 +431,60 @@ def test_who_is_due_is_not_searched_beside_those_whose_turn_has_not_come(models,
     assert all(piece.turn <= served for piece in batch)
     assert len(taken) > 5
     assert any(piece.turn > served for served, batch in taken for piece in batch)  # of the long text alone
+
+
+def test_turns_are_counted_in_the_order_of_the_search(models, monkeypatch):
+    """Pieces that a batch leaves, because others are of a better length, are not due because they came before those."""
+    machine = Machine(monkeypatch, lambda number, inputs: 1.0)
+    long_first = sorted(SENTENCES[:60], key=len, reverse=True)
+    texts = [text for pair in zip(long_first[:30], long_first[30:], strict=True) for text in pair]
+    tokens, seen = sum(len(tokens_of(models, text)) for text in texts), []
+    with batching(models, batch_tokens=1024) as batcher:
+        take = batcher._take
+
+        def noted(run, line):
+            batch, wanted = take(run, line)
+            seen.append(([piece.turn for piece in batch], sum(len(piece.input.ids) for piece in batch), line.turn))
+            return batch, wanted
+
+        monkeypatch.setattr(batcher, "_take", noted)
+        answer = batcher.translate_now(texts, "en", "de")
+    assert [best[0].text for best in answer.texts] == texts
+    assert machine.batches[0] != texts[: len(machine.batches[0])]  # others were of a better length
+    served = 0
+    for turns, size, following in seen:
+        assert turns[0] == served == min(turns)
+        served += size
+        assert max(turns) < served
+        assert following == (served if served < tokens else math.inf)
+
+
+def test_who_comes_while_a_batch_is_searched_shares_its_tokens(models, monkeypatch):
+    """A long text that has had most of what was searched owes a client that asks again and again, and not it the text:
+    whoever comes passes."""
+    machine = Machine(monkeypatch, lambda number, inputs: 1.0)
+    passed, search = [], machine.search
+
+    def stepwise(inputs, abandoned=None, beside=None):
+        if len(inputs) == 1 and inputs[0].text == SHORT:
+            passed.append(machine.now)
+            return search(inputs)
+        for _ in range(4):  # steps, before each of which the client has asked again
+            thread = threading.Thread(target=batcher.translate_now, args=([SHORT], "en", "de"))
+            thread.start()
+            until(lambda: any(line.uncut for line in batcher._lines.values()))
+            came.append(machine.now)
+            abandoned()
+            thread.join(1)
+            waited.append(thread.is_alive())
+        return search(inputs)
+
+    monkeypatch.setattr(TranslationCall, "search", lambda run, *given: stepwise(*given))
+    came, waited = [], []
+    with batching(models, batch_tokens=1024) as batcher:
+        batcher.translate_now(SENTENCES[:100], "en", "de")
+    assert len(waited) > 20
+    assert not any(waited)
 
 
 def test_a_long_text_comes_to_its_turn_among_many_short_ones(models, monkeypatch):
