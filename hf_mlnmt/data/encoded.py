@@ -14,6 +14,7 @@ from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import size_and_crc
 
+_AT_ONCE = 1 << 20  # lengths that are looked at
 _OPEN = 200  # sides of corpora, two files each: a process may often open 1,024
 SIDES = ("source", "target")
 META, STATE = "meta.json", "state.json"  # of a folder that is complete, of one that grows
@@ -89,12 +90,40 @@ def interleaved(parts: Sequence[Sequence[Any]], which: np.ndarray) -> Sequence[A
     return Examples(columns)
 
 
+class Lengths:
+    """The lengths of the items of `encoded` on the side of a number, made of what is mapped when they are asked for.
+
+    As int32 (items,): indices, slices, masks. longest: what none will be above, of items that are still to come.
+    """
+
+    dtype = np.dtype(np.int32)
+
+    def __init__(self, encoded: Any, number: int, longest: int | None = None) -> None:
+        self.encoded, self.number, self.longest = encoded, number, longest
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+    def __getitem__(self, indices: Any) -> np.ndarray:
+        return self.encoded.lengths(self.number, indices)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+    def max(self) -> int:
+        """Returns the longest, or what it can be at most."""
+        if self.longest is None:
+            parts = (self[start : start + _AT_ONCE] for start in range(0, len(self), _AT_ONCE))
+            self.longest = max((int(part.max()) for part in parts), default=0)
+        return self.longest
+
+
 class Encoded:
     """Sentences of int32 ids in a folder: <side>.bin and <side>_offsets.npy of each side, meta.json.
 
     Item i is {"input_ids": (source,), "labels": (target,)} of pairs, {"input_ids": (length,)} of text of one language:
-    arrays of their own that end with </s>. `source_lengths` and `target_lengths`: int32 arrays (items,), of text both
-    the same. Opening it compares the files' sizes and times with those in meta.json, and where times differ, or with
+    arrays of their own that end with </s>. `source_lengths` and `target_lengths`: as int32 arrays (items,), of text
+    both the same. Opening it compares the files' sizes and times with those in meta.json, and where times differ, or with
     `check`, all bytes with the checksums there; `was_read` says whether.
     """
 
@@ -109,13 +138,10 @@ class Encoded:
             self._check_files()
             self.sides = SIDES if "text.bin" not in self.meta["checksums"] else ("text",)
             self.unit = "pairs" if len(self.sides) > 1 else "sentences"  # what one item is, in the plural
-            lengths = [
-                np.subtract(ends[1:], ends[:-1], np.empty(len(ends) - 1, np.int32), casting="unsafe")
-                for ends, _ in map(self._side, self.sides)
-            ]
+            self._count = len([self._side(side) for side in self.sides][0][0]) - 1
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{folder}: no intact encoded text ({error}). Delete this folder and run again.") from error
-        self.source_lengths, self.target_lengths = lengths[0], lengths[-1]
+        self.source_lengths, self.target_lengths = Lengths(self, 0), Lengths(self, -1)
 
     def times(self) -> dict[str, int]:
         """Returns the files' times of modification."""
@@ -133,7 +159,7 @@ class Encoded:
         return _mapped(self.folder, side, self._written)
 
     def __len__(self) -> int:
-        return len(self.source_lengths)
+        return self._count
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         if not -len(self) <= index < len(self):
@@ -145,10 +171,10 @@ class Encoded:
             item[name] = np.array(ids[offsets[index] : offsets[index + 1]])
         return item
 
-    def lengths(self, number: int, indices: np.ndarray) -> np.ndarray:
-        """Returns the subwords of these items on the side of a number, int32."""
+    def lengths(self, number: int, indices: Any) -> np.ndarray:
+        """Returns the subwords of these items (indices, a slice, a mask) on the side of a number, int32."""
         offsets, _ = self._side(self.sides[number])
-        return (offsets[indices + 1] - offsets[indices]).astype(np.int32)
+        return (offsets[1:][indices] - offsets[:-1][indices]).astype(np.int32)
 
     def gather(self, indices: np.ndarray) -> Examples:
         """Returns the items at these indices, which are copied from the file when they are padded."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from filelock import Timeout
 
-from hf_mlnmt.data.encoded import STATE, Encoded, Examples, Growth
+from hf_mlnmt.data.encoded import STATE, Encoded, Examples, Growth, Lengths
 from hf_mlnmt.data.training_set import TrainingSet
 
 BLOCK = 100_000
@@ -26,26 +26,6 @@ _LOOK_AFTER = 0.1  # seconds
 
 class _Stopped(Exception):
     """Nobody waits for more."""
-
-
-class Lengths:
-    """The lengths of the items on one side, of those that are there; none will be above `longest`."""
-
-    dtype = np.dtype(np.int32)
-
-    def __init__(self, streamed: Streamed, number: int, longest: int) -> None:
-        self.streamed, self.number, self.longest = streamed, number, longest
-
-    def __len__(self) -> int:
-        return len(self.streamed)
-
-    def __getitem__(self, indices: Any) -> np.ndarray:
-        indices = np.asarray(indices)
-        return self.streamed.reaching(int(indices.max()) + 1).lengths(self.number, indices)
-
-    def max(self) -> int:
-        """Returns the most that a length can be."""
-        return self.longest
 
 
 class Streamed(TrainingSet):
@@ -119,6 +99,11 @@ class Streamed(TrainingSet):
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         return self.reaching(index + 1)[index]
+
+    def lengths(self, number: int, indices: Any) -> np.ndarray:
+        """Returns the subwords of items (indices) on the side of a number, int32."""
+        indices = np.asarray(indices)
+        return self.reaching(int(indices.max()) + 1).lengths(number, indices)
 
     def gather(self, indices: np.ndarray) -> Examples:
         return self.reaching(int(indices.max()) + 1).gather(indices)

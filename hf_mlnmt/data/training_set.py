@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from hf_mlnmt.data.corpus import CorpusSpec
-from hf_mlnmt.data.encoded import Encoded, Examples, interleaved
+from hf_mlnmt.data.encoded import Encoded, Examples, Lengths, interleaved
 from hf_mlnmt.errors import UserError
 
 _DRAWN = 6  # beside the seed: these draws do not follow other draws by the same seed
@@ -57,12 +57,12 @@ class TrainingSet(Protocol):
     {"input_ids": (length,)} of a sentence; arrays of ids that end with </s>. A class that names this one as its base
     inherits the methods that have an answer here.
 
-    source_lengths, target_lengths: int arrays (len(self),), subwords with </s>; of sentences of one language both are
-        the sentence's length.
+    source_lengths, target_lengths: int arrays (len(self),) or `Lengths`, subwords with </s>; of sentences of one
+        language both are the sentence's length.
     """
 
-    source_lengths: np.ndarray
-    target_lengths: np.ndarray
+    source_lengths: np.ndarray | Lengths
+    target_lengths: np.ndarray | Lengths
 
     def __len__(self) -> int: ...
 
@@ -129,8 +129,8 @@ def draw(size: int, count: int, seed: int, epoch: int) -> np.ndarray:
 class Corpora(TrainingSet):
     """Encoded corpora of one kind one after the other: item i is of the corpus in whose range i falls.
 
-    source_lengths and target_lengths are int32 arrays (len(self),). With weights or a temperature an epoch shows what
-    `draw` chooses of each corpus, otherwise everything once.
+    source_lengths and target_lengths: int32 (len(self),), of one corpus made when they are asked for. With weights or a
+    temperature an epoch shows what `draw` chooses of each corpus, otherwise everything once.
     """
 
     def __init__(

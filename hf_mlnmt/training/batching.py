@@ -24,6 +24,7 @@ from typing import Any, get_args
 import numpy as np
 from torch.utils.data import Sampler
 
+from hf_mlnmt.data.encoded import Lengths
 from hf_mlnmt.data.resegmented import mixed
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.recipe.schema import Side
@@ -51,7 +52,14 @@ class Boxes:
 
     @classmethod
     def fit(
-        cls, source: np.ndarray, target: np.ndarray, seen: np.ndarray, count: int, tokens: int, side: Side, most: int
+        cls,
+        source: np.ndarray | Lengths,
+        target: np.ndarray | Lengths,
+        seen: np.ndarray,
+        count: int,
+        tokens: int,
+        side: Side,
+        most: int,
     ) -> Boxes:
         """Chooses at most `count` boxes for sentences of these lengths, with little padding of those `seen`."""
         grids = [_grid(int(lengths.max())) for lengths in (source, target)]
@@ -170,8 +178,8 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     def __init__(
         self,
-        source_lengths: Sequence[int] | np.ndarray,
-        target_lengths: Sequence[int] | np.ndarray,
+        source_lengths: Sequence[int] | np.ndarray | Lengths,
+        target_lengths: Sequence[int] | np.ndarray | Lengths,
         tokens: int,
         side: Side = "target",
         seed: int = 1,
@@ -191,7 +199,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         if shapes is not None and shapes < 1:
             raise UserError(f"shapes={shapes}: batches have at least 1 shape; None leaves them as they come.")
         given = (np.asarray(each) if isinstance(each, Sequence) else each for each in (source_lengths, target_lengths))
-        source, target = (each if each.dtype == np.int32 else each.astype(np.int64) for each in given)
+        source, target = (each if each.dtype == np.int32 else np.asarray(each, np.int64) for each in given)
         if len(source) != len(target):
             raise UserError(f"{len(source)} source lengths but {len(target)} target lengths: the data set is broken.")
         self.source, self.target, self.side = source, target, side

@@ -510,7 +510,7 @@ def check_lengths(training: Preparation, config: Any) -> None:
     sets |= {f"data.test.{name}": training.encoded_test(name) for name in texts}  # a pipeline splits those of pairs
     for key, data in sets.items():
         for side, lengths in (("source", data.source_lengths), ("target", data.target_lengths)):
-            if len(long := np.flatnonzero(lengths > limit)):
+            if len(long := np.flatnonzero(np.asarray(lengths) > limit)):
                 raise UserError(
                     f"{training.recipe.path}: {key}: sentence {long[0] + 1} has on the {side} side "
                     f"{lengths[long[0]]} subwords, and the model reads {limit}: split or leave out its pair, or raise "

@@ -41,7 +41,8 @@ def write(root, pairs):
     return CorpusSpec(files=FILES)
 
 
-def test_what_goes_in_comes_out(tokenizers, demo, tmp_path):
+def test_what_goes_in_comes_out(tokenizers, demo, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoded, "_AT_ONCE", 700)
     pairs = [*demo["train"], *PAIRS]  # more than one chunk
     data = build(iter(pairs), tokenizers, tmp_path / "data")
     assert len(data) == len(pairs) == data.report.kept == data.report.read
@@ -56,7 +57,13 @@ def test_what_goes_in_comes_out(tokenizers, demo, tmp_path):
         assert {name: ids.tolist() for name, ids in item.items()} == {
             name: ids.tolist() for name, ids in gathered.items()
         }
-    assert data.source_lengths.dtype == data.target_lengths.dtype == np.int32
+    for number, lengths in enumerate((data.source_lengths, data.target_lengths)):
+        every = np.array([len(item[("input_ids", "labels")[number]]) for item in data])
+        assert lengths.dtype == lengths[:].dtype == lengths[every > 9].dtype == np.int32
+        assert np.asarray(lengths).tolist() == every.tolist()
+        assert lengths[every > 9].tolist() == every[every > 9].tolist()
+        assert lengths[3:-1].tolist() == every[3:-1].tolist()
+        assert lengths.max() == every.max()
     with pytest.raises(IndexError):
         data[len(pairs)]
 
@@ -90,7 +97,7 @@ def test_too_long_pairs_are_counted_and_the_code_counts_too(tokenizers, tmp_path
     assert (data.report.read, data.report.kept) == (3, 2)
     coded = build(PAIRS, tokenizers, tmp_path / "c", language="de")
     assert coded[0]["input_ids"].tolist() == [5, *tokenizers.source(PAIRS[0][0]).input_ids]
-    assert coded.source_lengths.tolist() == [length + 1 for length in lengths]
+    assert coded.source_lengths[:].tolist() == [length + 1 for length in lengths]
     with pytest.raises(UserError, match="'fr'"):
         build(PAIRS, tokenizers, tmp_path / "d", language="fr")
 
