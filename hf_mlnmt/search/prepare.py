@@ -39,7 +39,7 @@ from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Drafts, Rules
 from hf_mlnmt.search.single import Single, Wanted
 from hf_mlnmt.search.steps import find_step, write_out
 
-ENCODED = 128  # tokens at once of sentences that others may pass
+ENCODED = 512  # tokens at once of sentences that others may pass; fewer cost more a token
 KEPT = 16  # options of a model that are kept, the latest ones
 PLAIN = (bool, int, float, str, type(None))
 _OF_THREAD = threading.local()  # `recorded`: a list that the search of the call under way writes to
