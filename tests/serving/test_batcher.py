@@ -487,6 +487,38 @@ def test_who_comes_while_a_batch_is_searched_shares_its_tokens(models, monkeypat
     assert not any(waited)
 
 
+def test_the_turn_of_a_long_text_begins_when_it_is_cut(models, monkeypatch):
+    """What others were served while another thread cut it is nothing that it is owed."""
+    Machine(monkeypatch, lambda number, inputs: 1.0)
+    monkeypatch.setattr("hf_mlnmt.serving.batcher._SHORT", 200)
+    cut, may, begun, turns = TranslationCall.cut, threading.Event(), threading.Event(), []
+
+    def held(run, texts, *given):
+        if threading.current_thread().name.startswith("cut"):
+            begun.set()
+            assert may.wait(30)
+        return cut(run, texts, *given)
+
+    def noted(batcher, run, pieces):
+        turns.append([piece.turn for piece in pieces])
+        put(batcher, run, pieces)
+
+    put = Batcher._put
+    monkeypatch.setattr(Batcher, "_put", noted)
+    monkeypatch.setattr(TranslationCall, "cut", held)
+    with batching(models) as batcher:
+        thread = threading.Thread(target=batcher.translate_now, args=(SENTENCES[:30], "en", "de"))
+        thread.start()
+        assert begun.wait(30)
+        for text in SENTENCES[30:40]:
+            batcher.translate_now([text], "en", "de")
+        served = batcher._served
+        may.set()
+        thread.join(30)
+    assert len(turns[-1]) == 30
+    assert turns[-1][0] == served > 0
+
+
 def test_a_long_text_comes_to_its_turn_among_many_short_ones(models, monkeypatch):
     """Though in every batch more of them come than fit: a token of it for each token that each of them has got."""
     machine = Machine(monkeypatch, lambda number, inputs: 1.0)
