@@ -123,8 +123,8 @@ class Encoded:
 
     Item i is {"input_ids": (source,), "labels": (target,)} of pairs, {"input_ids": (length,)} of text of one language:
     arrays of their own that end with </s>. `source_lengths` and `target_lengths`: as int32 arrays (items,), of text
-    both the same. Opening it compares the files' sizes and times with those in meta.json, and where times differ, or with
-    `check`, all bytes with the checksums there; `was_read` says whether.
+    both the same. Opening it compares the files' sizes and times with those in meta.json, and where times differ, or
+    with `check`, all bytes with the checksums there; `was_read` says whether.
     """
 
     def __init__(self, folder: str | Path, check: bool = False) -> None:
@@ -138,7 +138,7 @@ class Encoded:
             self._check_files()
             self.sides = SIDES if "text.bin" not in self.meta["checksums"] else ("text",)
             self.unit = "pairs" if len(self.sides) > 1 else "sentences"  # what one item is, in the plural
-            self._count = len([self._side(side) for side in self.sides][0][0]) - 1
+            self._count = min(len(self._side(side)[0]) for side in self.sides) - 1
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{folder}: no intact encoded text ({error}). Delete this folder and run again.") from error
         self.source_lengths, self.target_lengths = Lengths(self, 0), Lengths(self, -1)

@@ -512,6 +512,7 @@ def test_the_turn_of_a_long_text_begins_when_it_is_cut(models, monkeypatch):
         assert begun.wait(30)
         for text in SENTENCES[30:40]:
             batcher.translate_now([text], "en", "de")
+        until(lambda: batcher.statistics.pieces == 10)  # which is counted after the answer
         served = batcher._served
         may.set()
         thread.join(30)
