@@ -85,7 +85,11 @@ class Study:
         self.work = self.options.work / self.direction
         self.file = self.options.results / f"{self.direction}.json"
         kept = read_json(self.file)
-        if kept and kept["settings"] != json.loads(json.dumps(self.settings)):
+        now = json.loads(json.dumps(self.settings))
+        if kept and not any(row.startswith("ensemble") for row in kept["rows"]):  # no row depends on the members yet
+            for name in set(self.members) - kept["settings"]["models"].keys():
+                del now["models"][name]
+        if kept and kept["settings"] != now:
             raise UserError(f"{self.file}: has other models, text or sentences. Choose another --results and --work.")
         self.rows = kept.get("rows", {})
 
@@ -139,7 +143,8 @@ class Study:
         from hf_mlnmt.generation import TranslationPipeline
         from hf_mlnmt.generation.fusing import fuse
 
-        return TranslationPipeline(fuse(self.members, normalization="symbol"), self.pipeline.parts.tokenizers.source)
+        tokenizer = TranslationPipeline.from_pretrained(self.members[0], device="cpu").parts.tokenizers.source
+        return TranslationPipeline(fuse(self.members, normalization="symbol"), tokenizer)
 
     @cached_property
     def beam(self) -> list[str]:

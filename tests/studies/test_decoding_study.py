@@ -53,3 +53,9 @@ def test_rows_are_kept_and_not_made_again(study_module, tmp_path, monkeypatch, c
     table = study_module.study_tables(tmp_path / "results" / study_module.STUDY_FOLDER)["decoding-en-de"]
     assert [cells[0] for cells in table.rows] == ["`beam-5`", "`must`", "`terms`", "`mbr-bleu`"]
     assert table.rows[1][-1].endswith("% (0.0 %)")
+    # Rows that are there do not depend on an ensemble that is asked for later; those of another ensemble do.
+    words += ["--ensemble", *(f"en-de={shutil.copytree('published/en-de', name)}" for name in ("seed1", "seed2"))]
+    assert study_module.main(words) == 0
+    kept["rows"]["ensemble"] = kept["rows"]["beam-5"]
+    (tmp_path / "results" / study_module.STUDY_FOLDER / "en-de.json").write_text(json.dumps(kept))
+    assert study_module.main(words) == 1
