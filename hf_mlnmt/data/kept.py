@@ -80,7 +80,8 @@ def checked_patterns(given: Any, what: str) -> list[str]:
         if not isinstance(each, str) or not each.strip():
             raise UserError(f"{what}: {given!r}: expected {', '.join(PATTERNS)}, or a regular expression.")
         names = [name.strip() for name in each.split(",")]
-        parts += names if PATTERNS.keys() >= set(names) else [each]
+        meant = all(map(str.isalpha, names)) and any(name in PATTERNS or suggest(name, PATTERNS) for name in names)
+        parts += names if meant else [each]
     if len(parts) > _MOST:
         raise UserError(f"{what}: {len(parts):,} patterns; at most {_MOST}. Join some by |.")
     for each in parts:

@@ -56,6 +56,14 @@ def test_parts_that_overlap_and_white_space_around():
     assert parts_in("red cars ,x", r" \w+ ", r"\b") == ["cars"]
 
 
+def test_names_with_commas_between_them_and_what_only_looks_like_them():
+    assert checked_patterns("number, url", "keep") == ["number", "url"]
+    assert checked_patterns("number,dogs", "keep") == ["number", "dogs"]
+    assert checked_patterns("dogs,cats", "keep") == ["dogs,cats"]
+    with pytest.raises(UserError, match=r"keep: 'numbers' \(did you mean 'number'\?\)"):
+        checked_patterns("url,numbers", "keep")
+
+
 @pytest.mark.parametrize(
     "given", ["", " ", 3, ["url", 3], "(", "a*", "urls", "x" * 1001, "(?:(?:a{99}){99}){99}", r"\L<x>"]
 )
