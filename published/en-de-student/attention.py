@@ -1,0 +1,224 @@
+"""Multi-head attention of the baseline: `SelfAttention`, `CrossAttention`, and the call that both end in, `attend`.
+
+Reference: Vaswani et al. 2017, "Attention Is All You Need", equation 1; thesis on joint attention, section 2.3.2.
+
+(1) head_h = softmax(Q_h K_h^T / sqrt(d_h)) V_h        (2) output = concat(head_1 .. head_H) W_o
+
+Projections that read the same input are one matrix (`qkv_proj`, `kv_proj`): fewer and larger products.
+In mixed precision on a CPU the projections are in half precision and equation 1 in float32 (`trains_mixed_on_cpu`).
+Departs: no bias in the four projections unless `attention_bias` (the parameter counts of the papers fit that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .fused import short_attention
+from .linear import project, runs_ahead
+
+
+def eager_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs,
+) -> tuple[Tensor, Tensor]:
+    """Computes equation 1, written out; the only implementation that also returns the weights.
+
+    Shapes: query (batch, heads, target, d_h); key, value (batch, heads, source, d_h); additive mask
+    (batch, 1, target or 1, source). Returns (batch, target, heads, d_h) and weights (batch, heads, target, source).
+    """
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    weights = nn.functional.dropout(weights.to(value.dtype), p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2), weights
+
+
+def causal_mask(config, states: Tensor, attention_mask: Tensor | None, cache: Cache | None = None) -> Tensor | None:
+    """Returns the mask of an attention over positions up to one's own. None, where nothing is padding, tells the
+    attention to be causal by itself; a device that Python runs ahead of is not asked whether that is so.
+
+    Shapes: states (batch, time, d_model); attention_mask (batch, past + time), 0 at padding.
+    """
+    own = attention_mask is None and cache is None and config._attn_implementation == "sdpa"
+    if own and states.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None  # as call by call: for a graph Transformers would make a mask, and attention would be slower
+    known = attention_mask is None or not runs_ahead(states)
+    return create_causal_mask(config, states, attention_mask, cache, allow_is_causal_skip=known)
+
+
+def source_mask(config, states: Tensor, attention_mask: Tensor | None, memory: Tensor | None = None) -> Tensor | None:
+    """Returns the mask of an attention over all positions of `memory`, or of `states`; None as in `causal_mask`."""
+    known = attention_mask is None or not runs_ahead(states)
+    return create_bidirectional_mask(
+        config, states, attention_mask, encoder_hidden_states=memory, allow_is_bidirectional_skip=known
+    )
+
+
+def split_heads(states: Tensor, heads: int) -> Tensor:
+    """Splits (batch, time, heads * d_h) into (batch, heads, time, d_h)."""
+    return states.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def trains_mixed_on_cpu(states: Tensor) -> bool:
+    """Returns whether gradients will flow under autocast on a CPU, where PyTorch's attention is ten times as slow
+    backwards in bfloat16 as in float32."""
+    return torch.is_grad_enabled() and states.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+
+
+def kernels_without_plans(device: torch.device) -> AbstractContextManager:
+    """Holds attention on an NVIDIA GPU to kernels that take any shape. Where there is a mask PyTorch prefers cuDNN's on
+    newer GPUs, and those plan every new shape of a batch for a third of a second and more."""
+    if device.type != "cuda":
+        return nullcontext()
+    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
+def widened(states: Tensor) -> Tensor:
+    """Makes half precision float32 where `trains_mixed_on_cpu`; cheapest for all that a projection gives."""
+    return states.float() if states.dtype.itemsize == 2 and trains_mixed_on_cpu(states) else states
+
+
+class Attention(nn.Module):
+    """The base of every attention: sizes, the output projection and the dispatch to eager, SDPA or flash."""
+
+    def __init__(self, config, heads: int, layer_idx: int = 0, is_causal: bool = False):
+        super().__init__()
+        self.config = config
+        self.heads = heads
+        self.layer_idx = layer_idx  # the slot in the key/value cache
+        self.is_causal = is_causal  # SDPA and flash read it when there is no mask; cross-attention must say False
+        self.scaling = (config.d_model // heads) ** -0.5
+        self.out_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        attention_function: Callable | None = None,
+        **kwargs,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Computes equation 1 by `attention_function`, or by the implementation that the config names.
+
+        Returns (batch, target, heads * d_h) and the weights, or None.
+        """
+        interface = attention_function or ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention
+        )
+        dropout = self.config.attention_dropout if self.training else 0.0
+        if self.training and attention_function is None and self.config._attn_implementation == "sdpa":
+            causal = kwargs.get("is_causal")
+            causal = mask is None and query.shape[2] > 1 and (self.is_causal if causal is None else causal)
+            output = short_attention(query, key, value, mask, self.scaling, dropout, causal)
+            if output is not None:
+                return output, None
+        query, key, value = widened(query), widened(key), widened(value)
+        # Autocast would make them narrow again.
+        own = torch.autocast("cpu", enabled=False) if trains_mixed_on_cpu(query) else nullcontext()
+        with own, kernels_without_plans(query.device):
+            output, weights = interface(self, query, key, value, mask, dropout=dropout, scaling=self.scaling, **kwargs)
+        return output.reshape(*output.shape[:2], -1), weights
+
+    def in_groups(self, weights: Tensor, value: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+        """Returns the output of `attend` once more, and the weights (batch, groups * heads, time, keys) of several
+        attentions in one as (batch, groups, heads, ...), which so get a gradient."""
+        weights = weights.unflatten(1, (groups, self.heads))
+        return torch.matmul(weights.flatten(1, 2), value).transpose(1, 2).flatten(2), weights
+
+
+class SelfAttention(Attention):
+    """Queries, keys and values from one sequence; `is_causal` in the decoder, where keys and values are cached."""
+
+    def __init__(self, config, heads: int, layer_idx: int = 0, is_causal: bool = False):
+        super().__init__(config, heads, layer_idx, is_causal)
+        self.qkv_proj = nn.Linear(config.d_model, 3 * config.d_model, bias=config.attention_bias)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        cache: Cache | None = None,
+        **kwargs,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Maps (batch, time, d_model) to the same shape; if eager, returns weights (batch, heads, time, keys) too."""
+        states = widened(project(self.qkv_proj, hidden_states))
+        query, key, value = (split_heads(x, self.heads) for x in states.chunk(3, dim=-1))
+        if cache is not None:
+            cache = getattr(cache, "self_attention_cache", cache)
+            key, value = cache.update(key, value, self.layer_idx)
+        output, weights = self.attend(query, key, value, attention_mask, **kwargs)
+        return project(self.out_proj, output), weights
+
+
+class CrossAttention(Attention):
+    """Queries from the target, keys and values from the source: projected once per sentence, then cached."""
+
+    def __init__(self, config, heads: int, layer_idx: int = 0):
+        super().__init__(config, heads, layer_idx, is_causal=False)
+        self.q_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
+        self.kv_proj: nn.Module = nn.Linear(config.d_model, 2 * config.d_model, bias=config.attention_bias)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        memory: Tensor,
+        attention_mask: Tensor | None = None,
+        cache: EncoderDecoderCache | None = None,
+        **kwargs,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Maps (batch, target, d_model), over memory (batch, source, d_model), to the same; and weights if eager."""
+        query = split_heads(widened(project(self.q_proj, hidden_states)), self.heads)
+        key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
+        output, weights = self.attend(query, key, value, attention_mask, **kwargs)
+        return project(self.out_proj, output), weights
+
+    def project_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns keys and values of the source, each (batch, heads, source, d_h)."""
+        key, value = (split_heads(x, self.heads) for x in project(self.kv_proj, memory).chunk(2, dim=-1))
+        return key, value
+
+
+def cached_source(
+    cache: EncoderDecoderCache | None, slot: int, project: Callable, memory: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Returns the source's keys and values from a slot of the cross-attention cache; at first `project(memory)`."""
+    if cache is None:
+        return project(memory)
+    if cache.is_updated.get(slot):
+        layer: Any = cache.cross_attention_cache.layers[slot]
+        return layer.keys, layer.values
+    key, value = cache.cross_attention_cache.update(*project(memory), slot)
+    cache.is_updated[slot] = True
+    return key, value
+
+
+def real_positions(mask: Tensor | None, past: int | Tensor, length: int) -> Tensor | None:
+    """Returns which of the `length` positions after `past` are not padding, (batch, length); None: all of them.
+
+    `mask` is what an attention gets: (batch, 1, queries, keys), added to the scores or boolean, or (batch, keys).
+    """
+    if mask is None:
+        return None
+    if mask.dim() == 4:
+        mask = mask[:, 0, -1]  # the last query sees every real position up to itself
+        mask = mask if mask.dtype == torch.bool else mask == 0
+    if isinstance(past, Tensor):  # a static cache counts on the device
+        return mask.index_select(1, torch.arange(length, device=mask.device) + past).bool()
+    return mask[:, past : past + length].bool()

@@ -1,0 +1,250 @@
+"""Slots of a decoder's cache that hold, beside keys and values, a state.
+
+| layer type | state | of |
+| --- | --- | --- |
+| mlnmt_convolution | the last inputs of a causal convolution | dual_context.py |
+| mlnmt_recurrence | the state of a recurrent attention over the source | recurrent_attention.py |
+| mlnmt_lstm | h and c of every LSTM layer | rnn.py |
+
+Importing this file registers them with Transformers' caches: `DynamicCache(config=...)` and `StaticCache(config=...)`
+make one for every decoder layer of such a type; they follow the beams and, the dynamic ones, the drafts of assisted
+decoding. In a slot of LSTM layers keys and values of one number a position count the positions, so that lengths, fixed
+sizes and cropping are Transformers' own.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer, StaticLayer
+
+
+def windows(extended: Tensor, length: int) -> Tensor:
+    """Returns the window of each of the last `length` positions, inputs side by side: (batch, length, f d_model)."""
+    kernel = extended.shape[1] - length + 1
+    return torch.cat([extended[:, i : i + length] for i in range(kernel)], dim=-1)
+
+
+class KeptStates(DynamicLayer):
+    """A slot of growing size that also keeps states, (batch, steps, ...), the last step at the end.
+
+    `kept` steps are kept; while recording (`activate_past_recording`, assisted decoding) all, so that `crop` can drop
+    some. `what` they are stands in an error.
+    """
+
+    kept = 1
+    what = "states"
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.states: Tensor | None = None
+        self.record_past = False
+
+    def activate_past_recording(self):
+        self.record_past = True
+
+    def crop(self, tokens_to_remove: int) -> None:
+        super().crop(tokens_to_remove)
+        if self.states is None or (tokens_to_remove == 0 and not self.record_past):
+            return
+        end = self.states.shape[1] + tokens_to_remove
+        if self.get_seq_length() == 0:
+            self.states = None
+        elif end < self.kept:
+            raise RuntimeError(
+                f"crop({tokens_to_remove}): the {self.what} before that are no longer there; "
+                "call activate_past_recording() on the cache before the steps that may be taken back"
+            )
+        else:
+            self.states = self.states[:, end - self.kept : end]
+
+    def reset(self) -> None:
+        super().reset()
+        self.states = None
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        super().reorder_cache(beam_idx)
+        if self.states is not None:
+            self.states = self.states.index_select(0, beam_idx.to(self.states.device))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        super().batch_repeat_interleave(repeats)
+        if self.states is not None:
+            self.states = self.states.repeat_interleave(repeats, dim=0)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        super().batch_select_indices(indices)
+        if self.states is not None:
+            self.states = self.states[indices]
+
+
+class StaticStates(StaticLayer):
+    """A slot of a fixed size that also keeps a state, changed in place (torch.compile)."""
+
+    is_croppable = False  # nothing that was written over can be put back
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.states: Tensor | None = None
+
+    def begin(self, states: Tensor) -> Tensor:
+        """Take the tensor in which all later states will be written."""
+        self.states = states
+        if not torch.compiler.is_compiling():
+            torch._dynamo.mark_static_address(states)
+        return states
+
+    def reset(self) -> None:
+        super().reset()
+        if self.states is not None:
+            self.states.zero_()
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        super().reorder_cache(beam_idx)
+        if self.states is not None:
+            self.states = self.states.index_select(0, beam_idx.to(self.states.device))
+
+
+def slot_of(cache: Any, index: int, method: str) -> Any:
+    """Returns a layer's slot of the target's cache. Raises: ValueError for a cache whose slot has no such `method`."""
+    layers = getattr(cache, "self_attention_cache", cache).layers
+    slot = layers[index] if index < len(layers) else None
+    if not hasattr(slot, method):
+        raise ValueError(
+            f"slot {index} of the cache is {slot}: build the cache from the model's config, as in "
+            "EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))"
+        )
+    return slot
+
+
+class SlotState:
+    """The base of all slots with a state: the slots of a search answer an attention in their own way."""
+
+    counts_positions = True  # by keys and values of one number, where there are no others
+
+    def real_positions(self, real: Tensor | None) -> Tensor | None:
+        """Returns which of the new positions are not padding, (batch, time): those that the mask names. None: all."""
+        return real
+
+
+class ConvolutionState(SlotState):
+    """The state of a dual contextual module: the inputs before."""
+
+    def extend(self, inputs: Tensor, kept: int) -> Tensor:
+        """Puts inputs (batch, time, d_model) behind the `kept` before them, zeros where the sentence begins."""
+        raise NotImplementedError
+
+    def windows(self, inputs: Tensor, kept: int) -> Tensor:
+        """Puts each input (batch, time, d_model) behind the `kept` before it: (batch, time, (kept + 1) d_model)."""
+        return windows(self.extend(inputs, kept), inputs.shape[1])
+
+
+class ConvolutionCacheLayer(ConvolutionState, KeptStates):
+    """A decoder layer's keys and values, and `states`: the convolution's last inputs, (batch, f - 1, d_model)."""
+
+    _layer_type = "mlnmt_convolution"
+    what = "inputs of the convolution"
+
+    def extend(self, inputs: Tensor, kept: int) -> Tensor:
+        if self.states is None:
+            self.states, self.kept = inputs.new_zeros(inputs.shape[0], kept, inputs.shape[2]), kept
+        extended = torch.cat([self.states, inputs], dim=1)
+        self.states = extended if self.record_past else extended[:, -kept:]
+        return extended[:, -kept - inputs.shape[1] :]
+
+
+class StaticConvolutionCacheLayer(ConvolutionState, StaticStates):
+    """A convolution's state for a fixed number of positions."""
+
+    _layer_type = "mlnmt_convolution"
+
+    def extend(self, inputs: Tensor, kept: int) -> Tensor:
+        states = self.states
+        if states is None:
+            states = self.begin(inputs.new_zeros(inputs.shape[0], kept, inputs.shape[2]))
+        extended = torch.cat([states, inputs], dim=1)
+        states.copy_(extended[:, -kept:])
+        return extended
+
+
+class RecurrentState(SlotState):
+    """The state of a recurrent attention: that before a position."""
+
+    constants: Any = None
+
+    def of_source(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Returns `compute()`, something of the source alone, which a search keeps under this name."""
+        return compute()
+
+    def constant(self, compute: Callable[[], Any]) -> Any:
+        """Returns `compute()`, a product of weights that no position changes, or what it returned the first time."""
+        if self.constants is None:
+            self.constants = compute()
+        return self.constants
+
+    def last_state(self) -> Tensor | None:
+        """Returns (batch, heads, width), or None where the sentence begins."""
+        raise NotImplementedError
+
+    def states_before(self, length: int) -> Tensor | None:
+        """Returns the state before each of `length` new positions, (batch, heads, length, width), if that is known:
+        before a single one it is the last state, before several all but the first depend on one another."""
+        last = self.last_state()
+        return None if last is None or length > 1 else last.unsqueeze(2)
+
+
+class RecurrentCacheLayer(RecurrentState, KeptStates):
+    """A decoder layer's keys and values, and `states`: what its attention over the source hands to the next position,
+    (batch, steps, heads, width)."""
+
+    _layer_type = "mlnmt_recurrence"
+    what = "states of the attention"
+
+    def last_state(self) -> Tensor | None:
+        return None if self.states is None else self.states[:, -1]
+
+    def append_states(self, states: Tensor):
+        """Takes the states behind each of the new positions: (batch, steps, heads, width)."""
+        if self.record_past and self.states is not None:
+            states = torch.cat([self.states, states], dim=1)
+        self.states = states if self.record_past else states[:, -1:]
+
+
+class StaticRecurrentCacheLayer(RecurrentState, StaticStates):
+    """A recurrence's state for a fixed number of positions: the last alone, (batch, heads, width)."""
+
+    _layer_type = "mlnmt_recurrence"
+
+    def last_state(self) -> Tensor | None:
+        # After `reset()`, zeros: what every recurrence begins with.
+        return None if self.states is None else self.states.clone()
+
+    def append_states(self, states: Tensor):
+        kept, last = self.states, states[:, -1]
+        if kept is None:
+            kept = self.begin(torch.empty_like(last, memory_format=torch.contiguous_format))
+        kept.copy_(last)
+
+
+def count_positions(slot: RecurrentCacheLayer | StaticRecurrentCacheLayer, like: Tensor) -> None:
+    """Tell the slot of as many new positions as `like` (batch, time, ...) has."""
+    if slot.counts_positions:
+        nothing = like.new_zeros(like.shape[0], 1, like.shape[1], 1)
+        slot.update(nothing, nothing)
+
+
+class LSTMCacheLayer(RecurrentCacheLayer):
+    """`states` (batch, steps, rows, width): h and c of every layer, and with input feeding the attentional state."""
+
+    _layer_type = "mlnmt_lstm"
+
+
+class StaticLSTMCacheLayer(StaticRecurrentCacheLayer):
+    """An LSTM's state for a fixed number of positions; it begins with what the encoder says, not with zeros."""
+
+    _layer_type = "mlnmt_lstm"
+
+    def reset(self) -> None:
+        super().reset()
+        self.states = None

@@ -1,0 +1,221 @@
+"""The fields of every architecture's config: Marian's names, plus where the layer norm stands.
+
+`StackConfig` is for a decoder, with or without an encoder; `TransformerConfig` adds the encoder.
+
+A family subclasses it, sets `model_type`, adds its fields and decorates itself with `@strict` (it is not inherited).
+
+The code of a published model goes wherever the pointer to it, config.json's `auto_map`, goes: Transformers copies code
+only of classes that were marked for it (`register_for_auto_class`); a published model that the installed package has
+loaded keeps the pointer, and what is saved of it could not be loaded without the package (`copy_code`).
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from .releases import CACHE_NAMES
+
+_THESIS = """@phdthesis{rosendahl2024attention,
+  title = {Attention-based Machine Translation Using Monolingual Data},
+  author = {Rosendahl, Jan},
+  school = {RWTH Aachen University},
+  year = {2024},
+  note = {Chapter %d}
+}"""
+MONOLINGUAL_DATA = _THESIS % 4
+FIRST_ORDER_ATTENTION = _THESIS % 5
+
+
+def copy_code(pointers: Mapping[str, Any], source: Path, target: Path) -> dict[str, Any]:
+    """Copy what `auto_map` points to, with all that it imports, from one folder into another; returns the new pointers.
+
+    pointers: Auto class -> "file.Class", or "owner/name--file.Class", which then no longer needs that repository. A
+    pointer to code that is not in `source` stays as it is.
+    """
+    copied = dict(pointers)
+    for auto_class, pointer in pointers.items():
+        name = pointer.split("--")[-1] if isinstance(pointer, str) else ""
+        file = source / f"{name.partition('.')[0]}.py"
+        if name and file.is_file():
+            target.mkdir(parents=True, exist_ok=True)
+            for path in {file, *map(Path, get_relative_import_files(file))}:
+                shutil.copyfile(path, target / path.name)
+            copied[auto_class] = name
+    return copied
+
+
+@strict
+class StackConfig(PreTrainedConfig):
+    """The config that translation and language models share; its defaults are the base shape of Vaswani et al. 2017.
+
+    Args:
+        vocab_size: entries of the vocabulary (of the source's, where there are two).
+        d_model: width of every layer (the papers' d).
+        decoder_layers: number of layers (L_d). decoder_attention_heads: heads (H); d_model must be a multiple.
+        decoder_ffn_dim: inner width of the feed-forward sublayer (d_ff).
+        norm_position: "post" LN(x + f(x)) as in the papers on joint attention; "pre" x + f(LN(x)), with one more layer
+            norm after each stack, as in the thesis on monolingual data.
+        dropout: on the embeddings and on every sublayer's output. attention_dropout: on the attention weights.
+            activation_dropout: inside the feed-forward sublayer.
+        activation_function: of the feed-forward sublayer, a name that Transformers knows.
+        attention_bias: biases in the four attention projections.
+        layer_norm_eps: added to the variance in every layer norm.
+        scale_embedding: multiply embeddings by sqrt(d_model).
+        normalize_embedding: a layer norm over embedding and position, before dropout (BART, mBART).
+        position_embedding: how places are told apart, see positions.py. position_offset: the number of the first place
+            (fairseq, M2M100 and NLLB count sines from 2).
+        max_position_embeddings: the longest sequence, in subwords.
+        tie_word_embeddings: the output projection is the target embedding. False unties everything, the shared
+            source embedding too, as Transformers does.
+        output_bias: a bias, trained, for each entry of the target vocabulary (Marian).
+        init_std: None: Xavier-uniform matrices, embeddings from N(0, 1/d_model); a number: all from N(0, init_std^2).
+    """
+
+    keys_to_ignore_at_inference = [*CACHE_NAMES, "losses"]
+
+    vocab_size: int = 32768
+    d_model: int = 512
+    decoder_layers: int = 6
+    decoder_attention_heads: int = 8
+    decoder_ffn_dim: int = 2048
+    norm_position: Literal["post", "pre"] = "post"
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    activation_function: str = "relu"
+    attention_bias: bool = False
+    layer_norm_eps: float = 1e-5
+    scale_embedding: bool = True
+    normalize_embedding: bool = False
+    position_embedding: Literal["interleaved", "halves", "tensor2tensor", "learned"] = "interleaved"
+    position_offset: int = 0
+    max_position_embeddings: int = 1024
+    tie_word_embeddings: bool = True
+    output_bias: bool = False
+    init_std: float | None = None
+    pad_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 1
+    bos_token_id: int | None = 3
+    use_cache: bool = True
+    is_encoder_decoder: bool = False
+
+    @property
+    def target_vocab_size(self) -> int:
+        """Returns the number of entries of the vocabulary that is predicted."""
+        return getattr(self, "decoder_vocab_size", None) or self.vocab_size
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any):
+        """Saves the config, and the code that `auto_map` points to, if any, so that what is saved loads again.
+
+        A model of a published folder has such a pointer; whatever saves a model, Trainer too, saves its config here.
+        """
+        if pointers := getattr(self, "auto_map", None):
+            self.auto_map = copy_code(pointers, Path(__file__).parent, Path(save_directory))
+        return super().save_pretrained(save_directory, push_to_hub, **kwargs)
+
+    def validate_sizes(self):
+        """Refuse sizes that cannot be built, naming the field."""
+        self._refuse_sizes("decoder")
+        self.refuse_below_one("vocab_size", "d_model", "max_position_embeddings")
+        if self.d_model % 2:
+            raise ValueError(f"d_model={self.d_model}: must be even (half sines, half cosines in the positions)")
+
+    def refuse_below_one(self, *fields: str) -> None:
+        """Raises: ValueError for the first field that is below 1."""
+        for field in fields:
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)}: must be at least 1")
+
+    def _refuse_sizes(self, side: str):
+        self.refuse_below_one(f"{side}_layers", f"{side}_ffn_dim")
+        heads = getattr(self, f"{side}_attention_heads")
+        if heads < 1 or self.d_model % heads:
+            raise ValueError(f"{side}_attention_heads={heads}: d_model={self.d_model} must be a multiple of it")
+
+    def validate_activation(self):
+        """Refuses an activation function that Transformers does not know."""
+        if self.activation_function not in ACT2FN:
+            raise ValueError(f"activation_function='{self.activation_function}': must be one of {', '.join(ACT2FN)}")
+
+    def validate_positions(self):
+        """Refuses another first number than 0 for what are no sines."""
+        if self.position_offset < 0 or (self.position_offset and self.position_embedding == "learned"):
+            raise ValueError(
+                f"position_offset={self.position_offset}: must be at least 0, and 0 with position_embedding='learned'"
+            )
+
+    def validate_rates(self):
+        """Refuses dropout rates that are no probabilities below 1."""
+        for field in ("dropout", "attention_dropout", "activation_dropout"):
+            if not 0 <= getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)}: must be in [0, 1)")
+
+    def validate_scales(self):
+        """Refuses deviations, and additions to a variance, that are not above 0."""
+        for field in ("init_std", "layer_norm_eps"):
+            value = getattr(self, field)
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"{field}={value}: must be a finite number above 0")
+
+
+@strict
+class TransformerConfig(StackConfig):
+    """The baseline's config: the fields of `StackConfig`, and
+
+    Args:
+        decoder_vocab_size: entries of the target vocabulary (None: one vocabulary for both sides).
+        encoder_layers, encoder_attention_heads, encoder_ffn_dim: of the encoder (L), as those of the decoder.
+        share_encoder_decoder_embeddings: one matrix embeds source and target (needs one vocabulary).
+    """
+
+    model_type = "mlnmt-transformer"
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_hidden_layers": "encoder_layers",
+        "num_attention_heads": "encoder_attention_heads",
+    }
+
+    decoder_vocab_size: int | None = None
+    encoder_layers: int = 6
+    encoder_attention_heads: int = 8
+    encoder_ffn_dim: int = 2048
+    share_encoder_decoder_embeddings: bool = True
+    decoder_start_token_id: int = 3
+    is_encoder_decoder: bool = True
+
+    def __post_init__(self, **kwargs):
+        # Transformers reads `decoder_vocab_size` as the decoder's vocab_size, so it must be a number.
+        self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
+        super().__post_init__(**kwargs)
+
+    def cache_slots(self) -> list[str]:
+        """Names the type of cache layer of each slot of the decoder's cache, one slot a decoder layer."""
+        return ["full_attention"] * self.decoder_layers
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
+        """Returns Transformers' text config, where the caches ask for the number and the types of their slots."""
+        config = super().get_text_config(decoder, encoder)
+        # What comes back has lost its decoder_ fields: it is not changed again when a cache asks it in turn.
+        if decoder and not encoder and self.is_encoder_decoder and "decoder_layers" in vars(self):
+            config.layer_types = self.cache_slots()
+            config.num_hidden_layers = len(config.layer_types)
+        return config
+
+    def validate_encoder(self):
+        """Refuse sizes that cannot be built, naming the field."""
+        self._refuse_sizes("encoder")
+
+    def validate_vocabularies(self):
+        """Refuses one shared embedding of two vocabularies."""
+        if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
+            raise ValueError(
+                f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}: "
+                "set share_encoder_decoder_embeddings=False, or use one joint vocabulary"
+            )

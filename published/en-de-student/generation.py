@@ -1,0 +1,200 @@
+"""generate() of these models: a slot for a faster search, and what Transformers' loops lack.
+
+`hf_mlnmt.search` computes what Transformers' loops compute, in less time. A model knows no more of it than the slot
+`faster_search`: code beside published weights works without that package, by Transformers' own loops.
+"""
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from transformers import GenerationMixin
+
+_as_of_transformers: Any = functools.wraps(GenerationMixin.generate)  # with its signature and help
+Generation: Any = GenerationMixin  # Any, or mypy would hold every model to the types that this mixin asks for
+
+
+# Options that Transformers do not have, and where a prepared config has them.
+OWN = (
+    ("recombine", "recombine"),
+    ("num_beam_groups", "groups"),
+    ("draws", "draws"),
+    ("without_replacement", "without_replacement"),
+)
+
+
+def asked_for(name: str, arguments: dict[str, Any], *configs: Any) -> Any:
+    """Takes an option of generate() out of the call's arguments, else of the first config that has it; else None."""
+    given = [arguments.pop(name, None), *(getattr(config, name, None) for config in configs)]
+    return next((value for value in given if value is not None), None)
+
+
+def wrong_option(config: Any) -> str | None:
+    """Says what is wrong with the options of a prepared config that Transformers do not have; None: nothing."""
+    k, groups, draws, beams = config.recombine, config.groups, config.draws, config.num_beams
+    distinct = config.without_replacement
+    searches, penalty = beams > 1 and not config.do_sample, getattr(config, "diversity_penalty", None)
+    if k is not None and (type(k) is not int or k < 0):
+        return f"recombine={k!r}: must be a whole number of at least 0, or None"
+    if k is not None and not searches:
+        return f"recombine={k}: joins the beams of a beam search; give num_beams, and no do_sample"
+    if groups is None and penalty:
+        return f"diversity_penalty={penalty}: acts between groups of beams; give num_beam_groups too"
+    if groups is not None and (type(groups) is not int or groups < 1 or beams % groups):
+        return f"num_beam_groups={groups!r}: must be a whole number that divides num_beams={beams}"
+    if groups is not None and (not searches or k is not None):
+        return f"num_beam_groups={groups}: groups of a beam search; leave do_sample and recombine out"
+    if groups is not None and not (penalty and penalty > 0):
+        return f"diversity_penalty={penalty}: must be more than 0, or all groups find the same"
+    if distinct and (not config.do_sample or beams == 1 or k is not None or groups is not None):
+        return f"without_replacement={distinct!r}: needs do_sample and num_beams, as many as there shall be draws"
+    if draws not in (None, "batch") and (draws != "row" or beams > 1 or not config.do_sample):
+        return f"draws={draws!r}: 'batch' or 'row', with do_sample and without beams"
+    return None
+
+
+def refuse_for_transformers(config: Any) -> None:
+    """Raises ValueError for what a generation config asks for and Transformers' loops do not know."""
+    for name, value in OWN:
+        if (asked := getattr(config, value, None)) not in (None, False, "batch"):
+            raise ValueError(
+                f"{name}={asked}: Transformers' loop does not know it. Have hf_mlnmt installed, and ask for nothing "
+                "that needs that loop (output_scores, a streamer, use_cache=False ...)"
+            )
+
+
+class TranslationGenerationMixin(Generation):
+    """`generate()` by a faster loop if there is one, for two vocabularies, and leaving the caller's objects alone.
+
+    A class that has this as a base can generate: Transformers looks for "GenerationMixin" in the names of the bases.
+    """
+
+    # Whether a search adds up what `forward` returns as logits. False: their log-softmax. True: themselves, as for the
+    # product of two models' probabilities that is not normalised anew; then nothing passes them through a softmax.
+    logits_are_scores: bool = False
+
+    def decoder_inputs_of(self, labels: Tensor | None) -> Tensor:
+        """Makes the decoder's inputs of a call that gave none. Raises: ValueError without labels too."""
+        if labels is None:
+            raise ValueError(
+                "decoder_input_ids are missing, and labels, of which they would be made: give one of them. Where the "
+                "loss is computed outside the model (label_smoothing_factor of Trainer), it is "
+                "DataCollatorForSeq2Seq(tokenizer, model=model) that adds decoder_input_ids"
+            )
+        return self.prepare_decoder_input_ids_from_labels(labels)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Shifts labels right by one, beginning with the decoder's start token; -100 becomes padding."""
+        shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
+        shifted[:, 1:] = labels[:, :-1]
+        return shifted.masked_fill(shifted == -100, self.config.pad_token_id or 0)
+
+    @_as_of_transformers
+    def generate(self, *args, **kwargs):
+        generate = super().generate
+        return generate(*args, **kwargs) if args or generate_again is None else generate_again(self, generate, kwargs)
+
+    def _prepare_generation_config(self, generation_config, *args, **kwargs):
+        configs = generation_config, self.generation_config
+        own = {value: asked_for(name, kwargs, *configs) for name, value in OWN}
+        groups = own["groups"]
+        prepared, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
+        # Under Transformers' name for groups generate() would look for a loop on the Hub.
+        vars(prepared).update(own, groups=None if groups == 1 else groups, num_beam_groups=1)
+        if wrong := wrong_option(prepared):
+            raise ValueError(wrong)
+        return prepared, model_kwargs
+
+    def _prepare_model_inputs(self, *args, **kwargs):
+        # Of an encoder's input Transformers infer no mask, and padding would be read as text.
+        inputs, name, model_kwargs = super()._prepare_model_inputs(*args, **kwargs)
+        pad, eos = self.config.pad_token_id, self.config.eos_token_id
+        known = pad is not None and pad not in (eos if isinstance(eos, list) else [eos])
+        if self.config.is_encoder_decoder and name == "input_ids" and known:
+            real = inputs != pad
+            if model_kwargs.get("attention_mask") is None and not bool(real.all()):
+                model_kwargs["attention_mask"] = (real | ~real.any(dim=1, keepdim=True)).long()
+        return inputs, name, model_kwargs
+
+    def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
+        given = input_ids, logits_processor, stopping_criteria, generation_config
+        found = None if faster_search is None else faster_search(self, *given, kwargs)
+        if found is None:
+            refuse_for_transformers(generation_config)
+            return super()._sample(*given, **kwargs)
+        return found
+
+    def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
+        given = input_ids, logits_processor, stopping_criteria, generation_config
+        found = None if faster_search is None else faster_search(self, *given, kwargs)
+        if found is not None:
+            return found
+        refuse_for_transformers(generation_config)
+        model = for_outputs(self)
+        processors = normalization_undone(model, logits_processor)
+        search = super(TranslationGenerationMixin, model)._beam_search
+        return search(input_ids, processors, stopping_criteria, generation_config, **kwargs)
+
+    def compute_transition_scores(self, sequences, scores, beam_indices=None, normalize_logits=False) -> Tensor:
+        """Computes what GenerationMixin's does, also where source and target have vocabularies of their own.
+
+        `normalize_logits` does nothing where `logits_are_scores`.
+        """
+        normalize_logits = normalize_logits and not self.logits_are_scores
+        compute = super(TranslationGenerationMixin, for_outputs(self)).compute_transition_scores
+        return compute(sequences, scores, beam_indices, normalize_logits)
+
+    def _expand_inputs_for_generation(
+        self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **model_kwargs
+    ):
+        # Transformers repeats its tensors for the beams in place: the caller's object, which may be used again.
+        if model_kwargs.get("encoder_outputs") is not None:
+            model_kwargs["encoder_outputs"] = copy.copy(model_kwargs["encoder_outputs"])
+        return super()._expand_inputs_for_generation(expand_size, is_encoder_decoder, input_ids, **model_kwargs)
+
+
+# Searches in the place of Transformers' loop: (model, what that is called with, its arguments by keyword) -> what that
+# returns, or None: Transformers' loop shall. `import hf_mlnmt` fills this slot with hf_mlnmt.search.run; in code beside
+# published weights it stays empty.
+faster_search: Callable[..., Any] | None = None
+
+# Calls generate() of Transformers, or, for options that it has prepared before, the search alone: (model, generate(),
+# its arguments by keyword) -> what that returns. Filled with hf_mlnmt.search.prepare.generate in the same way.
+generate_again: Callable[..., Any] | None = None
+
+
+def normalization_undone(model: Any, processors: Any) -> Any:
+    """Returns logits processors for Transformers' beam search, which takes a log-softmax of all that a model returns.
+
+    Where `logits_are_scores` the first of them gives back what that took away, log sum exp of the last position.
+
+    Args:
+        model: of one call alone (`for_outputs`): it gets a hook.
+    """
+    if not model.logits_are_scores:
+        return processors
+    taken: list[Tensor] = []
+
+    def remember(module: Any, inputs: Any, outputs: Any) -> None:
+        taken[:] = [outputs.logits[:, -1].float().logsumexp(-1, keepdim=True)]
+
+    def give_back(input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores + taken[0].to(scores.device)
+
+    model.register_forward_hook(remember)
+    return type(processors)([give_back, *processors])
+
+
+def for_outputs(model: Any) -> Any:
+    """Returns the model for one call: another object with the same weights, so that nothing is set on what others call.
+
+    Its `config.vocab_size` is the decoder's, because Transformers looks there for the number of logits: in
+    compute_transition_scores, and in 5.17's beam search. Ours is the source's size, as Marian's.
+    """
+    model = copy.copy(model)
+    model._forward_hooks = copy.copy(model._forward_hooks)
+    model.config = copy.copy(model.config)
+    model.config.vocab_size = model.config.decoder_vocab_size
+    return model

@@ -1,0 +1,207 @@
+"""The baseline's layers: the residual sublayer, feed-forward, encoder layer and decoder layer; and their dropout.
+
+Reference: Vaswani et al. 2017, "Attention Is All You Need", section 3. The notation table is in transformer.py.
+
+(3) sublayer: post LN(x + dropout(f(x))), pre x + dropout(f(LN(x)))
+(4) FFN(x) = W_2 relu(W_1 x + b_1) + b_2
+
+Dropout costs a quarter of PyTorch's on a CPU, where drawing the mask is most of the work: same distribution and same
+generator, other draws. PyTorch draws one number per element; here one 64-bit number decides four elements, 16 bits
+each, so the rate is exact to 1/65536. Elsewhere than float32 on a CPU it is `nn.Dropout`; under autocast there bfloat16
+becomes float32 first, as it would in the residual sum that follows.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .attention import CrossAttention, SelfAttention
+from .configuration import StackConfig, TransformerConfig
+from .fused import normed, relu_of, residual
+from .linear import project
+
+
+class Dropout(nn.Dropout):
+    """y = x / (1 - p) where a fair draw keeps the element, else 0; the identity in evaluation."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        if not self.training or not self.p:
+            return states
+        if states.dtype == torch.bfloat16 and states.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+            states = states.float()
+        fast = states.device.type == "cpu" and states.dtype == torch.float32 and not torch.compiler.is_compiling()
+        if self.p < 1 and fast:
+            return _Dropout.apply(states, self.p)
+        return super().forward(states)
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, states: Tensor, rate: float) -> Tensor:
+        draws = torch.empty((states.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        noise = draws.view(torch.int16)[: states.numel()].view(states.shape)
+        ctx.save_for_backward(noise)
+        ctx.rate = rate
+        return _keep(states, noise, rate)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        return _keep(gradient, ctx.saved_tensors[0], ctx.rate), None
+
+
+def _keep(values: Tensor, noise: Tensor, rate: float) -> Tensor:
+    """Returns `values` / (1 - rate) where the 16-bit noise is among the upper 1 - rate of its range, else 0."""
+    threshold = round(rate * 65536) - 32768 - 1
+    # The gradient of a threshold is just this selection, in one pass over memory.
+    return torch.ops.aten.threshold_backward(values, noise.to(values.dtype), threshold).mul_(1.0 / (1.0 - rate))
+
+
+class JointMatrices(nn.Module):
+    """Matrices that are one parameter, `weight`; each begins as a linear layer of the baseline would."""
+
+    weight: Tensor
+    fans: int  # inputs and outputs of one matrix
+
+    def begin_weights(self, config: StackConfig) -> None:
+        if config.init_std is not None:
+            init.normal_(self.weight, std=config.init_std)
+        else:  # Xavier-uniform
+            bound = (6 / self.fans) ** 0.5
+            init.uniform_(self.weight, -bound, bound)
+        bias: Any = getattr(self, "bias", None)
+        if bias is not None:
+            init.zeros_(bias)
+
+
+class Sublayer(nn.Module):
+    """Equation 3: the residual connection, dropout and layer norm around one computation.
+
+    It is called with a function, never with a module: Accelerate's hooks move arguments that can be moved.
+    """
+
+    def __init__(self, config: StackConfig):
+        super().__init__()
+        self.layer_norm = nn.LayerNorm(config.d_model, config.layer_norm_eps)
+        self.dropout = Dropout(config.dropout)
+        self.pre = config.norm_position == "pre"
+
+    def forward(self, hidden_states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        computed = compute(normed(self.layer_norm, hidden_states) if self.pre else hidden_states)
+        if self.training:  # a module called for nothing costs as much as a small product, at every step of a search
+            whole = residual(hidden_states, computed, self.dropout.p, None if self.pre else self.layer_norm)
+            if whole is not None:
+                return whole
+            computed = self.dropout(computed)
+        hidden_states = hidden_states + computed
+        return hidden_states if self.pre else self.layer_norm(hidden_states)
+
+
+class FeedForward(nn.Module):
+    """Equation 4, `width` wide inside, of states (batch, time, d_model), or of several side by side (`inputs`)."""
+
+    def __init__(self, config: StackConfig, width: int, inputs: int = 1):
+        super().__init__()
+        self.fc1 = nn.Linear(inputs * config.d_model, width)
+        self.fc2 = nn.Linear(width, config.d_model)
+        self.activation = ACT2FN[config.activation_function]
+        self.dropout = Dropout(config.activation_dropout)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        inner = relu_of(self.fc1, hidden_states) if self.training and isinstance(self.activation, nn.ReLU) else None
+        if inner is None:
+            inner = self.activation(project(self.fc1, hidden_states))
+        return project(self.fc2, self.dropout(inner))
+
+
+class EncoderLayer(GradientCheckpointingLayer):
+    """Self-attention, then feed-forward."""
+
+    attention_class: type[nn.Module] = SelfAttention
+
+    def __init__(self, config: TransformerConfig, layer_idx: int):
+        super().__init__()
+        self.self_attn = self.attention_class(config, config.encoder_attention_heads, layer_idx)
+        self.self_attn_sublayer = Sublayer(config)
+        self.feed_forward = FeedForward(config, config.encoder_ffn_dim)
+        self.feed_forward_sublayer = Sublayer(config)
+
+    def forward(self, hidden_states: Tensor, mask: Tensor | None, **kwargs) -> Tensor:
+        """Maps states (batch, source, d_model) to states of the same shape."""
+        hidden_states = self.attend_self(hidden_states, mask, **kwargs)
+        return self.feed_forward_sublayer(hidden_states, lambda x: self.feed_forward(x))
+
+    def attend_self(self, hidden_states: Tensor, mask: Tensor | None, **kwargs) -> Tensor:
+        """Computes the whole sublayer, residual and norm included."""
+        return self.self_attn_sublayer(hidden_states, lambda x: self.self_attn(x, mask, **kwargs)[0])
+
+
+class DecoderLayer(GradientCheckpointingLayer):
+    """Causal self-attention, attention over the source, then feed-forward.
+
+    With None for `source_attention_class` the whole sublayer is absent (language_model.py); where there is no memory it
+    is passed over.
+    """
+
+    attention_class: type[nn.Module] = SelfAttention
+    source_attention_class: type[nn.Module] | None = CrossAttention
+
+    def __init__(self, config: StackConfig, layer_idx: int):
+        super().__init__()
+        heads = config.decoder_attention_heads
+        self.self_attn = self.attention_class(config, heads, layer_idx, is_causal=True)
+        self.self_attn_sublayer = Sublayer(config)
+        if self.source_attention_class is not None:
+            self.source_attn: Any = self.source_attention_class(config, heads, layer_idx)
+            self.source_attn_sublayer = Sublayer(config)
+        self.feed_forward = FeedForward(config, config.decoder_ffn_dim)
+        self.feed_forward_sublayer = Sublayer(config)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        memory: Tensor | None,
+        mask: Tensor | None,
+        source_mask: Tensor | None,
+        *extras: Tensor,
+        names: tuple[str, ...] = (),
+        cache: Cache | None = None,
+        **kwargs,
+    ) -> Tensor:
+        """Maps hidden_states (batch, target, d_model), over memory (batch, source, ...), to the same shape.
+
+        `extras`: what the decoder's `extend` made, with its `names`; the baseline reads none.
+        """
+        named = dict(zip(names, extras, strict=True))
+        hidden_states = self.attend_self(hidden_states, mask, cache, named, **kwargs)
+        if memory is not None:
+            hidden_states = self.attend_source(hidden_states, memory, source_mask, cache, named, **kwargs)
+        return self.feed_forward_sublayer(hidden_states, lambda x: self.feed_forward(x))
+
+    def attend_self(
+        self,
+        hidden_states: Tensor,
+        mask: Tensor | None,
+        cache: Cache | None,
+        extras: dict[str, Tensor],
+        **kwargs,
+    ) -> Tensor:
+        """Computes the whole sublayer, residual and norm included."""
+        return self.self_attn_sublayer(hidden_states, lambda x: self.self_attn(x, mask, cache, **kwargs)[0])
+
+    def attend_source(
+        self,
+        hidden_states: Tensor,
+        memory: Tensor,
+        mask: Tensor | None,
+        cache: Cache | None,
+        extras: dict[str, Tensor],
+        **kwargs,
+    ) -> Tensor:
+        """Computes the whole sublayer, residual and norm included."""
+        return self.source_attn_sublayer(hidden_states, lambda x: self.source_attn(x, memory, mask, cache, **kwargs)[0])

@@ -1,0 +1,160 @@
+"""The simpler simple recurrent unit (SSRU): in place of the decoder's self-attention, one state that a gate forgets.
+
+Reference: Kim, Junczys-Dowmunt, Hassan, Fikri Aji, Heafield, Grundkiewicz and Bogoychev 2019, "From Research to
+Production and Back: Ludicrously Fast Neural Machine Translation", section 4.3; the decoder of Firefox's models and of
+Marian's with transformer-decoder-autoreg: rnn and dec-cell: ssru.
+
+| value | class |
+| --- | --- |
+| ssru | SSRU in the decoder's layers |
+| self-attention | the baseline's |
+
+x is the sublayer's input, (batch, target, d_model).
+(1) f_t = sigmoid(W_f x_t + b_f)      (2) c_t = f_t c_{t-1} + (1 - f_t) W x_t, c_0 = 0      (3) h_t = relu(c_t)
+
+h is the sublayer's output: there is no projection behind it, and W has no bias. In decoding c is the whole state of a
+layer. All products are outside the scan, which is in float32 at least. The state passes padding of the target
+unchanged. As in Marian the decoder begins with a vector of zeros: the embedding of decoder_start_token_id, which begins
+as zeros and, as long as it is, stays so in training (not inside a torch.compile of the whole decoder).
+Departs: Marian can also drop inputs of the unit (dropout-rnn, 0 unless told); the sublayer's dropout is all there is.
+"""
+
+from typing import Any, Literal, cast
+from weakref import ref
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+
+from .attention import SelfAttention, real_positions
+from .attention_scan import linear_scan
+from .caches import RecurrentCacheLayer, count_positions, slot_of
+from .configuration import TransformerConfig
+from .encoder_models import encoder_heads
+from .layers import DecoderLayer
+from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
+
+
+@strict
+class SSRUConfig(TransformerConfig):
+    """The baseline's fields, those with other defaults as Marian and the engines of its students have them, and:
+
+    Args:
+        decoder_autoregression: how a decoder layer reads the target before it.
+    """
+
+    model_type = "mlnmt-ssru"
+
+    decoder_autoregression: Literal["self-attention", "ssru"] = "ssru"
+    attention_bias: bool = True
+    output_bias: bool = True
+    layer_norm_eps: float = 1e-6
+    position_embedding: Literal["interleaved", "halves", "tensor2tensor", "learned"] = "tensor2tensor"
+
+    def cache_slots(self) -> list[str]:
+        slots = super().cache_slots()
+        return [RecurrentCacheLayer._layer_type] * len(slots) if self.decoder_autoregression == "ssru" else slots
+
+
+class SSRU(nn.Module):
+    """Equations 1 to 3. It has no heads; the states in its slot are (batch, steps, 1, d_model)."""
+
+    def __init__(self, config: SSRUConfig, heads: int, layer_idx: int = 0, is_causal: bool = True):
+        super().__init__()
+        self.layer_idx = layer_idx  # the slot in the cache
+        self.forget_proj = nn.Linear(config.d_model, config.d_model)  # W_f, b_f
+        self.input_proj = nn.Linear(config.d_model, config.d_model, bias=False)  # W
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None, **kwargs
+    ) -> tuple[Tensor, None]:
+        """Maps x (batch, target, d_model) to h, the same shape, and no weights; the mask is an attention's."""
+        cache = getattr(cache, "self_attention_cache", cache)
+        length, slot, start, before = hidden_states.shape[1], cast(Any, None), None, None
+        real = real_positions(attention_mask, 0 if cache is None else cache.get_seq_length(self.layer_idx), length)
+        if cache is not None:
+            slot = slot_of(cache, self.layer_idx, "append_states")
+            start, before, real = slot.last_state(), slot.states_before(length), slot.real_positions(real)
+            count_positions(slot, hidden_states)
+        inputs, forget = self.input_proj(hidden_states), self.forget_proj(hidden_states)
+        exact = torch.promote_types(inputs.dtype, torch.float32)
+        inputs, forget = inputs.to(exact), torch.sigmoid(forget.to(exact))  # (1)
+        if real is not None:
+            forget = forget.masked_fill(~real.unsqueeze(-1), 1.0)
+        added = (1 - forget) * inputs
+        if before is not None or length == 1:  # a step of a search: of all beams the state before is known
+            states = added if before is None else torch.addcmul(added, forget, before.squeeze(1).to(exact))
+        else:
+            states = linear_scan(added, forget, None if start is None else start.squeeze(1).to(exact))  # (2)
+        if slot is not None:
+            slot.append_states(states.unsqueeze(2))
+        return torch.relu(states).to(hidden_states.dtype), None  # (3)
+
+
+class SSRUDecoderLayer(DecoderLayer):
+    """The baseline's layer with the unit in place of self-attention."""
+
+    def __init__(self, config: SSRUConfig, layer_idx: int):
+        self.attention_class = SSRU if config.decoder_autoregression == "ssru" else SelfAttention
+        super().__init__(config, layer_idx)
+
+
+class KeepZeros:
+    """A hook of an embedding's gradient: a row of zeros gets none."""
+
+    def __init__(self, weight: Tensor, row: int):
+        self.weight, self.row = ref(weight), row
+        # A copy of the weight, which stands in its place for a step in half precision, is gone when the gradient comes.
+        self.learns = None if weight.is_leaf else weight.detach()[row].any()
+
+    def __call__(self, gradient: Tensor) -> Tensor:
+        weight: Any = self.weight()
+        gradient = gradient.clone()
+        gradient[self.row] *= weight[self.row].any() if self.learns is None else self.learns
+        return gradient
+
+
+class SSRUDecoder(Decoder):
+    """The baseline's decoder with the layers above."""
+
+    config: SSRUConfig
+    layer_class = SSRUDecoderLayer
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module):
+        super()._init_weights(module)
+        if module is self.embed_tokens and not getattr(module.weight, "_is_hf_initialized", False):
+            module.weight[self.config.decoder_start_token_id] = 0.0
+
+    def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """Looks up as the baseline does; a first vector of zeros gets no gradient, nor from the output projection."""
+        weight: Any = self.embed_tokens.weight
+        hooks = weight._backward_hooks or {}  # which neither a copy nor a loaded model takes along
+        if self.training and weight.requires_grad and not any(isinstance(x, KeepZeros) for x in hooks.values()):
+            weight.register_hook(KeepZeros(weight, self.config.decoder_start_token_id))
+        return super().look_up(input_ids, inputs_embeds)
+
+
+class SSRUModel(TransformerModel):
+    """Encoder and decoder, without the output projection."""
+
+    config: SSRUConfig
+    decoder_class = SSRUDecoder
+
+
+class SSRUForConditionalGeneration(TransformerForConditionalGeneration):
+    """The translation model."""
+
+    config: SSRUConfig
+    model_class = SSRUModel
+    citation = """@inproceedings{kim2019research,
+  title = {From Research to Production and Back: Ludicrously Fast Neural Machine Translation},
+  author = {Kim, Young Jin and Junczys-Dowmunt, Marcin and Hassan, Hany and Fikri Aji, Alham and Heafield, Kenneth and
+            Grundkiewicz, Roman and Bogoychev, Nikolay},
+  booktitle = {Proceedings of the 3rd Workshop on Neural Generation and Translation},
+  year = {2019}
+}"""
+
+
+SSRUForMaskedLM, SSRUForCausalLM = encoder_heads(SSRUModel)

@@ -1,0 +1,129 @@
+"""The base of the baseline's encoder and decoder (transformer.py): embeddings, the norm that ends a pre-norm stack, and
+how weights begin. The equation number is that file's.
+
+(1) embedding = dropout(sqrt(d_model) E[x] + PE)
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+
+from .configuration import StackConfig, TransformerConfig
+from .fused import normed
+from .layers import Dropout
+from .positions import positions_of
+from .releases import CACHE_NAMES
+
+
+class TransformerPreTrainedModel(PreTrainedModel):
+    """A base class: all that Transformers must know of the models of this family, and how weights begin.
+
+    Linear layers, embeddings and norms begin as `_init_weights` says; any other module has a `begin_weights(config)`.
+    """
+
+    config: TransformerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["EncoderLayer", "DecoderLayer"]
+    _skip_keys_device_placement = list(CACHE_NAMES)
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module):
+        if self.config.init_std is not None:
+            super()._init_weights(module)
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=self.config.d_model**-0.5)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        # It must be a module that owns weights: in code from the Hub, Transformers passes over all others.
+        begin: Any = getattr(module, "begin_weights", None)
+        if begin is not None:
+            begin(self.config)
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the one vocabulary on both sides (Transformers knows one side only), or of two the source's."""
+        shared = getattr(self.config, "share_encoder_decoder_embeddings", False)
+        if self.config.is_encoder_decoder and not shared:
+            return self._resize(self.get_encoder(), "vocab_size", new_num_tokens, pad_to_multiple_of, mean_resizing)
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        size = embeddings.num_embeddings
+        if self.config.is_encoder_decoder and (target := self.get_decoder().embed_tokens).num_embeddings != size:
+            target = self._get_resized_embeddings(target, size, mean_resizing=mean_resizing)
+            self.get_decoder().embed_tokens = target  # untied
+        if shared:
+            self.config.decoder_vocab_size = size
+        return embeddings
+
+    def resize_decoder_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the target's vocabulary, of a model that has two."""
+        if self.config.share_encoder_decoder_embeddings:
+            raise ValueError("this model has one vocabulary: call resize_token_embeddings, which resizes both sides")
+        sizes = new_num_tokens, pad_to_multiple_of, mean_resizing
+        embeddings = self._resize(self.get_decoder(), "decoder_vocab_size", *sizes)
+        if (head := self.get_output_embeddings()) is not None:
+            head = self._get_resized_lm_head(head, embeddings.num_embeddings, mean_resizing=mean_resizing)
+            self.set_output_embeddings(head)
+        self.tie_weights()
+        return embeddings
+
+    def _resize(self, stack: Any, field: str, *sizes: Any) -> nn.Embedding:
+        """Resizes the table of one stack, and the config's field of its size."""
+        if hasattr(self.config, "source_languages"):
+            raise ValueError("a model of several vocabularies in modules of their own cannot be resized")
+        old = stack.embed_tokens
+        stack.embed_tokens = self._get_resized_embeddings(old, *sizes)
+        stack.embed_tokens.weight.requires_grad_(old.weight.requires_grad)
+        setattr(self.config, field, stack.embed_tokens.num_embeddings)
+        return stack.embed_tokens
+
+
+class Stack(TransformerPreTrainedModel):
+    """The base of encoder and decoder: equation 1, the layers, and the layer norm that ends a pre-norm stack."""
+
+    layer_class: type[nn.Module]
+
+    def __init__(self, config: StackConfig, vocab_size: int, layers: int):
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
+        self.embed_scale = config.d_model**0.5 if config.scale_embedding else 1.0
+        self.positions = positions_of(config)
+        self.embedding_norm = self._norm() if config.normalize_embedding else nn.Identity()
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList([self.layer_class(config, index) for index in range(layers)])
+        self._no_split_modules = [self.layer_class.__name__]
+        self.layer_norm = self._norm() if config.norm_position == "pre" else nn.Identity()
+        self.gradient_checkpointing = False
+
+    def _norm(self) -> nn.Module:
+        return nn.LayerNorm(self.config.d_model, self.config.layer_norm_eps)
+
+    def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """Returns E[x] (batch, time, d_model), or the embeddings that are given in its place."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give input_ids or inputs_embeds, not both and not neither")
+        return self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+
+    def embed(self, embeds: Tensor, past: int | Tensor = 0, position_ids: Tensor | None = None) -> Tensor:
+        """Computes equation 1 from E[x]; positions from `past` on unless `position_ids` (1 or batch, time)."""
+        if position_ids is None:
+            positions = self.positions(embeds.shape[1], past).to(embeds.dtype)
+        else:
+            positions = self.positions.at(position_ids).to(embeds.dtype)
+        embeds = torch.add(positions.to(embeds.device), embeds, alpha=self.embed_scale)
+        return self.dropout(normed(self.embedding_norm, embeds))
