@@ -171,7 +171,9 @@ def side_by_side(
         ]
         running = {process.connection: process for process in processes}
         while running:
-            for connection in select.select(list(running), [], [])[0]:
+            # Of those that a signal was meant for, who had ended is known already, and its connection closed.
+            ended = [connection for connection, process in running.items() if process.returncode is not None]
+            for connection in ended or select.select(list(running), [], [])[0]:
                 if running.pop(connection).wait():
                     for other in running.values():
                         other.kill()

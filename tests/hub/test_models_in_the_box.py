@@ -18,7 +18,7 @@ from hf_mlnmt.recipe.schema import LICENCES
 from hf_mlnmt.reports.tables import show
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = sorted(path for path in (ROOT / "published").iterdir() if path.is_dir())
+FOLDERS = sorted(path.parent for path in (ROOT / "published").glob("*/config.json"))
 MOST_BYTES = 14_000_000
 # What the Hub's specification of a model card (modelcard.md in huggingface/hub-docs) has, and its types.
 METADATA = {
@@ -98,3 +98,14 @@ def test_tokenizer_config_and_card_say_one_length(folder: Path):
     length = AutoTokenizer.from_pretrained(folder).model_max_length
     assert length == json.loads((folder / "config.json").read_text("utf-8"))["max_position_embeddings"]
     assert f"hold at most {length:,} subwords each" in (folder / "README.md").read_text("utf-8")
+
+
+def test_the_files_for_engines_translate_as_their_card_says(monkeypatch, capsys):
+    pytest.importorskip("fxtranslate")
+    monkeypatch.chdir(ROOT)
+    card = Path("published/en-de-firefox/README.md").read_text("utf-8")
+    block = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1]
+    exec(block, {})
+    assert f"# {capsys.readouterr().out}" in block
+    assert sum(path.stat().st_size for path in Path("published/en-de-firefox").iterdir()) < 8_000_000
+    assert "license: cc-by-nc-sa-4.0" in card
