@@ -30,7 +30,7 @@ PARSED = {
     r"SLURM": "a part of 50: tests/generation/test_shards.py",
     r"^hf-mlnmt train --student ": "it wants 200 pairs: tests/export/test_export_firefox.py",
     r"^hf-mlnmt train --pair ": "it wants 200 pairs: tests/training/test_pair.py, tests/docs/test_tutorial.py",
-    r"train multi30k-\w+-captions": "it takes what the commands before it make of all captions",
+    r"train multi30k-\w+-(captions|student)": "it takes what the commands before it make of all captions",
     r"\.\.\.": "the page leaves words out",
     r"^hf-mlnmt sweep .*,key-value-full": "29 systems take their time; the ones of docs/sweeps.md run",
     r"--format firefox ": "it wants a student: tests/export/test_export_firefox.py",
