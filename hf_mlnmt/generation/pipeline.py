@@ -224,7 +224,7 @@ class TranslationPipeline:
 
     def take(self, parts: Parts) -> None:
         """Takes these to translate with from now on."""
-        self.parts = parts
+        self.parts, self.has_warned = parts, False  # of texts that are far from what the model knows
         self.run_batch: Callable[..., list[list[Generated]]] = partial(generate, parts)
         if self.engine == "ctranslate2":
             self.run_batch = CTranslate2Search(parts, self.rounded, self.name or "the model")
@@ -672,7 +672,8 @@ class TranslationCall:
         if self.calibration is not None and self.looked_at:
             usual = self.calibration.usual
             now = sorted(self.looked_at)[len(self.looked_at) // 2]
-            if now < self.calibration.far:
+            if now < self.calibration.far and not self.pipeline.has_warned:
+                self.pipeline.has_warned = True
                 logger.warning(
                     "these texts are far from what the model was made for: ln P of a subword is %.2f here and %.2f on "
                     "its development set; the translations may well be nonsense (what it is for, its card says)",

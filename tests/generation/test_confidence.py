@@ -110,8 +110,9 @@ def test_a_calibrated_folder(calibrated, caplog):
     assert len(best.word_confidences) == len(best.text.split())
     assert "are far from" not in caplog.text
     translate.model.generation_config.confidence["far"] = 0.0
-    translate(["the dog sees the man ."], num_beams=2, max_new_tokens=12)
-    assert "are far from what the model was made for" in caplog.text
+    for _ in range(2):
+        translate(["the dog sees the man ."], num_beams=2, max_new_tokens=12)
+    assert caplog.text.count("are far from what the model was made for") == 1
 
 
 def test_translate_marks_or_leaves_what_it_is_not_sure_of(calibrated):
