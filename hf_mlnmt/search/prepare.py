@@ -133,7 +133,7 @@ class Text(NamedTuple):
         return translation
 
     def encode(self, model: Any) -> Any:
-        """Encodes them: an output that is the caller's own. What may end the search is asked on the way, on a CPU."""
+        """Encodes them: an output that is the caller's own. On a CPU some at a time, where an `Abandon` is asked."""
         encoder, most = model.get_encoder(), len(self.ids)
         if self.rules.abandon and self.ids.device.type == "cpu":
             most = max(1, ENCODED // self.ids.shape[1])
@@ -147,7 +147,7 @@ class Text(NamedTuple):
 
 
 def _in_one(parts: Sequence[Any]) -> Any:
-    """Puts the outputs of an encoder for some sentences each together, whose tensors have the batch first."""
+    """Joins the outputs of an encoder for one part of the sentences each; their tensors have the batch first."""
     first = parts[0]
     if isinstance(first, Tensor):
         return torch.cat(list(parts))

@@ -11,7 +11,7 @@ same options wait in one line, and a worker thread takes batches of a token budg
   Cheng 1997): a piece's turn is the tokens that each waiting request had been served when its own came, plus the tokens
   of its request's pieces taken before it; the smallest goes first. Of one request a batch has no more than takes about
   half a second, and between two steps of it, or while it is encoded, those pass who came meanwhile and whose turn is
-  before its last. It is counted by how many requests waited while it was searched.
+  before its last. Its tokens count as served to each request that waited meanwhile, in equal parts.
   On a CPU who is due is not searched beside those of others whose turn has not come.
 - On a card pieces join a search that runs, in the rows of those that have ended, as long as the line's turn is first.
 - What nobody waits for any more leaves the line; a batch in which nobody is left ends at its next step.
