@@ -14,7 +14,7 @@ from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import size_and_crc
 
-_AT_ONCE = 1 << 20  # lengths that are looked at
+_AT_ONCE = 1 << 20  # lengths that `max` makes at a time
 _OPEN = 200  # sides of corpora, two files each: a process may often open 1,024
 SIDES = ("source", "target")
 META, STATE = "meta.json", "state.json"  # of a folder that is complete, of one that grows
