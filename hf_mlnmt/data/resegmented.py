@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from hf_mlnmt.data.draws import GOLDEN, mixed
 from hf_mlnmt.data.encoded import Examples, Rows, interleaved, places
 from hf_mlnmt.data.subwords import BYTES
 from hf_mlnmt.data.training_set import Corpora, TrainingSet
@@ -99,7 +100,6 @@ def _bpe(tokenizer: PreTrainedTokenizerBase) -> dict:
     raise UserError("BPE-dropout needs a BPE tokenizer made by hf-mlnmt: train one, or leave data.bpe_dropout out.")
 
 
-GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, splitmix64's step
 CUTS = 16  # segmentations drawn of every distinct word; an epoch picks one of them for each place the word stands at
 VARIANTS = 32  # of the whole corpus; epochs beyond see the first again
 
@@ -248,12 +248,3 @@ class _Side:
 def _hash(places: np.ndarray, seed: int, variant: int) -> np.ndarray:
     """Returns a number for every place."""
     return mixed(places + np.uint64(((seed - 1) * GOLDEN + variant * 0xD1B54A32D192ED03) % 2**64))
-
-
-def mixed(values: np.ndarray | np.uint64) -> np.ndarray:
-    """Returns 64 bits each that look random and are the same in all processes: splitmix64 (Steele, Lea, Flood 2014)."""
-    with np.errstate(over="ignore"):
-        state = np.atleast_1d(values) + np.uint64(GOLDEN)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return state ^ (state >> np.uint64(31))

@@ -39,8 +39,8 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from hf_mlnmt.data.draws import mixed
 from hf_mlnmt.data.kept import Kept, Part, replaced
-from hf_mlnmt.data.resegmented import mixed
 from hf_mlnmt.data.tokenizer import decode, own_copy
 from hf_mlnmt.data.words import is_unspaced, is_visible
 from hf_mlnmt.errors import UserError, suggest

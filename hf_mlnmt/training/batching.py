@@ -24,8 +24,8 @@ from typing import Any, get_args
 import numpy as np
 from torch.utils.data import Sampler
 
+from hf_mlnmt.data.draws import scattered
 from hf_mlnmt.data.encoded import Lengths
-from hf_mlnmt.data.resegmented import mixed
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.recipe.schema import Side
 
@@ -372,24 +372,6 @@ class TokenBatchSampler(Sampler[list[int]]):
             fitting = int(np.count_nonzero(longest * np.arange(1, len(longest) + 1) <= tokens))
             bounds.append(start + min(max(1, fitting), self.max_sentences))
         return bounds
-
-
-def scattered(places: np.ndarray, size: int, draws: np.random.Generator) -> np.ndarray:
-    """Returns where a drawn permutation of range(size) puts these places: int64, without computing the others.
-
-    A Feistel network permutes numbers of an even count of bits (Luby and Rackoff 1988); what comes out at `size` or
-    above goes through it again (Black and Rogaway 2002).
-    """
-    half = np.uint64(((size - 1).bit_length() + 1) // 2)
-    mask, keys = np.uint64((1 << int(half)) - 1), draws.integers(2**63, size=4, dtype=np.uint64)
-    values, again = places.astype(np.uint64), slice(None)
-    while len(values[again]):
-        left, right = values[again] >> half, values[again] & mask
-        for key in keys:
-            left, right = right, left ^ (mixed(right ^ key) & mask)
-        values[again] = (left << half) | right
-        again = np.flatnonzero(values >= size)  # type: ignore[assignment]
-    return values.astype(np.int64)
 
 
 def _split_largest(bounds: list[int], count: int) -> list[int]:

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_mlnmt import UserError
+from hf_mlnmt.data.draws import scattered
 from hf_mlnmt.training import batching
-from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics, scattered
+from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=12, max_size=150)
 
