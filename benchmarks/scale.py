@@ -117,9 +117,18 @@ def encoded(folder: Path) -> Corpora:
 
 
 def batches(told: argparse.Namespace, folder: Path) -> dict[str, float]:
-    data = encoded(folder)
+    return _batches(told, encoded(folder))
+
+
+def mixture(told: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Batches of two corpora: all of the pairs, of which the other one shows every second."""
+    part = encoded(folder).parts[0]
+    return _batches(told, Corpora([part, part], [1, 0.5]))
+
+
+def _batches(told: argparse.Namespace, data: Corpora) -> dict[str, float]:
     begin = time.process_time()
-    sampler = TokenBatchSampler(data.source_lengths, data.target_lengths, told.tokens)
+    sampler = TokenBatchSampler(data.source_lengths, data.target_lengths, told.tokens, choose=data.choose)
     next(iter(sampler))
     start = time.process_time() - begin
     sampler.set_epoch(1)
@@ -202,6 +211,7 @@ READINGS: dict[str, Callable[[argparse.Namespace, Path], dict[str, float]]] = {
     "encoding": encoding,
     "opening what is encoded": opening,
     "batches": batches,
+    "batches of a mixture": mixture,
     "step": step,
     "scores with intervals": evaluation,
     "directions": directions,

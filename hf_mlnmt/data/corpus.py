@@ -13,7 +13,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -21,6 +21,7 @@ from hf_mlnmt.data.filters import FilterReport, Pair
 from hf_mlnmt.data.lines import (
     MAX_CHARACTERS,
     REMEDY,
+    checked_blocks,
     checked_lines,
     count_text,
     format_of,
@@ -213,24 +214,32 @@ def side_by_side(paths: Sequence[Path], drop: bool, report: FilterReport, remedy
 
     Raises: UserError for a bad line, and for files of different lengths.
     """
-    sides = [checked_lines(path, None if drop else remedy) for path in paths]
-    for number, found in enumerate(zip_longest(*sides)):
-        if None in found:
-            counts = [number + (line is not None) + sum(1 for _ in rest) for line, rest in zip(found, sides)]
+    sides = [checked_blocks(path, None if drop else remedy) for path in paths]
+    number, lines = 0, [list[str]() for _ in paths]
+    problems: list[str | None] = [None for _ in paths]
+    while True:
+        for side, blocks in enumerate(sides):
+            if not lines[side]:
+                lines[side], problems[side] = next(blocks, ([], None))
+        together = min(map(len, lines))
+        if not together:
+            counts = [number + len(own) + sum(len(some) for some, _ in rest) for own, rest in zip(lines, sides)]
             check_together(paths, counts)
-        lines, problems = zip(*found)
+            return
+        rows = zip(*(own[:together] for own in lines))
         if problem := problems[0] or problems[-1]:
-            report.drop(problem, *lines)
+            report.drop(problem, *next(rows))
         else:
-            yield lines
+            yield from rows
+        number, lines = number + together, [own[together:] for own in lines]
 
 
 def check_together(paths: Sequence[Path], lines: Sequence[int]) -> None:
     """Raises: UserError for files of different lengths."""
-    if lines[0] != lines[1]:
+    if lines[0] != lines[-1]:
         raise UserError(
-            f"{paths[0]} has {lines[0]:,} lines and {paths[1]} has {lines[1]:,}: they do not go together line by line. "
-            "Check that both are of one corpus and that no tool split lines at other characters."
+            f"{paths[0]} has {lines[0]:,} lines and {paths[-1]} has {lines[-1]:,}: they do not go together line by "
+            "line. Check that both are of one corpus and that no tool split lines at other characters."
         )
 
 
@@ -417,7 +426,7 @@ class _Problem(str):
 
 
 def _read_jsonl(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
-    lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY, 20 * MAX_CHARACTERS)
+    lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY, max_characters=20 * MAX_CHARACTERS)
     return _records(_objects(lines), spec, f"{path}, line", report)
 
 

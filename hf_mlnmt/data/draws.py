@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 import numpy as np
 
+LARGE = 1 << 21  # numbers whose permutation is not made as a whole
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, splitmix64's step
 
 
@@ -32,3 +35,55 @@ def scattered(places: np.ndarray, size: int, draws: np.random.Generator) -> np.n
         values[again] = (left << half) | right
         again = np.flatnonzero(values >= size)  # type: ignore[assignment]
     return values.astype(np.int64)
+
+
+class Indices(Protocol):
+    """Numbers that are asked for by arrays of their places, or slices, int64: an array, or what computes them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, places: Any) -> Any: ...
+
+
+class Scattered(Indices):
+    """`count` places from `first` on in an endless row of copies of range(size), each permuted by (seed, its number).
+
+    Nothing of them is held in memory.
+    """
+
+    def __init__(self, size: int, seed: int, first: int, count: int) -> None:
+        self.size, self.seed, self.first, self.count = size, seed, first, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, places: Any) -> np.ndarray:
+        copies, within = np.divmod(self.first + as_places(places, self.count), self.size)
+        if self.count == self.size and self.first % self.size == 0:  # all of them, once
+            return within
+        for copy in np.unique(copies).tolist():
+            inside = copies == copy
+            within[inside] = scattered(within[inside], self.size, np.random.default_rng([self.seed, copy]))
+        return within
+
+
+def shuffled(size: int, seed: int, first: int, count: int) -> Indices:
+    """Returns `count` places from `first` on in an endless row of shuffled copies of range(size), each shuffled by
+    (seed, its number): a sorted array, or `Scattered` of a `LARGE` range."""
+    if size >= LARGE:
+        return Scattered(size, seed, first, count)
+    last, parts = first + count, []
+    for copy in range(first // size, -(-last // size)):
+        start, end = max(first - copy * size, 0), min(last - copy * size, size)
+        whole = end - start == size
+        order = np.arange(size) if whole else np.random.default_rng([seed, copy]).permutation(size)
+        parts.append(order[start:end])
+    return np.sort(np.concatenate(parts))
+
+
+def as_places(indices: Any, count: int) -> np.ndarray:
+    """Returns the places that an array of numbers, a slice or a mask means in an array of `count`: int64."""
+    if isinstance(indices, slice):
+        return np.arange(*indices.indices(count))
+    indices = np.asarray(indices)
+    return np.flatnonzero(indices) if indices.dtype == bool else indices

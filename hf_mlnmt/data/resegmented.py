@@ -170,7 +170,7 @@ class Resegmented(TrainingSet):
     def choose(self, epoch: int) -> np.ndarray:
         """Returns the indices that make up an epoch: int64, as many as `corpora` has in it."""
         drawn = self.corpora.choose(epoch)
-        chosen = np.arange(len(self.corpora)) if drawn is None else drawn
+        chosen = np.arange(len(self.corpora)) if drawn is None else drawn[:]
         if self.epochs is not None and epoch >= self.epochs:
             return chosen
         cut = chosen + len(self.corpora) * (1 + epoch % self.variants)

@@ -14,36 +14,39 @@ Which synthetic pairs are taken is drawn by the seed, once for all epochs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from hf_mlnmt.data.corpus import CorpusSpec
+from hf_mlnmt.data.draws import Indices, Scattered, as_places, shuffled
 from hf_mlnmt.data.encoded import Encoded, Examples, Lengths, interleaved
 from hf_mlnmt.errors import UserError
 
-_DRAWN = 6  # beside the seed: these draws do not follow other draws by the same seed
+_DRAWN = 6  # the copy of a corpus that is drawn from: other draws by the same seed do not follow
 
 
 class Drawn:
-    """`count` random items of `encoded` in its order, as a part of `Corpora`.
+    """`count` random items of `encoded`, as a part of `Corpora`; of fewer than `LARGE` in their order.
 
     With the same seed a smaller count draws some of what a larger one draws.
     """
 
     def __init__(self, encoded: Encoded, count: int, seed: int) -> None:
-        order = np.random.default_rng([seed, _DRAWN]).permutation(len(encoded))
-        self.encoded, self.indices = encoded, np.sort(order[:count])
+        self.encoded, self.indices = encoded, shuffled(len(encoded), seed, _DRAWN * len(encoded), count)
         self.unit, self.report, self.meta = encoded.unit, encoded.report, encoded.meta
-        self.source_lengths = encoded.source_lengths[self.indices]
-        self.target_lengths = encoded.target_lengths[self.indices]
+        self.source_lengths, self.target_lengths = Lengths(self, 0), Lengths(self, -1)
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        return self.encoded[int(self.indices[index])]
+        return self.encoded[int(self.indices[[index]][0])]
+
+    def lengths(self, number: int, indices: Any) -> np.ndarray:
+        """Returns the subwords of the items at these indices on the side of a number, int32."""
+        return self.encoded.lengths(number, self.indices[indices])
 
     def gather(self, indices: np.ndarray) -> Examples:
         """Returns the items at these indices."""
@@ -77,8 +80,8 @@ class TrainingSet(Protocol):
         """Returns how many different examples there are: items i and i + distinct are one, shown in another way."""
         return len(self)
 
-    def choose(self, epoch: int) -> np.ndarray | None:
-        """Returns the indices of an epoch: int64, of nearly equal total length in every epoch; None: all, once."""
+    def choose(self, epoch: int) -> Indices | None:
+        """Returns the indices of an epoch, of nearly equal total length in every epoch; None: all, once."""
         return None
 
     def describe(self) -> str:
@@ -110,27 +113,44 @@ def epoch_counts(sizes: Sequence[int], weights: Sequence[float] | None, temperat
     return [max(1, round(share)) for share in scaled / scaled.sum() * sum(sizes)]
 
 
-def draw(size: int, count: int, seed: int, epoch: int) -> np.ndarray:
-    """Returns the `count` of `size` pairs that an epoch shows, (count,) int64, sorted.
+def draw(size: int, count: int, seed: int, epoch: int) -> Indices:
+    """Returns the `count` of `size` pairs that an epoch shows: int64, (count,), sorted unless `size` is `LARGE`.
 
     Epoch e takes places e * count to (e + 1) * count in an endless row of shuffled copies of the corpus, so that every
     pair comes before any comes again, also across epochs.
     """
-    first, last = epoch * count, (epoch + 1) * count
-    parts = []
-    for copy in range(first // size, -(-last // size)):
-        start, end = max(first - copy * size, 0), min(last - copy * size, size)
-        whole = end - start == size
-        order = np.arange(size) if whole else np.random.default_rng([seed, copy]).permutation(size)
-        parts.append(order[start:end])
-    return np.sort(np.concatenate(parts))
+    return shuffled(size, seed, epoch * count, count)
+
+
+class _Joined(Indices):
+    """Indices of several parts, one after the other; those of each part count from where it begins in `starts`."""
+
+    def __init__(self, parts: Sequence[Indices], starts: np.ndarray) -> None:
+        self.parts, self.starts, self.bounds = parts, starts, np.cumsum([0, *map(len, parts)])
+
+    def __len__(self) -> int:
+        return int(self.bounds[-1])
+
+    def __getitem__(self, places: Any) -> np.ndarray:
+        places = as_places(places, len(self))
+        found = np.empty(len(places), np.int64)
+        for part, inside, within in _by_part(places, self.bounds):
+            found[inside] = self.starts[part] + self.parts[part][within]
+        return found
+
+
+def _by_part(indices: np.ndarray, starts: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yields the number of each part that some of the indices fall in, a mask of these, and their places in it."""
+    numbers = np.searchsorted(starts, indices, side="right") - 1
+    for part in np.flatnonzero(np.bincount(numbers)).tolist():
+        inside = numbers == part
+        yield part, inside, indices[inside] - starts[part]
 
 
 class Corpora(TrainingSet):
     """Encoded corpora of one kind one after the other: item i is of the corpus in whose range i falls.
 
-    source_lengths and target_lengths: int32 (len(self),), of one corpus made when they are asked for. With weights or a
-    temperature an epoch shows what `draw` chooses of each corpus, otherwise everything once.
+    With weights or a temperature an epoch shows what `draw` chooses of each corpus, otherwise everything once.
     """
 
     def __init__(
@@ -144,9 +164,9 @@ class Corpora(TrainingSet):
         self.sizes = [len(part) for part in parts]
         self.counts = epoch_counts(self.sizes, weights, temperature)
         self.starts = np.cumsum([0, *self.sizes])
-        several = len(self.parts) > 1  # of one part they are not copied
-        sides = [[getattr(part, name) for part in self.parts] for name in ("source_lengths", "target_lengths")]
-        self.source_lengths, self.target_lengths = [np.concatenate(side) if several else side[0] for side in sides]
+        self.source_lengths, self.target_lengths = self.parts[0].source_lengths, self.parts[0].target_lengths
+        if len(self.parts) > 1:
+            self.source_lengths, self.target_lengths = Lengths(self, 0), Lengths(self, -1)
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -154,6 +174,15 @@ class Corpora(TrainingSet):
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         part = int(np.searchsorted(self.starts, index, side="right")) - 1
         return self.parts[part][index - int(self.starts[part])]
+
+    def lengths(self, number: int, indices: Any) -> np.ndarray:
+        """Returns the subwords of the items at these indices on the side of a number, int32."""
+        indices = as_places(indices, len(self))
+        found = np.empty(len(indices), np.int32)
+        for part, inside, within in _by_part(indices, self.starts):
+            lengths = self.parts[part].source_lengths, self.parts[part].target_lengths
+            found[inside] = lengths[number][within]
+        return found
 
     def gather(self, indices: np.ndarray) -> Sequence[dict[str, np.ndarray]]:
         if not all(hasattr(part, "gather") for part in self.parts):
@@ -165,13 +194,14 @@ class Corpora(TrainingSet):
         parts = [self.parts[part].gather(indices[numbers == part] - self.starts[part]) for part in present]
         return interleaved(parts, np.searchsorted(present, numbers))
 
-    def choose(self, epoch: int) -> np.ndarray | None:
+    def choose(self, epoch: int) -> Indices | None:
         """Returns the drawn indices of an epoch, as `TrainingSet.choose`."""
         if self.counts == self.sizes:
             return None
         rows = enumerate(zip(self.sizes, self.counts))
         drawn = [draw(size, count, self.seed + 1000 * i, epoch) for i, (size, count) in rows]
-        return np.concatenate([start + indices for start, indices in zip(self.starts, drawn)])
+        chosen = _Joined(drawn, self.starts)
+        return chosen if any(isinstance(part, Scattered) for part in drawn) else chosen[:]
 
     def describe(self) -> str:
         """Describes how many pairs, or sentences, of how many corpora there are."""

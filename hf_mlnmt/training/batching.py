@@ -24,7 +24,7 @@ from typing import Any, get_args
 import numpy as np
 from torch.utils.data import Sampler
 
-from hf_mlnmt.data.draws import scattered
+from hf_mlnmt.data.draws import Indices, scattered
 from hf_mlnmt.data.encoded import Lengths
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.recipe.schema import Side
@@ -189,7 +189,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         max_sentences: int | None = None,
         shapes: int | None = None,
         noise: float = 1.0,
-        choose: Callable[[int], np.ndarray | None] | None = None,
+        choose: Callable[[int], Indices | None] | None = None,
         group: int | None = None,
     ) -> None:
         if side not in get_args(Side):
@@ -319,7 +319,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         places = np.arange(first, last)
         if self.windows > 1:
             places = scattered(places, size, self._draws(epoch, 0, 2))
-        return places if chosen is None else np.asarray(chosen, np.int64)[places]
+        return places if chosen is None else chosen[places]
 
     def _sort(self, epoch: int, window: int, noise: float) -> np.ndarray:
         """Sorts the indices of a window so that neighbours are of similar length on both sides."""

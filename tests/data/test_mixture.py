@@ -58,6 +58,45 @@ def test_corpora_of_a_mixture_are_shuffled_apart():
     assert set(first.tolist()) != set(second.tolist())
 
 
+@pytest.mark.parametrize("counts", [(40, 130), (20, 60), (13, 200)])
+def test_a_large_corpus_is_drawn_from_without_a_permutation_of_all(monkeypatch, counts):
+    """Of the small corpus the same as ever; of the large one every pair before any again, any places of an epoch."""
+    sizes = (40, 130)
+    parts = [Pairs(size, seed=number) for number, size in enumerate(sizes)]
+    weights = [count / size for count, size in zip(counts, sizes)]
+    usual = [Corpora(parts, weights).choose(epoch) for epoch in range(4)]
+    monkeypatch.setattr("hf_mlnmt.data.draws.LARGE", 100)
+    mixture = Corpora(parts, weights)
+    if counts == sizes:
+        assert mixture.choose(0) is None
+        return
+    epochs = [mixture.choose(epoch) for epoch in range(4)]
+    whole = [epoch[:] for epoch in epochs]
+    for epoch, indices, before in zip(epochs, whole, usual):
+        assert not isinstance(epoch, np.ndarray)
+        assert len(epoch) == len(indices) == sum(counts)
+        assert indices[: counts[0]].tolist() == before[before < 40].tolist()
+        places = np.array([sum(counts) - 1, 0, 7, counts[0]])
+        assert epoch[places].tolist() == indices[places].tolist()
+        assert epoch[np.arange(len(indices)) < 9].tolist() == indices[:9].tolist()
+    shown = Counter(np.concatenate([indices[counts[0] :] - 40 for indices in whole]).tolist())
+    assert max(shown) < 130
+    assert max(shown.values()) - min(shown[i] for i in range(130)) <= 1
+    assert whole[0][counts[0] :].tolist() != whole[1][counts[0] :].tolist()
+
+
+def test_lengths_of_several_corpora_are_those_of_each():
+    parts = [Pairs(size, seed=number) for number, size in enumerate((30, 5, 12))]
+    corpora = Corpora(parts)
+    for name in ("source_lengths", "target_lengths"):
+        found, expected = getattr(corpora, name), np.concatenate([getattr(part, name) for part in parts])
+        assert np.asarray(found).tolist() == expected.tolist()
+        assert found.max() == expected.max()
+        indices = np.array([46, 0, 31, 30, 29, 35])
+        assert found[indices].tolist() == found[indices.tolist()].tolist() == expected[indices].tolist()
+        assert found[expected > 5].tolist() == expected[expected > 5].tolist()
+
+
 @pytest.mark.parametrize(
     ("sizes", "weights", "temperature", "message"),
     [

@@ -63,11 +63,25 @@ def test_both_parts_are_seen_equally_often(encoded, ratio):
 def test_a_smaller_ratio_takes_some_of_what_a_larger_one_takes(encoded):
     def taken(ratio: float, seed: int = 1) -> set[int]:
         parts, _ = at_ratios(encoded, [PARALLEL, CorpusSpec(synthetic=SYNTHETIC, ratio=ratio)], seed)
-        return set(parts[1].source_lengths.tolist())
+        return set(parts[1].source_lengths[:].tolist())
 
     assert taken(0.5) < taken(1) < taken(4)
     assert taken(1) != set(range(12, 22)), "not the first ones"
     assert taken(1) != taken(1, seed=2)
+
+
+def test_of_a_large_corpus_the_taken_pairs_are_computed(encoded, monkeypatch):
+    """As of a small one: others by another seed, of a larger ratio more; their lengths, ids and batches go together."""
+    monkeypatch.setattr("hf_mlnmt.data.draws.LARGE", 45)
+    test_a_smaller_ratio_takes_some_of_what_a_larger_one_takes(encoded)
+    parts, weights = at_ratios(encoded, [PARALLEL, CorpusSpec(synthetic=SYNTHETIC, ratio=1.5)], seed=1)
+    corpora, indices = Corpora(parts, weights, None, seed=1), np.arange(25)[::-1]
+    lengths = [len(corpora[i]["input_ids"]) for i in indices.tolist()]
+    assert (
+        lengths
+        == corpora.source_lengths[indices].tolist()
+        == corpora.gather(indices).columns["input_ids"].lengths.tolist()
+    )
 
 
 def test_ratios_add_up(encoded):
