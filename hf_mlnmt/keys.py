@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -153,8 +154,11 @@ def _section(content: Any, kind: Any, place: _Place) -> Any:
     for name, item in sorted(fields.items()):
         if name not in content and item.default is REQUIRED and item.default_factory is REQUIRED:
             raise UserError(f"{place}: missing key '{'.'.join(place.below(name).at)}'.")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     return kind(**{name: _convert(content[name], hints[name], place.below(name)) for name in content})
+
+
+_hints = functools.cache(typing.get_type_hints)  # of a dataclass, asked for at every corpus and task
 
 
 def _convert(value: Any, hint: Any, place: _Place) -> Any:

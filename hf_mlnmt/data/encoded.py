@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from functools import lru_cache
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +140,8 @@ class Encoded:
             self._check_files()
             self.sides = SIDES if "text.bin" not in self.meta["checksums"] else ("text",)
             self.unit = "pairs" if len(self.sides) > 1 else "sentences"  # what one item is, in the plural
-            self._count = min(len(self._side(side)[0]) for side in self.sides) - 1
+            bytes_of = [self.meta["checksums"][f"{side}_offsets.npy"][0] for side in self.sides]
+            self._count = (min(bytes_of) - HEAD) // np.dtype(np.int64).itemsize - 1
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{folder}: no intact encoded text ({error}). Delete this folder and run again.") from error
         self.source_lengths, self.target_lengths = Lengths(self, 0), Lengths(self, -1)
@@ -206,14 +209,19 @@ class Growth(Encoded):
 @lru_cache(_OPEN)
 def _mapped(folder: Path, side: str, written: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     """Maps the files of a side into memory; of thousands of corpora only those used last are open at a time."""
-    offsets = np.asarray(np.load(folder / f"{side}_offsets.npy", mmap_mode="r"))
-    ids = np.memmap(folder / f"{side}.bin", np.int32, "r") if offsets[-1] else np.zeros(0, np.int32)
-    return offsets, np.asarray(ids)
+    return _numbers(folder / f"{side}_offsets.npy", np.int64, HEAD), _numbers(folder / f"{side}.bin", np.int32)
 
 
 @lru_cache(_OPEN)
 def _mapped_part(folder: Path, side: str, count: int, end: int) -> tuple[np.ndarray, np.ndarray]:
     """Maps as much of a side's growing files as was noted: so many sentences, and ids up to `end`."""
-    offsets = np.asarray(np.memmap(folder / f"{side}_offsets.npy", np.int64, "r", HEAD, count + 1))
-    ids = np.memmap(folder / f"{side}.bin", np.int32, "r", shape=end) if end else np.zeros(0, np.int32)
-    return offsets, np.asarray(ids)
+    offsets = _numbers(folder / f"{side}_offsets.npy", np.int64, HEAD, count + 1)
+    return offsets, _numbers(folder / f"{side}.bin", np.int32, 0, end)
+
+
+def _numbers(path: Path, dtype: Any, head: int = 0, count: int = -1) -> np.ndarray:
+    """Maps so many numbers behind the head of a file; -1: all. (np.memmap takes far longer, felt with many corpora.)"""
+    with path.open("rb") as file:
+        if count == 0 or os.fstat(file.fileno()).st_size == head:
+            return np.zeros(0, dtype)
+        return np.frombuffer(mmap(file.fileno(), 0, access=ACCESS_READ), dtype, count, head)

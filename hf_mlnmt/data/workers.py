@@ -89,14 +89,15 @@ class Encoder:
         UserError where a process dies.
         """
         iterator = iter(chunks)
-        try:
-            job = pickle.dumps(self)
-        except (pickle.PicklingError, TypeError, AttributeError):
-            processes = 1
         for chunk in islice(iterator, None if processes == 1 else ALONE):
             yield chunk, self(chunk)
         first = next(iterator, None)
         if first is None:
+            return
+        try:
+            job = pickle.dumps(self)
+        except (pickle.PicklingError, TypeError, AttributeError):
+            yield from ((chunk, self(chunk)) for chunk in chain([first], iterator))
             return
         with Workers(job, processes) as workers:
             waiting = deque[tuple[Sequence[Any], Future]]()

@@ -176,7 +176,8 @@ def whole_numbers(shares: Sequence[float]) -> list[int]:
     exact = [Fraction(str(share)) for share in shares]
     common = math.lcm(*(share.denominator for share in exact))
     counts = [int(share * common) for share in exact]
-    return [count // math.gcd(*counts) for count in counts]
+    divisor = math.gcd(*counts)
+    return [count // divisor for count in counts]
 
 
 def seed_of(seed: int, number: int) -> int:
