@@ -4,10 +4,10 @@
     python benchmarks/scale.py --pairs 5,20 --folder DIR
 
 Pairs, in millions, are made: words by Zipf's law in sentences of the lengths of WMT's, 24 words in the mean, no two
-alike. They and what is encoded of them lie in a temporary folder, or in DIR, where they are kept and used again: 650
-bytes a pair, 13 GB for 20 million. Each reading is a process of its own, whose memory is what it had at most above
-what it began with; pages of mapped files count, which the system takes back when it needs them. Readings of other
-sizes and names that --output holds already are kept; it is written behind each.
+alike. They and what is encoded of them lie in a temporary folder, or in DIR, where they are kept and used again, but
+for what is encoded: 650 bytes a pair, 13 GB for 20 million. Each reading is a process of its own, whose memory is what
+it had at most above what it began with; pages of mapped files count, which the system takes back when it needs them.
+Readings of other sizes and names that --output holds already are kept, its notes too; it is written behind each.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 import multiprocessing
 import os
 import resource
+import shutil
 import statistics
 import tempfile
 import time
@@ -92,6 +93,7 @@ def tokenizer(told: argparse.Namespace, folder: Path) -> dict[str, float]:
 
 
 def encoding(told: argparse.Namespace, folder: Path) -> dict[str, float]:
+    shutil.rmtree(folder / "encoded", ignore_errors=True)
     tokenizers, begin, own = load_tokenizers(folder / "tokenizer"), sum(os.times()[:4]), time.process_time()
     count = encode_corpus(SPEC, folder, tokenizers, folder / "encoded", PairFilter(), LONGEST).report.read
     seconds, own = sum(os.times()[:4]) - begin, time.process_time() - own  # of all processes, of the one that reads
@@ -241,6 +243,10 @@ def alone(name: str, told: argparse.Namespace, folder: Path) -> dict[str, float]
         process.join()
 
 
+def by_size(item: tuple[str, Any]) -> float:
+    return float(item[0])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", default="0.1,1", help="millions of pairs, of each size in turn")
@@ -259,8 +265,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     small = "--pairs 0.0005 --vocabulary 400 --tokens 256 --loaded 2 --steps 1 --scored 20 --languages 4"
     told = parse(parser, small)
-    known = told.output is not None and told.output.is_file()
-    found: dict[str, dict[str, dict[str, float]]] = read_json(told.output)["found"] if known else {}
+    known = read_json(told.output) if told.output is not None and told.output.is_file() else {}
+    found: dict[str, dict[str, dict[str, float]]] = known.get("found", {})
     with tempfile.TemporaryDirectory() as temporary:
         for size in told.pairs.split(","):
             folder = (told.folder or Path(temporary)) / size
@@ -276,19 +282,19 @@ def main() -> None:
                         key: str(value) if isinstance(value, Path) else value for key, value in vars(told).items()
                     }
                     content = {"schema": "hf_mlnmt.benchmark/1", "what": "CPU seconds and MB", "machine": machine()}
-                    write_json(
-                        told.output, {**content, "settings": settings, "found": found, "torch": torch.__version__}
-                    )
+                    content |= {"settings": settings, "found": dict(sorted(found.items(), key=by_size))}
+                    write_json(told.output, {**known, **content, "torch": torch.__version__})
+    sizes = dict(sorted(found.items(), key=by_size))
     rows = [
         [
             name if number == 0 else "",
             key,
-            *(f"{of.get(name, {}).get(key, float('nan')):,.4g}" for of in found.values()),
+            *(f"{of.get(name, {}).get(key, float('nan')):,.4g}" for of in sizes.values()),
         ]
         for name in READINGS
-        for number, key in enumerate(max((of.get(name, {}) for of in found.values()), key=len))
+        for number, key in enumerate(max((of.get(name, {}) for of in sizes.values()), key=len))
     ]
-    Console(width=110).print(Table(["", "", *(Number(f"{size} million") for size in found)], rows, "Pairs"))
+    Console(width=110).print(Table(["", "", *(Number(f"{size} million") for size in sizes)], rows, "Pairs"))
     Console(width=110).print(machine(), style="dim")
 
 

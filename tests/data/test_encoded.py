@@ -367,6 +367,17 @@ def test_a_start_goes_on_where_one_was_stopped(many, tokenizers, tmp_path, monke
         assert again.meta["fingerprint"] == whole.meta["fingerprint"]
 
 
+def test_a_tokenizer_that_cannot_be_sent_stays_in_this_process(many, tokenizers, tmp_path):
+    sides = [
+        workers.Side(side.processing, lambda texts, cut=side.cut: cut(texts)) for side in tokenizers.sides().values()
+    ]
+    chunks = [[("a dog", "a man"), ("a man", f"dog {number}")] for number in range(4)]
+    pieces = [piece.sides for _, piece in workers.Encoder(sides).pieces(chunks, 2)]
+    sent = [piece.sides for _, piece in workers.Encoder([*tokenizers.sides().values()]).pieces(chunks, 2)]
+    assert [[ids.tolist() for ids, _ in sides] for sides in pieces] == [[ids.tolist() for ids, _ in s] for s in sent]
+    assert len(pieces) == 4
+
+
 def test_a_killed_process_that_encodes_is_one_message(many, tokenizers, tmp_path, monkeypatch):
     dying = workers.Side(TextProcessing(), sys.exit)  # it ends there, and not here
     monkeypatch.setattr(encoding, "_encoder", lambda *how: workers.Encoder([dying]))

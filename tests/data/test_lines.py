@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_mlnmt.data.lines import checked_lines, problem_in, read_lines
+from hf_mlnmt.data.lines import checked_lines, problem_in, read_lines, reason_of
 from hf_mlnmt.errors import UserError
 
 
@@ -63,6 +63,16 @@ def test_bad_content(tmp_path, name, content, message):
     path = write(tmp_path / name, content)
     with pytest.raises(UserError, match=message.replace(r"a\.txt", name.replace(".", r"\."))):
         list(read_lines(path))
+
+
+def test_a_block_and_a_line_have_the_same_control_characters(tmp_path):
+    """A block's bytes are looked at together, a sentence alone by its characters."""
+    for code in range(0x250):
+        line = f"x{chr(code)}y"
+        if line != "x\ny":
+            path = write(tmp_path / "a", f"{line}\nz\n".encode())
+            problem = problem_in(line)
+            assert list(checked_lines(path, None)) == [(line, problem and reason_of(problem)), ("z", None)]
 
 
 def test_bad_lines_can_be_reported_instead_and_keep_their_place(tmp_path):

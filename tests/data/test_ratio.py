@@ -12,7 +12,7 @@ from hf_mlnmt import UserError
 from hf_mlnmt.data import Corpora, CorpusSpec, Encoded, encode_corpus, load_tokenizers, read_pairs, save_tokenizers
 from hf_mlnmt.data.encoding import build
 from hf_mlnmt.data.tokenizer import train_tokenizer
-from hf_mlnmt.data.training_set import at_ratios, check_ratios
+from hf_mlnmt.data.training_set import at_ratios, check_ratios, draw
 
 PARALLEL, SYNTHETIC = CorpusSpec(files={"source": "a", "target": "b"}), "s"
 
@@ -68,6 +68,7 @@ def test_a_smaller_ratio_takes_some_of_what_a_larger_one_takes(encoded):
     assert taken(0.5) < taken(1) < taken(4)
     assert taken(1) != set(range(12, 22)), "not the first ones"
     assert taken(1) != taken(1, seed=2)
+    assert taken(1) != set((draw(45, 10, 1, epoch=0)[:] + 12).tolist()), "nor those that an epoch would begin with"
 
 
 def test_of_a_large_corpus_the_taken_pairs_are_computed(encoded, monkeypatch):
