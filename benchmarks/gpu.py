@@ -9,6 +9,7 @@
 | decode | generate(): ours, and stock Marian's of the same shape |
 | opus-mt, nllb | the same of models of these shapes, imported, and whether ours writes what stock does |
 | file, published | lines a second through the pipeline, of random weights and of published/en-de |
+| joining | sentences that join a running search, as in the server, beside batches: which are alike, and speed |
 | train | target tokens a second: Marian's bare loop, ours in it, our trainer, Seq2SeqTrainer; memory |
 | systems | a training step and decoding of every system, as ratios to the baseline, beside the papers' |
 
@@ -33,10 +34,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 from common import machine, parse
@@ -53,11 +55,13 @@ from transformers import (
 
 import hf_mlnmt
 from hf_mlnmt.convert.huggingface import config_of, placement_of
-from hf_mlnmt.data import Tokenizers, train_tokenizer
+from hf_mlnmt.data import Tokenizers, load_tokenizers, train_tokenizer
 from hf_mlnmt.files import read_json, write_json
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation.batches import pad
 from hf_mlnmt.modeling import attention_scan_eager as loops
 from hf_mlnmt.reports.cost import Measure, Work, beside_baseline, decoding, take_turns, training
+from hf_mlnmt.search.rules import Joining
 from hf_mlnmt.training import Batches, Task, TranslationTrainer
 from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.half_weights import HalfWeights
@@ -358,6 +362,61 @@ def published(options: Any) -> dict[str, Any]:
     return stream(pipeline, captions(options.data), options, num_beams=4)
 
 
+def joining(options: Any) -> dict[str, Any]:
+    """Of captions through published/en-de in float32: sentences a second, where each row that becomes free is another
+    sentence's and in batches, and which share is translated alike. On a CPU as on a GPU, call by call."""
+    folder = ROOT / "published/en-de"
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder).to(options.device).eval()
+    rows = load_tokenizers(folder).encode_source(captions(options.data)[: options.lines // 5])
+    room, found = options.batch, dict[str, Any]()
+    for beams in (1, 5):
+        asked, together, apart = {"num_beams": beams, "max_new_tokens": 60}, [], []
+
+        def generate(some: list, asked: dict[str, Any] = asked, **more: Any) -> Tensor:
+            ids, mask = pad(some, model.config.pad_token_id, options.device)
+            return model.generate(input_ids=ids, attention_mask=mask, **asked, **more)
+
+        def in_batches(apart: list = apart) -> None:
+            for start in range(0, len(rows), room):
+                apart += generate(rows[start : start + room]).tolist()
+
+        def one_after_the_other(together: list = together) -> None:
+            waiting, translated = rows[room:], dict[int, list[int]]()
+
+            def newcomers(free: int) -> tuple[Tensor, Tensor] | None:
+                some = waiting[:free]
+                del waiting[:free]
+                return pad(some, model.config.pad_token_id, options.device) if some else None
+
+            def ended(numbers: list[int], sequences: Tensor) -> None:
+                translated.update(zip(numbers, sequences.tolist(), strict=True))
+
+            criterion = Joining(lambda: False, room, newcomers, ended)
+            generate(rows[:room], stopping_criteria=[criterion])
+            assert criterion.taken, "the search takes no newcomers"
+            together += [translated[number] for number in range(len(rows))]
+
+        with ExitStack() as patches:
+            if options.device == "cpu":
+                patches.enter_context(mock.patch("hf_mlnmt.search.runs_ahead", return_value=True))
+                patches.enter_context(mock.patch("hf_mlnmt.search.prepare.Text.translate_one", return_value=None))
+            for way in (in_batches, one_after_the_other):  # sizes and graphs are there from then on
+                way()
+            same = [real_of(model, one) == real_of(model, other) for one, other in zip(together, apart)]
+            found[str(beams)] = {
+                "alike": sum(same) / len(same),
+                "sentences_a_second": len(rows) / timed(one_after_the_other, options.device),
+                "in_batches": len(rows) / timed(in_batches, options.device),
+            }
+    return found
+
+
+def real_of(model: Any, sequence: list[int]) -> list[int]:
+    """A translation without what stands behind its end."""
+    end = model.config.eos_token_id
+    return sequence[: sequence.index(end) + 1] if end in sequence else sequence
+
+
 @functools.cache
 def pairs(options: Any) -> tuple[Any, Any, Any]:
     """The encoded pairs, their tokenizer, and the folder they are in until the end."""
@@ -531,6 +590,7 @@ def parts(options: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield f"train/{shape}/{options.tokens[0]}", functools.partial(train, shape, options.tokens[0], options)
     yield "file", functools.partial(file, options)
     yield "published", functools.partial(published, options)
+    yield "joining", functools.partial(joining, options)
     for other in options.other_shapes:
         yield f"train/{other}/{options.tokens[-1]}", functools.partial(train, other, options.tokens[-1], options)
     yield "scans", functools.partial(scans, device)

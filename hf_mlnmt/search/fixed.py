@@ -993,28 +993,39 @@ class Running:
     def enter(self, sentences: SourceTokens) -> None:
         """Lets new sentences begin, and takes them into free rows, of a larger size if need be."""
         fresh, new = self.begun(sentences), len(sentences.ids)
-        if self.stage is None:
-            self.stage, free = fresh, [*range(new)]
-        else:
+        if self.rows:
             size = self.stage.size
             if (needed := len(self.rows) + new) > size.sentences or fresh.size.source > size.source:
                 self.move(sentences=max(size.sentences, rounded(needed)), source=max(size.source, fresh.size.source))
+        if self.rows:
             free = [row for row in range(self.stage.size.sentences) if row not in self.rows][:new]
             rows = torch.arange(new, device=self.device)
             fresh.move_to(self.stage, rows, new, torch.tensor(free, device=self.device))
             keep_stage(fresh)
+        else:  # nobody is left, as may be seen only now
+            if self.stage is not None:
+                keep_stage(self.stage)
+            self.stage, free = fresh, [*range(new)]
         self.rows |= {row: (self.count + number, self.steps) for number, row in enumerate(free)}
         self.count += new
 
     def take_newcomers(self) -> None:
         """Lets those join who wait; else the others may go on in a smaller size. Slots that are used up become more."""
-        free = self.joining.room - len(self.rows)
-        if free * JOINED >= self.joining.room and (new := self.joining.newcomers(free)) is not None:
-            self.enter(SourceTokens(*new))
-        elif self.rows and (fewer := fewer_sentences(self.stage.size, len(self.rows))) < self.stage.size.sentences:
+        others, sentences = self.ask(), self.stage.size.sentences
+        if not others and self.rows and (fewer := fewer_sentences(self.stage.size, len(self.rows))) < sentences:
             self.move(sentences=fewer)
         if self.rows and max(map(self.age, self.rows)) > self.stage.size.steps:
             self.move(steps=min(rounded(self.longest), 2 * self.stage.size.steps))
+        if not self.rows:  # the last ones had ended, as was seen when they were to be moved
+            self.ask()
+
+    def ask(self) -> bool:
+        """Lets newcomers enter where there is room; returns whether any do."""
+        free = self.joining.room - len(self.rows)
+        new = self.joining.newcomers(free) if free * JOINED >= self.joining.room else None
+        if new is not None:
+            self.enter(SourceTokens(*new))
+        return new is not None
 
     def move(self, **sizes: int) -> None:
         """Goes on in a stage of another size."""

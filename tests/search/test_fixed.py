@@ -517,6 +517,24 @@ def test_sentences_join_in_the_rows_of_those_that_have_ended(one, beams, monkeyp
     assert_joined_as_alone(one.model(), monkeypatch, lengths, 4, 2, **given)
 
 
+def test_a_longer_sentence_comes_when_the_last_ones_have_ended(monkeypatch, ahead):
+    """Of whom nobody has read yet that they have: nothing is left to be moved into a larger size."""
+    left, move = [], fixed.Running.move
+
+    def noted(running, **sizes):
+        move(running, **sizes)
+        left.append(len(running.rows))
+
+    monkeypatch.setattr(fixed.Running, "move", noted)
+    given = {"ends": [1, *range(4, 20, 3)], "vocabulary": 22, "num_beams": 3, "max_new_tokens": 14}
+    small_sizes(monkeypatch, steps=3)
+    for seed in range(8):
+        model = toy(22, seed=seed)
+        with monkeypatch.context() as patch:
+            assert_joined_as_alone(model, patch, (2, 3, 11), 2, 1, **given)
+    assert 0 in left
+
+
 @pytest.mark.parametrize("how", ["beams, least", "early", "never", "forced", "forced, greedy", "suppressed", "bias"])
 def test_who_joins_keeps_the_rules_of_its_own_length(how, monkeypatch, ahead):
     options = {"max_new_tokens": 30, **OPTIONS[how], "num_return_sequences": 1, "ends": ENDS, "vocabulary": 200}
