@@ -363,52 +363,53 @@ def published(options: Any) -> dict[str, Any]:
 
 
 def joining(options: Any) -> dict[str, Any]:
-    """Of captions through published/en-de in float32: sentences a second, where each row that becomes free is another
-    sentence's and in batches, and which share is translated alike. On a CPU as on a GPU, call by call."""
-    folder = ROOT / "published/en-de"
+    """Of captions through published/en-de in float32: sentences a second, in batches and where each row that becomes
+    free is another sentence's, and which share is translated alike. On a CPU as on a GPU, call by call."""
+    folder, found = ROOT / "published/en-de", dict[str, Any]()
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).to(options.device).eval()
     rows = load_tokenizers(folder).encode_source(captions(options.data)[: options.lines // 5])
-    room, found = options.batch, dict[str, Any]()
     for beams in (1, 5):
-        asked, together, apart = {"num_beams": beams, "max_new_tokens": 60}, [], []
-
-        def generate(some: list, asked: dict[str, Any] = asked, **more: Any) -> Tensor:
-            ids, mask = pad(some, model.config.pad_token_id, options.device)
-            return model.generate(input_ids=ids, attention_mask=mask, **asked, **more)
-
-        def in_batches(apart: list = apart) -> None:
-            for start in range(0, len(rows), room):
-                apart += generate(rows[start : start + room]).tolist()
-
-        def one_after_the_other(together: list = together) -> None:
-            waiting, translated = rows[room:], dict[int, list[int]]()
-
-            def newcomers(free: int) -> tuple[Tensor, Tensor] | None:
-                some = waiting[:free]
-                del waiting[:free]
-                return pad(some, model.config.pad_token_id, options.device) if some else None
-
-            def ended(numbers: list[int], sequences: Tensor) -> None:
-                translated.update(zip(numbers, sequences.tolist(), strict=True))
-
-            criterion = Joining(lambda: False, room, newcomers, ended)
-            generate(rows[:room], stopping_criteria=[criterion])
-            assert criterion.taken, "the search takes no newcomers"
-            together += [translated[number] for number in range(len(rows))]
-
+        asked = functools.partial(translated, model, rows, options.batch, num_beams=beams, max_new_tokens=60)
         with ExitStack() as patches:
             if options.device == "cpu":
                 patches.enter_context(mock.patch("hf_mlnmt.search.runs_ahead", return_value=True))
                 patches.enter_context(mock.patch("hf_mlnmt.search.prepare.Text.translate_one", return_value=None))
-            for way in (in_batches, one_after_the_other):  # sizes and graphs are there from then on
-                way()
-            same = [real_of(model, one) == real_of(model, other) for one, other in zip(together, apart)]
+            apart, together = asked(joins=False), asked(joins=True)  # sizes and graphs are there from then on
+            same = [real_of(model, one) == real_of(model, other) for one, other in zip(together, apart, strict=True)]
             found[str(beams)] = {
                 "alike": sum(same) / len(same),
-                "sentences_a_second": len(rows) / timed(one_after_the_other, options.device),
-                "in_batches": len(rows) / timed(in_batches, options.device),
+                "sentences_a_second": len(rows) / timed(functools.partial(asked, joins=True), options.device),
+                "in_batches": len(rows) / timed(functools.partial(asked, joins=False), options.device),
             }
     return found
+
+
+def translated(model: Any, rows: list, room: int, joins: bool, **asked: Any) -> list[list[int]]:
+    """Translations of sentences as ids: in batches of `room`, or by one search of so many, which the others join."""
+
+    def padded(some: list) -> tuple[Tensor, Tensor]:
+        return pad(some, model.config.pad_token_id, model.device)
+
+    def generate(some: list, **more: Any) -> list[list[int]]:
+        ids, mask = padded(some)
+        return model.generate(input_ids=ids, attention_mask=mask, **asked, **more).tolist()
+
+    if not joins:
+        return [row for start in range(0, len(rows), room) for row in generate(rows[start : start + room])]
+    waiting, found = rows[room:], dict[int, list[int]]()
+
+    def newcomers(free: int) -> tuple[Tensor, Tensor] | None:
+        some = waiting[:free]
+        del waiting[:free]
+        return padded(some) if some else None
+
+    def ended(numbers: list[int], sequences: Tensor) -> None:
+        found.update(zip(numbers, sequences.tolist(), strict=True))
+
+    criterion = Joining(lambda: False, room, newcomers, ended)
+    generate(rows[:room], stopping_criteria=[criterion])
+    assert criterion.taken, "the search takes no newcomers"
+    return [found[number] for number in range(len(rows))]
 
 
 def real_of(model: Any, sequence: list[int]) -> list[int]:

@@ -1,4 +1,8 @@
-"""Draws of which any part is computed without the others, the same ones in every process."""
+"""Draws of which any part is computed without the others, the same ones in every process.
+
+A hash (`mixed`) and a permutation made of it (`scattered`). By them the windows of an epoch (training/batching.py) and
+what an epoch shows of a large corpus (`shuffled`, for training_set.py) take no memory for what is not asked for.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-LARGE = 1 << 21  # numbers whose permutation is not made as a whole
+LARGE = 1 << 21  # so many numbers, or more, are not permuted as a whole
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, splitmix64's step
 
 

@@ -28,7 +28,7 @@ _DRAWN = 6  # the copy of a corpus that is drawn from: other draws by the same s
 
 
 class Drawn:
-    """`count` random items of `encoded`, as a part of `Corpora`; of fewer than `LARGE` in their order.
+    """`count` random items of `encoded`, as a part of `Corpora`; of fewer than draws.LARGE in their order.
 
     With the same seed a smaller count draws some of what a larger one draws.
     """
@@ -114,7 +114,7 @@ def epoch_counts(sizes: Sequence[int], weights: Sequence[float] | None, temperat
 
 
 def draw(size: int, count: int, seed: int, epoch: int) -> Indices:
-    """Returns the `count` of `size` pairs that an epoch shows: int64, (count,), sorted unless `size` is `LARGE`.
+    """Returns the `count` of `size` pairs that an epoch shows: int64, (count,), sorted below draws.LARGE.
 
     Epoch e takes places e * count to (e + 1) * count in an endless row of shuffled copies of the corpus, so that every
     pair comes before any comes again, also across epochs.
@@ -189,10 +189,12 @@ class Corpora(TrainingSet):
             return super().gather(indices)
         if len(self.parts) == 1:
             return self.parts[0].gather(indices)
-        numbers = np.searchsorted(self.starts, indices, side="right") - 1
-        present = np.unique(numbers).tolist()
-        parts = [self.parts[part].gather(indices[numbers == part] - self.starts[part]) for part in present]
-        return interleaved(parts, np.searchsorted(present, numbers))
+        parts: list[Sequence[Any]] = []
+        which = np.empty(len(indices), np.int64)
+        for part, inside, within in _by_part(indices, self.starts):
+            which[inside] = len(parts)
+            parts.append(self.parts[part].gather(within))
+        return interleaved(parts, which)
 
     def choose(self, epoch: int) -> Indices | None:
         """Returns the drawn indices of an epoch, as `TrainingSet.choose`."""

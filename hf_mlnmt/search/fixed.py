@@ -1011,8 +1011,8 @@ class Running:
 
     def take_newcomers(self) -> None:
         """Lets those join who wait; else the others may go on in a smaller size. Slots that are used up become more."""
-        others, sentences = self.ask(), self.stage.size.sentences
-        if not others and self.rows and (fewer := fewer_sentences(self.stage.size, len(self.rows))) < sentences:
+        came, sentences = self.ask(), self.stage.size.sentences
+        if not came and self.rows and (fewer := fewer_sentences(self.stage.size, len(self.rows))) < sentences:
             self.move(sentences=fewer)
         if self.rows and max(map(self.age, self.rows)) > self.stage.size.steps:
             self.move(steps=min(rounded(self.longest), 2 * self.stage.size.steps))
