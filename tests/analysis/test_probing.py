@@ -255,8 +255,8 @@ def test_interval_by_hand():
 
 def test_probe_of_a_model(folders, tmp_path, lines):
     parts = load(str(folders("transformer")))
-    short = [line for line in lines if len(line) < 50]
-    task = length_task(short, sizes=(1000, 100, 100))
+    short = [line for line in lines if len(line) < 60]
+    task = length_task(short, sizes=(1000, 100, 100), groups=3)
     settings = PRESETS["multi-level"]
     row = probe(parts, task, 0, "mlp", settings, tmp_path)
     assert row == probe(parts, task, 0, "mlp", settings, tmp_path)
