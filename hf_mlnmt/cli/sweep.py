@@ -14,9 +14,9 @@ from hf_mlnmt.cli.options import argument, option
 from hf_mlnmt.errors import UserError
 
 if TYPE_CHECKING:
-    import subprocess
+    from collections.abc import Mapping
 
-    from hf_mlnmt.training.sweep import Job, Progress
+    from hf_mlnmt.training.sweep import Job, State
 
 PANEL = "Train"
 
@@ -93,7 +93,7 @@ def sweep(
             print(shlex.join(["hf-mlnmt", *words(job)]))
         return
 
-    from rich.progress import Progress as Bar
+    from rich.progress import Progress
 
     from hf_mlnmt.reports.sweep import read_sweep, sweep_table, write_sweep
     from hf_mlnmt.training.folder import alone
@@ -102,42 +102,23 @@ def sweep(
     if low_priority:
         lower_priority()
     how = {"recipes": recipes, "systems": systems, "over": over, "seeds": seeds, "set": settings, "order": order}
-    written = -1
     environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores() // (jobs * processes)))}
-    with alone(root), Bar(console=console, transient=True) as bar:
-        task = bar.add_task("", total=len(planned))
+    with alone(root), Progress(console=console, transient=True) as bar:
+        task = bar.add_task("runs", total=len(planned))
 
-        def start(job: Job, log: Path) -> subprocess.Popen:
-            return start_alone(words(job), log, environment)
+        def watch(states: Mapping[str, State]) -> None:
+            bar.update(task, completed=sum(state.kind == "finished" for state in states.values()))
+            write_sweep(read_sweep(root, planned, states), root, how)
 
-        def watch(progress: Progress) -> None:
-            nonlocal written
-            done = progress.count("finished")
-            bar.update(task, completed=done, description=_description(progress, jobs))
-            if done != written:
-                write_sweep(read_sweep(root, planned, progress.states), root, how)
-                written = done
-
-        queue = Queue(root, start, jobs, bar.console.print, watch, retry)
-        progress = queue.run(planned)
-    result = read_sweep(root, planned, progress.states)
-    write_sweep(result, root, how)
-    show(sweep_table(result))
+        queue = Queue(root, lambda job, log: start_alone(words(job), log, environment), jobs, bar.console.print)
+        queue.watch, queue.retry = watch, retry
+        states = queue.run(planned)
+    show(sweep_table(read_sweep(root, planned, states)))
     console.print(f"written to {root}: sweep.json, sweep.csv; the runs lie beside them")
-    left = len(planned) - progress.count("finished") - progress.count("failed")
+    failed = [job.name for job in planned if states[job.name].kind == "failed"]
     if queue.signum is not None:
+        left = sum(state.kind not in ("finished", "failed") for state in states.values())
         console.print(f"stopped; {left} runs are left. The same command goes on.")
         raise typer.Exit(128 + queue.signum)
-    if failed := [job.name for job in planned if progress.states[job.name].kind == "failed"]:
+    if failed:
         raise UserError(f"{len(failed)} of {len(planned)} runs failed: {', '.join(failed)}. See {root / 'logs'}.")
-
-
-def _description(progress: Progress, jobs: int) -> str:
-    from hf_mlnmt.training.sweep import duration
-
-    parts = [f"{len(progress.running)} running"]
-    if failed := progress.count("failed"):
-        parts.append(f"{failed} failed")
-    if seconds := progress.seconds_left(jobs):
-        parts.append(f"about {duration(seconds)} left")
-    return ", ".join(parts)

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +31,7 @@ _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:\.\.({_NUMBER}))?")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Job:
     """A training of a sweep: a recipe, the values of the point, a seed, and all keys that are replaced (`settings`)."""
 
@@ -210,32 +210,13 @@ HANDLED = (*SIGNALS, signal.SIGHUP) if hasattr(signal, "SIGHUP") else SIGNALS  #
 
 
 @dataclass
-class Progress:
-    """The progress of a sweep. seconds: of the runs that ended well in this call, begun in it too."""
-
-    jobs: Sequence[Job]
-    states: dict[str, State]
-    running: dict[str, tuple[subprocess.Popen, float]] = field(default_factory=dict)
-    seconds: list[float] = field(default_factory=list)
-
-    def count(self, kind: str) -> int:
-        """Counts the runs in a state, those that are running left out."""
-        return sum(state.kind == kind for name, state in self.states.items() if name not in self.running)
-
-    def seconds_left(self, at_a_time: int) -> float | None:
-        """Estimates it from the runs so far; None before the first has ended."""
-        left = len(self.jobs) - self.count("finished") - self.count("failed")
-        return left * sum(self.seconds) / len(self.seconds) / at_a_time if self.seconds else None
-
-
-@dataclass
 class Queue:
     """The jobs of a sweep.
 
     Args:
         start: starts the training of a job, what it says going into a file; it ends by SIGTERM with its state saved.
         tell: hears a line at every start and end.
-        watch: called at every change, and after each run that finished.
+        watch: is given the states at the beginning and at every start and end.
         retry: start failed runs again.
     """
 
@@ -243,72 +224,71 @@ class Queue:
     start: Callable[[Job, Path], subprocess.Popen]
     at_a_time: int = 1
     tell: Callable[[str], None] = print
-    watch: Callable[[Progress], None] = lambda progress: None
+    watch: Callable[[Mapping[str, State]], None] = lambda states: None
     retry: bool = True
     signum: int | None = None
 
-    def run(self, jobs: Sequence[Job]) -> Progress:
-        """Trains what is not trained. A signal (`signum`) lets the trainings save their state; a second ends them."""
-        progress = Progress(jobs, {job.name: state_of(self.root, job) for job in jobs})
+    def run(self, jobs: Sequence[Job]) -> dict[str, State]:
+        """Trains the jobs that are not finished and returns the state of each. A signal (`signum`) lets the trainings
+        save their state; a second one ends them."""
+        states = {job.name: state_of(self.root, job) for job in jobs}
         done = ("finished",) if self.retry else ("finished", "failed")
-        waiting = [job for job in jobs if progress.states[job.name].kind not in done]
-        running = progress.running
+        waiting = [job for job in jobs if states[job.name].kind not in done]
+        running: dict[Job, tuple[subprocess.Popen, float]] = {}
 
         def receive(signum: int, frame: Any) -> None:
             second, self.signum = self.signum is not None, signum
             for process, _ in [*running.values()]:
                 process.kill() if second else process.terminate()
 
-        self.watch(progress)
+        def say(job: Job, what: str) -> None:
+            self.tell(f"{jobs.index(job) + 1}/{len(jobs)} {job.name}: {what}")
+            self.watch(states)
+
+        self.watch(states)
         with handled(HANDLED, receive):
             try:
                 while (waiting and self.signum is None) or running:
                     while waiting and len(running) < self.at_a_time and self.signum is None:
-                        self._begin(waiting.pop(0), progress)
-                    for job in [job for job in jobs if job.name in running]:
-                        if running[job.name][0].poll() is not None:
-                            self._end(job, progress)
+                        job = waiting.pop(0)
+                        before = states[job.name]
+                        running[job] = self._begin(job), time.monotonic()
+                        if self.signum is not None:  # the signal came during the start
+                            running[job][0].terminate()
+                        again = f", from step {before.step:,}" if before.step else ""
+                        say(job, "started" if before.kind == "new" else f"started again{again}")
+                    for job, (process, since) in [*running.items()]:
+                        if process.poll() is not None:
+                            del running[job]
+                            what = self._ended(job, process.returncode, time.monotonic() - since)
+                            states[job.name] = state_of(self.root, job)
+                            say(job, what)
                     time.sleep(LOOK_AFTER)
             finally:
-                for process, _ in running.values():  # after an error of our own; else none is left
+                for process, _ in running.values():  # an error of our own came first
                     process.terminate()
-        return progress
+        return states
 
-    def _begin(self, job: Job, progress: Progress) -> None:
-        before = progress.states[job.name]
-        again = f" again, from step {before.step:,}" if before.step else " again" if before.kind != "new" else ""
+    def _begin(self, job: Job) -> subprocess.Popen:
         failed_path(self.root, job).unlink(missing_ok=True)
         log = self._log(job)
         log.parent.mkdir(parents=True, exist_ok=True)
-        process = self.start(job, log)
-        progress.running[job.name] = process, time.monotonic()
-        if self.signum is not None:  # it came while we were starting
-            process.terminate()
-        self._say(job, f"started{again}", progress)
+        return self.start(job, log)
 
-    def _end(self, job: Job, progress: Progress) -> None:
-        process, since = progress.running.pop(job.name)
-        code, seconds = process.returncode, time.monotonic() - since
+    def _ended(self, job: Job, code: int, seconds: float) -> str:
+        """Returns how a training ended in words; of one that failed, its message is kept."""
         if code == 0 and (self.root / job.name / RESULTS).is_file():
-            what = f"finished after {duration(seconds)}"
-            progress.seconds += [seconds] if progress.states[job.name].kind == "new" else []
-        elif self.signum is not None and code in (128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM):
-            what = "stopped, its state is saved"
-        else:
-            memory = " The system does that when memory runs out." if -code == signal.SIGKILL else ""
-            by_signal = f"ended by {signal.Signals(-code).name}.{memory}" if code < 0 else ""
-            message = by_signal or last_words(self._log(job))
-            write_json(failed_path(self.root, job), {"run": job.name, "exit_code": code, "message": message})
-            what = f"failed: {message}"
-        progress.states[job.name] = state_of(self.root, job)
-        self._say(job, what, progress)
+            return f"finished after {duration(seconds)}"
+        if self.signum is not None and code in (128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM):
+            return "stopped, its state is saved"
+        memory = " The system does that when memory runs out." if -code == signal.SIGKILL else ""
+        by_signal = f"ended by {signal.Signals(-code).name}.{memory}" if code < 0 else ""
+        message = by_signal or last_words(self._log(job))
+        write_json(failed_path(self.root, job), {"run": job.name, "exit_code": code, "message": message})
+        return f"failed: {message}"
 
     def _log(self, job: Job) -> Path:
         return self.root / "logs" / f"{job.name}.log"
-
-    def _say(self, job: Job, what: str, progress: Progress) -> None:
-        self.tell(f"{progress.jobs.index(job) + 1}/{len(progress.jobs)} {job.name}: {what}")
-        self.watch(progress)
 
 
 def duration(seconds: float) -> str:

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.reports.sweep import columns_of, read_sweep, sweep_figure, sweep_table, write_sweep
+from hf_mlnmt.reports.sweep import read_sweep, sweep_figure, sweep_table, write_sweep
 from hf_mlnmt.training.sweep import Queue, State, duration, last_words, plan, read_values, state_of
 
 
@@ -174,6 +174,10 @@ class Trainings:
         return process
 
 
+def kinds(states):
+    return [state.kind for state in states.values()]
+
+
 @pytest.fixture
 def jobs(recipe):
     return plan([recipe], [], [1, 2, 3, 4])
@@ -181,13 +185,12 @@ def jobs(recipe):
 
 def test_all_are_trained_and_never_again(jobs, tmp_path):
     trainings, said = Trainings(tmp_path / "out"), []
-    progress = Queue(tmp_path / "out", trainings, 2, said.append).run(jobs)
+    states = Queue(tmp_path / "out", trainings, 2, said.append).run(jobs)
     assert trainings.started == [job.name for job in jobs]
     assert trainings.most == 2
-    assert progress.count("finished") == 4
+    assert kinds(states) == ["finished"] * 4
     assert "1/4 tiny.seed1: started" in said
     assert any(line.startswith("4/4 tiny.seed4: finished after ") for line in said)
-    assert len(progress.seconds) == 4
     again = Trainings(tmp_path / "out")
     Queue(tmp_path / "out", again, 2, said.append).run(jobs)
     assert again.started == []
@@ -196,17 +199,17 @@ def test_all_are_trained_and_never_again(jobs, tmp_path):
 def test_one_that_fails_is_kept_and_the_rest_goes_on(jobs, tmp_path):
     root, said = tmp_path / "out", []
     trainings = Trainings(root, {"tiny.seed2": "fail", "tiny.seed3": "kill"})
-    progress = Queue(root, trainings, 1, said.append).run(jobs)
-    assert [state.kind for state in progress.states.values()] == ["finished", "failed", "failed", "finished"]
-    assert progress.states["tiny.seed2"].message == "no such file: x\nlook for it"
-    assert "memory runs out" in progress.states["tiny.seed3"].message
+    states = Queue(root, trainings, 1, said.append).run(jobs)
+    assert kinds(states) == ["finished", "failed", "failed", "finished"]
+    assert states["tiny.seed2"].message == "no such file: x\nlook for it"
+    assert "memory runs out" in states["tiny.seed3"].message
     kept = json.loads((root / "failed" / "tiny.seed2.json").read_text())
     assert kept == {"run": "tiny.seed2", "exit_code": 1, "message": "no such file: x\nlook for it"}
     left = Trainings(root)
-    assert Queue(root, left, retry=False, tell=said.append).run(jobs).count("failed") == 2
+    assert kinds(Queue(root, left, retry=False, tell=said.append).run(jobs)).count("failed") == 2
     assert left.started == []
     mended = Trainings(root)
-    assert Queue(root, mended, tell=said.append).run(jobs).count("finished") == 4
+    assert kinds(Queue(root, mended, tell=said.append).run(jobs)) == ["finished"] * 4
     assert mended.started == ["tiny.seed2", "tiny.seed3"]
     assert not list((root / "failed").iterdir())
     assert "2/4 tiny.seed2: started again" in said
@@ -225,26 +228,26 @@ def test_a_signal_stops_in_order_and_the_next_call_goes_on(jobs, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     threading.Thread(target=interrupt, daemon=True).start()
     queue = Queue(root, trainings, 2, said.append)
-    progress = queue.run(jobs)
+    states = queue.run(jobs)
     assert queue.signum == signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
-    assert [state.kind for state in progress.states.values()] == ["finished", "begun", "begun", "new"]
+    assert kinds(states) == ["finished", "begun", "begun", "new"]
     assert all((root / name / "state").read_text() == "saved" for name in ("tiny.seed2", "tiny.seed3"))
     assert "2/4 tiny.seed2: stopped, its state is saved" in said
     after = Trainings(root)
-    assert Queue(root, after, 2, said.append).run(jobs).count("finished") == 4
+    assert kinds(Queue(root, after, 2, said.append).run(jobs)) == ["finished"] * 4
     assert after.started == ["tiny.seed2", "tiny.seed3", "tiny.seed4"]
 
 
 def test_trainings_end_with_an_error_of_ours(jobs, tmp_path):
     trainings = Trainings(tmp_path / "out", {job.name: "wait" for job in jobs})
 
-    def watch(progress) -> None:
-        if len(progress.running) == 2:
+    def tell(text) -> None:
+        if text.startswith("2/4"):
             raise ValueError("full")
 
     with pytest.raises(ValueError, match="full"):
-        Queue(tmp_path / "out", trainings, 2, lambda text: None, watch).run(jobs)
+        Queue(tmp_path / "out", trainings, 2, tell).run(jobs)
     codes = [process.wait(timeout=200) for process in trainings.processes]
     assert len(codes) == 2
     assert set(codes) <= {143, -signal.SIGTERM}  # the latter before it could say what it does then
@@ -262,12 +265,7 @@ def test_a_folder_with_another_training_is_refused(recipe, tmp_path):
     assert state_of(tmp_path / "out", jobs[0]).kind == "finished"
 
 
-def test_the_time_that_is_left(jobs):
-    from hf_mlnmt.training.sweep import Progress
-
-    states = {job.name: State("new") for job in jobs} | {jobs[0].name: State("finished")}
-    assert Progress(jobs, states).seconds_left(2) is None
-    assert Progress(jobs, states, seconds=[60.0, 120.0]).seconds_left(2) == pytest.approx(3 * 90 / 2)
+def test_durations():
     assert [duration(x) for x in (40, 720, 7500)] == ["40 s", "12 min", "2 h 5 min"]
 
 
@@ -305,13 +303,12 @@ def scored(recipe, tmp_path):
 def test_means_and_deviations(scored):
     """By hand: of 10 and 13 the mean is 11.5, the sample's deviation sqrt(2 * 1.5 ** 2) = 2.1213."""
     sweep, root = scored
-    first, second = sweep.groups()
-    (column,) = columns_of([first, second])
-    spread = first.spreads[column]
+    first, second = sweep.groups
+    (column,) = sweep.columns
     assert (first.name, second.name, column) == ("dropout 0.1", "dropout 0.2", ("val", "cased", "BLEU"))
-    assert spread.mean == 11.5
-    assert spread.deviation == pytest.approx(4.5**0.5)
-    assert second.spreads[column].deviation is None
+    deviation = pytest.approx(4.5**0.5)
+    assert first.spread(column) == {"mean": 11.5, "deviation": deviation, "scores": [10.0, 13.0]}
+    assert second.spread(column)["deviation"] is None
     assert sweep_table(sweep).rows == [
         ["dropout 0.1", "2 of 2", "2.50 M", "11.50 ± 2.12"],
         ["dropout 0.2", "1 of 2", "2.50 M", "20.00"],
@@ -326,8 +323,8 @@ def test_means_and_deviations(scored):
         ("1", "finished", "20.0", ""),
         ("2", "failed", "", "no memory"),
     ]
-    line = sweep_figure(sweep.groups()).axes[0].containers[0].lines[0]
-    assert line.get_xydata().tolist() == [[0.1, 11.5], [0.2, 20.0]]
+    line = sweep_figure(sweep).axes[0].containers[0].lines[0]
+    assert line.get_ydata().tolist() == [11.5, 20.0]
     assert (root / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -340,8 +337,8 @@ def test_systems_are_drawn_below_one_another(recipe, tmp_path):
         (root / job.name).mkdir(parents=True)
         (root / job.name / "results.json").write_text(results(5.0))
     sweep = read_sweep(root, jobs, {job.name: State("finished") for job in jobs})
-    axis = sweep_figure(sweep.groups()).axes[0]
-    assert [text.get_text() for text in axis.get_yticklabels()] == ["base", "other"]
+    axis = sweep_figure(sweep).axes[0]
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["base", "other"]
 
 
 def command(*arguments):
