@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.fusing import fuse
     from hf_mlnmt.modeling.configuration import TransformerConfig
     from hf_mlnmt.modeling.transformer import TransformerForConditionalGeneration, TransformerModel
+    from hf_mlnmt.search import explain
 
 __version__ = "1.0.0"
 
@@ -27,6 +28,7 @@ __all__ = [
     "TransformerModel",
     "UserError",
     "config_for",
+    "explain",
     "fuse",
     "import_model",
     "list_systems",
@@ -36,8 +38,8 @@ introduce()
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the baseline's classes, `import_model` and `fuse` when they are asked for."""
+    """Imports the baseline's classes, `explain`, `fuse` and `import_model` when they are asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    homes = {"import_model": "convert.importing", "fuse": "generation.fusing"}
+    homes = {"import_model": "convert.importing", "explain": "search", "fuse": "generation.fusing"}
     return getattr(import_module(f"{__name__}.{homes.get(name, 'modeling')}"), name)

@@ -1,16 +1,15 @@
-"""Search: what generate() finds, for the models of this package; `run` decides how.
+"""Search: what generate() finds, for the models of this package; `floors` decides how, `explain` says it.
 
-A call of generate() (modeling/generation.py) comes in by one of two doors. One with options that were prepared before
-skips Transformers' preparation (prepare.py); the first with some options, on any device, comes from that preparation,
-with what it hands to its own loops. `run` takes the first loop that knows what is asked:
+A call of generate() (modeling/generation.py) comes through prepare.py, which makes Transformers' preparation once for a
+model and options, and then to `run`, which searches on the first floor that knows what is asked:
 
-| loop | runs for |
-| --- | --- |
-| single.py, search.c | one sentence on a CPU, greedy or beams, with options seen before |
-| shared.py | several draws by row (draws="row") on a CPU, of the baseline's layers |
-| fixed.py | greedy, draws or beams on a device that Python runs ahead of (a GPU): steps of one shape; joining |
-| loop.py | all choices of candidates: the step that is repeated, the reference; a beam's step is in choices.py |
-| Transformers' | what `why_not` names; a debug line of this file's logger says what |
+| floor | file | runs for |
+| --- | --- | --- |
+| one sentence in compiled code | single.py, search.c | one sentence without padding on a CPU, greedy or beams |
+| draws by row | shared.py | several draws of a sentence (draws="row") on a CPU, of the baseline's layers |
+| steps of one shape | fixed.py | greedy, draws or beams on a device that Python runs ahead of (a GPU); joining |
+| the loop | loop.py | all choices of candidates; the reference; a beam's step is in choices.py |
+| Transformers' loop | | what `why_not` names |
 
 Each step of loop.py calls `TransformerDecoder` (transformer.py): on a CPU the step that is written out in steps.py, for
 a family that it knows, without dropout, adapters or autocast; else, and on a GPU, the model's own modules. By rules.py
@@ -37,8 +36,12 @@ What makes it fast:
 - tokens and parents are kept, not sequences; the sequences are read off at the end.
 """
 
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.utils import ModelOutput, logging
@@ -57,49 +60,101 @@ from hf_mlnmt.search.recombination import Recombined
 from hf_mlnmt.search.rules import Abandon, Joining, Rules
 from hf_mlnmt.search.sampled import SampledBeams, WithoutReplacement
 
-__all__ = ["decoder_of", "run", "what_is_around", "why_not"]
+__all__ = ["decoder_of", "explain", "run", "what_is_around", "why_not"]
 logger = logging.get_logger(__name__)
+_OF_THREAD = threading.local()  # `explains`: the call under way is to say its floor, and not to search
+
+
+class Floor(NamedTuple):
+    """A floor of the search, why a call gets it, and the search itself; that returns None to leave it to the next."""
+
+    name: str
+    reason: str
+    search: Callable[[], Any]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+class _Explained(Exception):
+    """The call under way was to say its floor alone, which is the exception's one argument."""
+
+
+def explain(model: Any, sentences: int = 1, **options: Any) -> str:
+    """Returns which floor of the search a call generate(**options) with so many sentences gets, and why.
+
+    Nothing is searched. The answer is that of `run` itself, and does not depend on earlier calls.
+    """
+    ids = torch.full((sentences, 2), model.config.eos_token_id, device=model.device)
+    _OF_THREAD.explains = True
+    try:
+        model.generate(**{"input_ids": ids, "attention_mask": torch.ones_like(ids), **options})
+    except _Explained as found:
+        return str(found.args[0])
+    finally:
+        _OF_THREAD.explains = False
+    return "Transformers' loop: its class does not ask this package"
 
 
 def run(
     model: Any, input_ids: Any, processors: Any, criteria: Any, config: Any, arguments: Any, text: Text | None = None
 ) -> Any:
-    """Searches by the first loop that knows what is asked; returns what generate() does, or None: Transformers' must.
+    """Searches on the first floor that knows what is asked; returns what generate() does, or None: Transformers' must.
 
     Args:
         input_ids ... arguments: what generate() hands to its loop; arguments by keyword in `arguments`.
         text: sentences that are not encoded yet, of a call whose options were prepared before.
     """
+    for floor in floors(model, input_ids, processors, criteria, config, arguments, text):
+        logger.debug("generate(): %s", floor)
+        if getattr(_OF_THREAD, "explains", False):
+            raise _Explained(floor)
+        if (found := floor.search()) is not None:
+            return found
+    return None
+
+
+def floors(
+    model: Any, input_ids: Any, processors: Any, criteria: Any, config: Any, arguments: Any, text: Text | None
+) -> Iterator[Floor]:
+    """Yields the floor for a call, and the next one where a search has returned None; arguments as of `run`."""
     # Transformers' preparation repeats every sentence `width` times; one copy is searched.
     copies = width = max(config.num_beams, config.num_return_sequences)
     if text is not None:
-        if text.ids.device.type == "cpu" and (found := text.translate_one(model)) is not None:
-            return found
+        if text.ids.device.type == "cpu" and (ready := text.ready(model)) is not None:
+            reason = "one sentence without padding on a CPU, of a family and options that search.c knows"
+            yield Floor("one sentence in compiled code", reason, lambda: text.translate_one(model, ready))
         copies, input_ids = 1, text.prompt()  # each sentence is there once
         arguments = {**arguments, "encoder_outputs": ModelOutput(), "attention_mask": text.mask}
     if reason := why_not(model, criteria, config, arguments):
-        logger.debug("generate(): Transformers' own loop, because of %s", reason)
-        return None
+        yield Floor("Transformers' loop", f"because of {reason}", lambda: None)
+        return
     rules = Rules(processors, criteria) if text is None else text.rules
     decoder, choice, prompt = decoder_of(model)(model, arguments), choice_of(rules, config), input_ids[::copies]
-    ahead = runs_ahead(prompt) and fixed.why_not(decoder, choice, rules) is None
+    slow = "Python does not run ahead of this device" if not runs_ahead(prompt) else None
+    slow = slow or fixed.why_not(decoder, choice, rules)
     joining = next((each for each in rules.abandon if isinstance(each, Joining)), None)
+    one_shape = partial(Floor, "steps of one shape", "Python runs ahead of this device")
     if text is not None:
         tokens = SourceTokens(text.ids, text.mask)
-        if ahead and joining is not None and choice in (Greedy, BeamSearch) and width == config.num_beams:
-            return fixed.Running(decoder, choice, rules, config, text.start, joining).search(tokens)
-        if ahead and fixed.can_encode(decoder):
-            return fixed.search(decoder, choice, tokens, prompt, rules, config)
+        if not slow and joining is not None and choice in (Greedy, BeamSearch) and width == config.num_beams:
+            joined = fixed.Running(decoder, choice, rules, config, text.start, joining)
+            yield one_shape(lambda: joined.search(tokens))
+        if not slow and fixed.can_encode(decoder):
+            yield one_shape(lambda: fixed.search(decoder, choice, tokens, prompt, rules, config))
         arguments["encoder_outputs"] = text.encode(model)
-    source = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), copies)
-    record(decoder, choice, input_ids, processors, criteria, config, arguments, ahead)
-    if ahead:
-        return fixed.search(decoder, choice, source, prompt, rules, config)
+    record(decoder, choice, input_ids, processors, criteria, config, arguments, not slow)
+    source: Any = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), copies)
+    if not slow:
+        yield one_shape(lambda: fixed.search(decoder, choice, source, prompt, rules, config))
     if width > 1 and shared.why_not(decoder, choice, rules) is None:
-        return shared.search(decoder, source, prompt, rules, config, width)
+        reason = "draws of one sentence share what they have in common"
+        yield Floor("draws by row", reason, lambda: shared.search(decoder, source, prompt, rules, config, width))
     batch = loop.SearchBatch(decoder, source, width)
-    del source  # so that sentences that leave the batch leave the memory too
-    return loop.search(batch, prompt, choice(batch, prompt, rules, config))
+    source = None  # so that sentences that leave the batch leave the memory too
+    step = "modules" if getattr(decoder, "written_out", None) is None else "compiled sublayers (steps.py)"
+    by_loop = lambda: loop.search(batch, prompt, choice(batch, prompt, rules, config))  # noqa: E731
+    yield Floor("the loop", f"{choice.__name__}, steps by {step}; not of one shape: {slow}", by_loop)
 
 
 def choice_of(rules: Rules, config: Any) -> type[Choice]:

@@ -19,6 +19,7 @@ import ctypes
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -111,8 +112,8 @@ class Text(NamedTuple):
         """Returns what every sentence begins with, (sentences, 1)."""
         return self.ids.new_full((len(self.ids), 1), self.start)
 
-    def translate_one(self, model: Any) -> Any:
-        """Translates one sentence without padding as generate() does; None where it is not for compiled code."""
+    def ready(self, model: Any) -> Ready | None:
+        """Returns what translates one sentence without padding in compiled code; None where that is not for it."""
         if self.wanted is None or len(self.ids) != 1:
             return None
         ready = _READY.get(model)
@@ -121,8 +122,10 @@ class Text(NamedTuple):
             if _is_altered(model):
                 return None
             ready = _READY[model] = Ready(model)
-        if not ready.possible or not bool(self.mask.all()):
-            return None
+        return ready if ready.possible and bool(self.mask.all()) else None
+
+    def translate_one(self, model: Any, ready: Ready) -> Any:
+        """Translates the sentence as generate() does; None where it is too long, or has tokens that are none."""
         try:
             single = ready.idle.pop()
         except IndexError:
@@ -174,8 +177,11 @@ def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) ->
         outputs = prepared.search(model, ids, mask, abandon, drafts)
         return call(**arguments) if outputs is None else outputs
     before, _OF_THREAD.recorded = getattr(_OF_THREAD, "recorded", None), []
+    outputs = None
     try:
-        outputs, recorded = call(**arguments), _OF_THREAD.recorded
+        with suppress(_ForOneSentence):
+            outputs = call(**arguments)
+        recorded = _OF_THREAD.recorded
     finally:
         _OF_THREAD.recorded = before
     if len(recorded) == 1 and recorded[0] is not None:
@@ -184,7 +190,13 @@ def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) ->
             of_model[key] = prepared
             while len(of_model) > KEPT:
                 of_model.popitem(last=False)
-    return outputs
+        if outputs is None:
+            outputs = prepared.search(model, ids, mask, abandon, drafts)
+    return call(**arguments) if outputs is None else outputs
+
+
+class _ForOneSentence(Exception):
+    """The preparation has served its purpose: the one sentence of the call is translated as in every later call."""
 
 
 def _only_one(options: dict[str, Any], name: str, kind: type) -> Any:
@@ -222,6 +234,10 @@ def record(
         head, start = decoder.model.lm_head, int(input_ids[0, 0])
         vocabulary = getattr(head, "out_features", decoder.model.config.target_vocab_size)
         recorded.append(Handed(start, choice, processors, criteria, config, others, vocabulary))
+        rules, width = Rules(processors, criteria), max(config.num_beams, config.num_return_sequences)
+        alone = len(input_ids) == width and not fixed and rules.drafts is None
+        if alone and Wanted.of(choice, rules, config, start, vocabulary) is not None:
+            raise _ForOneSentence
     else:
         recorded.append(None)
 

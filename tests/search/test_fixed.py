@@ -305,7 +305,7 @@ def test_a_file_is_captured_once(beams, monkeypatch, captures):
 def test_a_call_asks_little_of_a_model(beams, monkeypatch, ahead, captures):
     """Options, model and sizes are known: two thirds of a hundred calls are those of Python's own for each part."""
     monkeypatch.setattr("hf_mlnmt.search.transformer.write_out", lambda *given: None)  # as on a card
-    monkeypatch.setattr("hf_mlnmt.search.prepare.Text.translate_one", lambda *given: None)
+    monkeypatch.setattr("hf_mlnmt.search.prepare.Text.ready", lambda *given: None)
     model, calls = toy(encoder_layers=6, decoder_layers=6), 0
     options = {**sources((25,)), "num_beams": beams, "min_new_tokens": 25, "max_new_tokens": 25, "do_sample": False}
     expected = [model.generate(**options).tolist() for _ in range(3)]
@@ -497,7 +497,7 @@ def assert_joined_as_alone(model, monkeypatch, lengths, room, most, ends, vocabu
     sentences = [ids[:length].tolist() for ids, length in zip(batch["input_ids"], lengths, strict=True)]
     found = joined(model, sentences, room, most, **options)
     monkeypatch.setattr(search, "runs_ahead", lambda tensor: False)
-    monkeypatch.setattr("hf_mlnmt.search.prepare.Text.translate_one", lambda *given: None)
+    monkeypatch.setattr("hf_mlnmt.search.prepare.Text.ready", lambda *given: None)
     for sentence, row in zip(sentences, found, strict=True):
         ids = torch.tensor([sentence])
         alone = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)[0].tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import threading
 import weakref
 
@@ -15,7 +16,7 @@ from transformers import GenerationConfig
 
 from hf_mlnmt.kept_weights import forget
 from hf_mlnmt.modeling import generation
-from hf_mlnmt.search import prepare, single
+from hf_mlnmt.search import explain, prepare, single
 from hf_mlnmt.search.int8 import compiled, in_int8
 from hf_mlnmt.search.native import library
 from hf_mlnmt.search.rules import Abandon
@@ -86,7 +87,7 @@ def test_one_sentence(shape, beams, alone):
     model = toy(**SHAPES[shape]).float()
     for length in (1, 7, 18):
         assert_as_by_loops(model, sources((length,), model.config.vocab_size), num_beams=beams)
-    assert alone == [True] * 5
+    assert alone == [True] * 6
 
 
 ENDS = {"eos_token_id": [0, *range(60, 140)]}  # so that random weights end sentences
@@ -110,7 +111,7 @@ ASKED = {
 def test_what_is_asked_for(asked, model, alone):
     for length in (3, 5, 8, 12, 15, 19):
         assert_as_by_loops(model, sources((length,), seed=length), **ASKED[asked])
-    assert alone == [True] * 11
+    assert alone == [True] * 12
 
 
 LEFT = {
@@ -158,6 +159,35 @@ def test_sentences_that_others_may_pass_are_encoded_some_at_a_time(one, monkeypa
     assert found.sequences.tolist() == expected.sequences.tolist()
     # Sums of 24 logarithms of probabilities, each of some hundred numbers of float64 that are below 100.
     torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-10)
+
+
+FLOORS = [
+    (1, {"num_beams": 5}, "one sentence in compiled code"),
+    (1, {}, "one sentence in compiled code"),
+    (4, {"num_beams": 5}, "the loop: BeamSearch, steps by compiled sublayers"),
+    (1, {"num_beams": 4, "recombine": 2}, "the loop: Recombined"),
+    (2, {"do_sample": True}, "the loop: Draws"),
+    (2, {"do_sample": True, "draws": "row", "num_return_sequences": 3}, "draws by row"),
+    (1, {"use_cache": False}, "Transformers' loop: because of the cache that was asked for"),
+    (1, {"output_scores": True, "return_dict_in_generate": True}, "Transformers' loop: because of output_scores"),
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize(("sentences", "options", "floor"), FLOORS)
+def test_the_floor_that_explain_names_is_the_one_that_searches(sentences, options, floor, caplog):
+    """Before a call with these options and after it, and of the first call itself."""
+    model, options = toy().float(), {"num_beams": 1, "do_sample": False, "max_new_tokens": 9, **options}
+    said = []
+    for again in (False, True):
+        with caplog.at_level(logging.DEBUG, logger="hf_mlnmt.search"):
+            caplog.clear()
+            model.generate(**sources((7,) * sentences, seed=int(again)), **options)
+            said.append(caplog.messages[-1].removeprefix("generate(): "))
+        said.append(explain(model, sentences, **options))
+    assert explain(toy().float(), sentences, **options) == said[0]
+    assert said == said[:1] * 4
+    assert said[0].startswith(floor)
 
 
 def test_batches_and_padding(model, alone):

@@ -347,7 +347,7 @@ def card(monkeypatch):
     entered, enter = [], fixed.Running.enter
     monkeypatch.setattr("hf_mlnmt.search.runs_ahead", lambda tensor: True)
     monkeypatch.setattr("hf_mlnmt.generation.pipeline.runs_alone", lambda model: True)
-    monkeypatch.setattr("hf_mlnmt.search.prepare.Text.translate_one", lambda *given: None)
+    monkeypatch.setattr("hf_mlnmt.search.prepare.Text.ready", lambda *given: None)
 
     def noted(running, sentences):
         entered.append((running, running.width, len(sentences.ids)))
