@@ -147,7 +147,7 @@ def model(training: Preflight) -> Iterator[str]:
 def weights(training: Preflight) -> None:
     """Checks that what init_from names is there and, if it can be known, fits; not of a run that has begun."""
     recipe = training.recipe
-    if recipe.init_from is None or (training.given.output / "checkpoints").is_dir():
+    if recipe.init_from is None or folder.has_begun(training.given.output):
         return
     sources = read_sources(recipe.init_from)
     check_sources(sources, training.root, str(recipe.path))

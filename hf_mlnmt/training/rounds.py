@@ -20,7 +20,7 @@ from hf_mlnmt.data.lines import checked_lines
 from hf_mlnmt.data.synthetic import MANIFEST
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate
-from hf_mlnmt.keys import build
+from hf_mlnmt.keys import Lines, build
 from hf_mlnmt.languages import direction_of, same_language
 from hf_mlnmt.model_folder import check_name
 from hf_mlnmt.recipe.reading import REVERSE, lay_over, read_content, recipe_of, turn_round
@@ -122,7 +122,12 @@ def read_rounds(
     path: Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None
 ) -> dict[str, PlannedRound]:
     """Reads and checks the rounds of a recipe; `settings` and `seed` replace keys of all of them."""
-    content, lines = read_content(path, settings, seed)
+    return rounds_of(*read_content(path, settings, seed), path)
+
+
+def rounds_of(content: dict[str, Any], lines: Lines | None, path: Path) -> dict[str, PlannedRound]:
+    """Checks the rounds of a YAML's content; `path` is its place, for messages and for the rounds' names."""
+    content = copy.deepcopy(content)
     described = content.pop("rounds", None)
     if not described or not isinstance(described, dict):
         raise UserError(

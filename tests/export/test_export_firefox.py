@@ -419,10 +419,10 @@ def lines_of(file):
     return file.read_text().splitlines()
 
 
-def teach(taught, output, asked=FILES, shape="student-tiny", teachers=None, settings=()):
+def teach(taught, output, asked=FILES, shape="student-tiny", teachers=None, settings=(), dry_run=False):
     data, folder = taught
     console, settings = Console(file=io.StringIO(), width=200), (*TINY, *settings)
-    rows = train_student(asked, shape, teachers or [str(folder)], data, output, settings, console=console)
+    rows = train_student(asked, shape, teachers or [str(folder)], data, output, settings, None, dry_run, console)
     return rows, console.file.getvalue()
 
 
@@ -465,7 +465,7 @@ def test_from_a_teacher_to_the_engine_also_when_every_stage_is_cut_off(taught, t
     assert "languages of translations are not looked at" in said
     assert exported["shortlist_teacher"] == str(output / "teacher")
     assert exported["calibration"] == taught[0] / "val.en"
-    assert computed == {"calibrate": 1, "computing": 3}, "of the step that was cut off, and of two more"
+    assert computed == {"calibrate": 2, "computing": 3}, "of the step that was cut off, and of two more"
     assert said.count("is finished, and nothing changed since") == 3
     assert list(rows) == ["teacher", "student", "int8"]
     assert rows["student"]["bytes"] == (output / "student" / "average" / "model.safetensors").stat().st_size
@@ -507,6 +507,28 @@ def test_teachers_and_students_that_cannot_be(taught, tmp_path):
     silent = [f"rounds.student.translate.settings.{setting}" for setting in ("drop=[long, empty]", "max_new_tokens=1")]
     with pytest.raises(UserError, match=r"translations none is left \(.*\). Is the text in the language that"):
         teach(taught, tmp_path / "run", settings=silent)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("rounds.int8.recipe.budget.steps=-1", "budget.steps must be above 0, not -1"),
+        ("rounds.student.translate.settings.drop=[nonesuch]", "drop.*nonesuch"),
+        ("rounds.student.recipe.nonesuch=1", "nonesuch"),
+        ("rounds.third={after: nonesuch}", "nonesuch is no earlier round"),
+        ("optimizer.learning_rate=.nan", "must be a finite number"),
+        ("nonesuch=1", "nonesuch"),
+        ("rounds=3", "rounds"),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_what_is_wrong_in_a_students_recipe_is_said_before_anything_is_measured(
+    taught, tmp_path, monkeypatch, setting, message, dry_run
+):
+    monkeypatch.setattr(students.Student, "_cost", lambda *_: pytest.fail("it measures"))
+    with pytest.raises(UserError, match=message) as caught:
+        teach(taught, tmp_path / "run", settings=[setting], dry_run=dry_run)
+    assert "/" not in str(caught.value).replace("and/or", ""), "it names the recipe, and no temporary file"
 
 
 def test_what_a_teacher_is_told_and_what_is_dropped(taught, tmp_path, monkeypatch):

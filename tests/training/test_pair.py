@@ -248,6 +248,13 @@ def test_other_files_in_the_folder_of_a_run_are_refused(whole, files, tmp_path):
         run(data, output)
     with pytest.raises(UserError, match=r"dev: None -> \['val.en', 'val.de'\]"):
         run(files, output, dev=("val.en", "val.de"))
+    for name in ("checkpoints", "results.json"):  # nothing is trained yet: what was asked last holds
+        (output / name).rename(tmp_path / name)
+    before = (output / "pair/asked.json").read_bytes()
+    run(data, output, dry_run=True)
+    assert (output / "pair/asked.json").read_bytes() == before
+    run(data, output), run(data, tmp_path / "fresh")
+    assert same_weights(output, tmp_path / "fresh")
     shutil.rmtree(output / "pair")
     with pytest.raises(UserError, match="holds a training by another recipe"):
         run(files, output)

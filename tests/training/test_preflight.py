@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import transformers
-from helpers.tiny_run import run, run_in, write_corpus, write_recipe
+from helpers.tiny_run import run, run_in, same_weights, write_corpus, write_recipe
 
 import hf_mlnmt
 from hf_mlnmt import UserError
@@ -309,6 +309,40 @@ def test_a_run_killed_as_it_began_can_be_started_again(tmp_path, data):
     assert (output / "results.json").is_file()
     assert not list(output.glob(".*.part"))
     shutil.rmtree(output)
+
+
+SHORT = ["model.settings.max_position_embeddings=7", "data.max_length=7", "decoding.max_new_tokens=6"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message", "mended", "kept"),
+    [
+        (["tokenizer.vocab_size=21"], "take as many", ["tokenizer.vocab_size=90"], ""),
+        (SHORT, "the model reads 7", ["data.max_length=7"], "tokenizer data"),
+        (SHORT, "the model reads 7", ["data.max_length=7", "optimizer.learning_rate=0.02"], "tokenizer data"),
+        (SHORT, "the model reads 7", ["data.max_length=9"], "tokenizer"),
+        (SHORT, "the model reads 7", ["data.max_length=9", "data.filters={max_ratio: 9}"], ""),
+        (SHORT, "the model reads 7", ["data.max_length=9", "tokenizer.vocab_size=90"], ""),
+        (SHORT, "the model reads 7", ["data.max_length=7", "logging.every=1"], "text"),
+    ],
+)
+def test_until_a_step_is_trained_recipe_and_text_are_free(tmp_path, data, wrong, message, mended, kept):
+    """What they leave as it was is kept, and the run ends as one that began with them."""
+    recipe, output = write_recipe(tmp_path / "recipe.yaml", budget={"steps": 4}), tmp_path / "run"
+    data = shutil.copytree(data, tmp_path / "data")
+    with pytest.raises(UserError, match=message):
+        run(recipe, data, output, settings=wrong)
+    if kept == "text":
+        (data / "train.de").write_text((data / "train.de").read_text().replace("ba", "zy"))
+    made = {name: (output / name).stat().st_ino for name in ("tokenizer", "data/train0") if (output / name).exists()}
+    run(recipe, data, output, settings=mended)
+    left = [name for name, inode in made.items() if (output / name).stat().st_ino == inode]
+    assert " ".join(name.removesuffix("/train0") for name in left) == kept.removeprefix("text")
+    run(recipe, data, tmp_path / "fresh", settings=mended)
+    assert same_weights(output, tmp_path / "fresh")
+    assert (output / "recipe.yaml").read_text().split("\n", 1)[1] == (tmp_path / "fresh/recipe.yaml").read_text().split(
+        "\n", 1
+    )[1]
 
 
 def test_the_list_of_checks_is_what_runs():

@@ -127,6 +127,7 @@ def test_machines_without_a_common_folder_train_and_go_on_from_one_checkpoint_or
         "rng_state_1.pth",
     }
     assert not list((second / "checkpoints").glob("*")), "nothing half-written is left"
+    assert "is finished" in two_processes(*arguments, "budget.steps=4")[0], "both end well, as a scheduler wants"
 
     for said in two_processes(*arguments, "budget.steps=8", code=1):
         assert f"process 1 on {socket.gethostname()}: complete.json is missing" in said
