@@ -35,8 +35,8 @@ from hf_mlnmt.evaluation.scores import (
 )
 
 LEGEND = (
-    "† p < 0.05, ‡ p < 0.01 of approximate randomisation, and of several seeds of the Welch test too, corrected for the "
-    "number of systems that were compared with the baseline (Holm)."
+    "† p < 0.05, ‡ p < 0.01 of approximate randomisation, and of several seeds of the Welch test too, corrected for "
+    "the number of systems that were compared with the baseline (Holm)."
 )
 """What every table, page and document with marks says of them."""
 

@@ -27,7 +27,7 @@ from rich.console import Console
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter
-from hf_mlnmt.data.text import TextSpec, read_text
+from hf_mlnmt.data.text import TextSpec, check_untold, read_text
 from hf_mlnmt.data.tokenizer import languages_of as codes_of
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.data.words import words
@@ -309,11 +309,7 @@ def _config_to_tune(model: str, languages: tuple[str, str], data: Path) -> Any:
         if auto_class_of(check_model_folder(folder)) != "AutoModelForSeq2SeqLM":
             raise UserError(f"{model}: is no translation model. Give one of {' to '.join(languages)}.")
         config, there, source = read_config(folder), direction_of(folder), load_tokenizers(folder).source
-        if hasattr(source, "src_lang") and not config.model_type.startswith("mlnmt-"):
-            raise UserError(
-                f"{model}: its tokenizer is told languages by codes ({config.model_type}) that a recipe does not know. "
-                "Fine-tune it in Python: docs/opus-mt.md."
-            )
+        check_untold(source, model)
         codes = codes_of(source)
         if there and not all(map(same_language, there, languages)):
             raise UserError(

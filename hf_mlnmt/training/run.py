@@ -236,7 +236,8 @@ def check(run: Run) -> Changes | None:
     """Checks what can be known beforehand; returns the keys that changed, or on all processes None: nothing to do."""
     finished, changes = False, Changes()
     packages = {name: version for name, version in versions().items() if name != "python"}
-    check_same({**packages, "the recipe": digest(run.recipe.to_dict())})
+    recipe = {f"recipe: {key}": f"{now}" for key, (_, now) in folder.differences({}, run.recipe.to_dict()).items()}
+    check_same({**packages, **recipe})
     with together():
         preparation = run.preparation  # a mistake in the recipe is met by all processes
         if run.is_main:

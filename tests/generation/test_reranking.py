@@ -198,6 +198,7 @@ def test_weights_of_another_model_are_refused(ours, others, tmp_path):
         ({"features": {"lenght": 1.0}}, "no feature 'lenght'.*length"),
         ({"features": {"reverse": 1.0}}, "no feature 'reverse'"),
         ({"features": {"length": "much"}}, "expected a number"),
+        *(({"features": {"length": weight}}, "is no weight: at most 1e.06") for weight in (1e308, -1e308, 1e7)),
         ({"features": {"length": 1.0}, "by": "page"}, "sentence or document"),
         ({"features": {"length": 1.0}, "decoding": {"model": "x"}}, "'model' is none of"),
         ({"features": {"length": 1.0}, "decoding": {"num_beams": 0}}, "num_beams"),

@@ -122,6 +122,7 @@ def test_an_adapter_is_published_by_itself(whole, tuned, tmp_path):
             {"adapter": {"modules": ["v_proj"]}},
             r"adapter.modules: \['v_proj'\]: .* linear layers are fc1, fc2, kv_proj",
         ),
+        ({"adapter": {"modules": "("}}, r"adapter.modules: \(: .* linear layers are fc1, fc2, kv_proj"),
         ({"adapter": {"modules": ["lm_head"]}}, "the output projection is the token embeddings too"),
         ({"adapter": {"kind": "ia3"}}, "adapter.kind: 'ia3' is not one of lora"),
         ({"adapter": {"r": 0}}, "adapter.r"),

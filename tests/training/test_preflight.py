@@ -89,6 +89,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.test={.hidden: {path: a.tsv}}", "data.test: the name '.hidden'"),
         ("languages.target=../de", "languages.target: expected a language's code"),
         ("data.test.new.files={source: test.en, target: nowhere.de}", "data.test.new: .*nowhere.de: no such file"),
+        ("data.train={path: nowhere.tsv}", "nowhere.tsv: no such file.*--data, now .*/data; .*docs/install"),
         ("data.test.new.files={source: test.en, target: val.en}", "data.test.new: .* has 12 lines and .* has 10"),
         ("data.dev.files.source=test.en", "data.dev: .*test.en has 12 lines and .*val.de has 10"),
         ("data.train.files.target=val.de", "data.train .*train.en has 120 lines and .*val.de has 10"),
@@ -101,6 +102,14 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.dev={path: two.tsv, columns: {source: 1, target: 3}}", "two.tsv, line 1: .*2 columns, 3 expected"),
         ("data.bpe_dropout=0.1 tokenizer.kind=unigram", "data.bpe_dropout leaves out merges of BPE"),
         ("languages.target=it tokenizer.languages=[de, en]", "target language is 'it', .* codes of de, en alone"),
+        ("data.train.streaming=true", "data.train: .*train.de: streaming is of a data set"),
+        ("data.train.config=x", "data.train: .*train.de: config is of a data set"),
+        ("data.train.split=dev", "data.train: .*train.de: split is of a data set"),
+        ("data.train.columns={source: 1, target: 2}", "data.train: .*train.de: columns is of a table"),
+        ("data.train.quoting=none", "data.train: .*train.de: quoting is of a table"),
+        ("data.train={path: two.tsv, streaming: true}", "two.tsv: streaming is of a data set"),
+        ("data.dev={path: two.tsv, split: dev}", "two.tsv: split is of a data set"),
+        ("data.test.new={synthetic: x, split: dev}", "x: split is of a data set"),
         ("init_from=nowhere", r"init_from: nowhere is neither a folder nor to be had from the Hub \([^L]"),
         ("tokenizer.path=nowhere", "nowhere: no such folder; as a Hub name it is not"),
     ],
@@ -188,6 +197,8 @@ def test_what_passes_with_a_word(tmp_path):
         "checkpoints.average is 9, but this training saves 5": {"checkpoints": {"keep": 9, "average": 9}},
         "data.licence 'apache2.0' .*did you mean 'apache-2.0'": {"data": {"licence": "apache2.0"}},
     }
+    words["data.temperature has no effect"] = {"data": {"temperature": 5.0}}
+    words["batch.temperature has no effect"] = {"batch": {"tokens": 60, "temperature": 5.0}}
     files = {"source": "train.en", "target": "train.de"}
     french = {"files": files, "languages": {"source": "en", "target": "fr"}}
     words["the training pairs are into de and fr, and no code says into which"] = {
@@ -196,7 +207,7 @@ def test_what_passes_with_a_word(tmp_path):
     for number, (text, change) in enumerate(words.items()):
         assert re.search(text, run_in(tmp_path / str(number), dry_run=True, **change).replace("\n", " "))
     good = run_in(tmp_path / "good", dry_run=True, data={"licence": "CC-BY-NC-SA-4.0"})
-    assert not any(word in good for word in ("but this training", "warmup", "licence", "same", "into"))
+    assert not any(word in good for word in ("but this training", "warmup", "licence", "same", "into", "effect"))
 
 
 def test_of_training_text_as_much_is_read_as_tells_it_from_what_is_scored(tmp_path, monkeypatch):
