@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import unicodedata
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from hf_mlnmt.export import export, students
 from hf_mlnmt.export.check import until_end
 from hf_mlnmt.export.firefox import EngineLinear, as_engine, calibrated, exportable, lexical_shortlist
 from hf_mlnmt.export.students import train_student
+from hf_mlnmt.export.unigram import _normalisation as unigram_rules
 from hf_mlnmt.export.unigram import check_cut, vocabulary_of
 from hf_mlnmt.generation.batches import pad
 from hf_mlnmt.generation.journal import Journal
@@ -237,7 +239,12 @@ def test_training_in_int8_computes_as_the_engine(ours, exported, dev, tokenizers
     model = AutoModelForSeq2SeqLM.from_pretrained(ours).eval()
     alphas = calibrate(Parts(model, tokenizers), dev.read_text().splitlines())
     imported = import_model(next(exported.folder.glob("model*")), tmp_path / "again")
-    engine = as_engine(imported.model, json.loads((tmp_path / "again" / "marian.json").read_text()))
+    kept = json.loads((tmp_path / "again" / "marian.json").read_text())
+    engine = as_engine(imported.model, kept)
+    without = as_engine(
+        imported.model, {**kept, "alphas": {k: v for k, v in kept["alphas"].items() if "none" not in k}}
+    )
+    assert without.lm_head.parts[0][0] == pytest.approx(engine.lm_head.parts[0][0], rel=1e-6)
     sides = []
     for own in (tokenizers, imported.tokenizers):
         batch = [own.encode_source([text])[0][None].astype(int) for text in SENTENCES[:8]]
@@ -566,3 +573,9 @@ def test_bpe_is_refused_by_name(dev, tmp_path):
     assert "is of kind BPE, which Firefox's engines cut otherwise" in said
     assert "tokenizer: {kind: unigram}" in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("sign", ["é", "ǖ", "ấ", "각"])
+def test_every_form_of_a_letter_is_read_as_one(sign):
+    rules = unigram_rules()
+    assert rules[unicodedata.normalize("NFD", sign)] == sign
