@@ -46,9 +46,11 @@ from hf_mlnmt.training.init_from import local_folder
 from hf_mlnmt.training.processes import join_group, main_first, meet
 from hf_mlnmt.training.rounds import PlannedRound, rounds_of
 from hf_mlnmt.training.run import run_recipe
+from hf_mlnmt.zoo.systems import positions_of
 
 HELD_OUT = 1000  # pairs, or a twentieth of a smaller corpus
 FEWEST_HELD_OUT = 50  # where a model is fine-tuned, of 200 pairs and more
+MAX_LENGTH = 256  # subwords, as data.max_length and decoding.max_new_tokens say unless told
 FEWEST = 200  # distinct pairs that a training is begun with
 Row = TypeVar("Row", bound=Sequence[str])
 RECIPE, HELD, ASKED = folder.RECIPE, "pair", "asked.json"
@@ -287,6 +289,10 @@ def _chosen(
         **chosen,
     }
     lines += choices
+    longest = positions_of(config) if config is not None else None
+    if longest is not None and longest <= MAX_LENGTH:
+        content["data"]["max_length"], content["decoding"] = longest, {"max_new_tokens": longest - 1}
+        lines.append(f"lengths: at most {longest:,} subwords, as many as {asked.init_from} has positions")
     if asked.text:
         spoken = kept(read_text(TextSpec(asked.text, language=languages[1]), data))
         name, file, counts = asked.text, making / f"text.{languages[1]}", Counter()

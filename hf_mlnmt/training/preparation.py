@@ -26,7 +26,7 @@ from hf_mlnmt.data.foreign_filters import read_filters
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
 from hf_mlnmt.data.streamed import Streamed
-from hf_mlnmt.data.synthetic import Manifest, find_synthetic, read_manifest
+from hf_mlnmt.data.synthetic import Manifest, check_some, find_synthetic, read_manifest
 from hf_mlnmt.data.text import RawPairs, TextSide, TextSpec, ending, read_raw, with_end
 from hf_mlnmt.data.tokenizer import (
     Tokenizers,
@@ -168,7 +168,7 @@ class RecipeCorpora:
         """Reads a corpus of pairs; one that names no languages is of these."""
         spec = build(CorpusSpec, fields, str(self.recipe.path), at)
         if spec.synthetic:
-            manifest = read_manifest(find_synthetic(spec.synthetic, self.root))
+            check_some(manifest := read_manifest(find_synthetic(spec.synthetic, self.root)))
             self.manifests[spec.synthetic] = manifest
             spec = dataclasses.replace(spec, tag=manifest.tag if spec.tag is None else spec.tag)
         tokenizer = self.recipe.tokenizer

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.data.lines import checked_lines
-from hf_mlnmt.data.synthetic import MANIFEST
+from hf_mlnmt.data.synthetic import MANIFEST, check_some
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate
 from hf_mlnmt.keys import Lines, build
@@ -105,13 +105,7 @@ class PlannedRound:
             tag=section.tag,
             watcher=watcher,
         )
-        if not manifest.pairs:
-            counts = manifest.content["counts"]
-            dropped = ", ".join(f"{reason} {count:,}" for reason, count in counts["dropped"].items())
-            raise UserError(
-                f"{manifest.folder}: of {counts['read']:,} translations none is left ({dropped}). Is the text in the "
-                f"language that {section.model} reads?"
-            )
+        check_some(manifest)
 
 
 def _count_lines(path: Path) -> int:

@@ -161,3 +161,8 @@ def test_what_is_not_allowed_counts_and_what_spells_nothing_is_no_word():
         spells[0, END] = True  # the end has a probability of its own
         assert found[~spells].isneginf().all()
         spells[0, END] = False
+    rule = NextWords(spelling, [Asked([], b"")], 0, [END])
+    rule(torch.tensor([[0]]), scores.clone())
+    for _, token in spelling.ordered[:5]:  # inside of a word
+        silent = ~spells & (torch.arange(len(spelling.bytes)) != END)
+        assert rule(torch.tensor([[0, token]]), scores.clone())[silent].isneginf().all()

@@ -343,6 +343,18 @@ def test_a_model_is_fine_tuned_and_scored_before_and_after(whole, files, tmp_pat
         run(files, output, test=[("test.en", "test.de")])
 
 
+@pytest.mark.parametrize("positions", [64, 256, 300])
+def test_lengths_are_chosen_within_the_model_s_positions(whole, files, tmp_path, positions):
+    model = shutil.copytree(whole[0] / "average", tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": positions}))
+    settings = [
+        setting for setting in SMALL if not setting.startswith(("model", "tokenizer", "evaluation", "decoding"))
+    ]
+    text = tune(whole, files, tmp_path / "run", init_from=str(model), settings=settings, dry_run=True)
+    assert (f"lengths: at most {positions} subwords" in text) == (positions < 300)
+
+
 def test_a_dry_run_says_how_a_model_would_be_fine_tuned(whole, files, tmp_path):
     text = tune(whole, files, tmp_path / "run", dry_run=True)
     for said in ("to fine-tune", "0 tensors, 0 numbers", "steps/s"):

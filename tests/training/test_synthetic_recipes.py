@@ -11,6 +11,7 @@ from helpers.tiny_run import run, same_weights, write_corpus, write_recipe
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.tokenizer import load_tokenizers
+from hf_mlnmt.generation.back_translation import Method, back_translate
 from hf_mlnmt.training import read_recipe
 from hf_mlnmt.training.callbacks import ShowProgress
 
@@ -76,6 +77,13 @@ def test_a_dry_run_counts_what_an_epoch_shows(corpus, tmp_path):
 def test_mistakes_are_found_by_a_dry_run(corpus, tmp_path, settings, changes, message):
     with pytest.raises(UserError, match=message):
         run(with_synthetic(tmp_path / "recipe.yaml", settings, **changes), corpus, tmp_path / "run", dry_run=True)
+
+
+def test_a_back_translation_of_nothing_is_named(corpus, tmp_path):
+    (corpus / "blank").write_text("\n\n")
+    back_translate(None, [corpus / "blank"], corpus / "none", Method("copied"))
+    with pytest.raises(UserError, match=r"none: of 2 translations none is left \(empty .* 2\)"):
+        run(with_synthetic(tmp_path / "recipe.yaml", {"synthetic": "none", "ratio": 1}), corpus, tmp_path / "run")
 
 
 def test_a_manifest_whose_files_changed_is_refused(corpus, tmp_path):
