@@ -87,10 +87,8 @@ def check_some(manifest: Manifest) -> None:
     if not manifest.pairs:
         counts, model = manifest.content["counts"], (manifest.content["model"] or {}).get("name", "its model")
         dropped = ", ".join(f"{reason} {count:,}" for reason, count in counts["dropped"].items()) or "there was no text"
-        raise UserError(
-            f"{manifest.folder}: of {counts['read']:,} translations none is left ({dropped}). Is the text in the "
-            f"language that {model} reads?"
-        )
+        none = f"{manifest.folder}: of {counts['read']:,} translations none is left ({dropped})."
+        raise UserError(f"{none} Is the text in the language that {model} reads?")
 
 
 def read_manifest(folder: str | Path) -> Manifest:

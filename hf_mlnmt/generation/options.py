@@ -623,10 +623,8 @@ class DecodingOptions:
             limit = {}
         most = limit.get("max_new_tokens", usual) or 0
         if (self.min_new_tokens or 0) > most:
-            raise UserError(
-                f"min_new_tokens: {self.min_new_tokens} is more than the longest translation of this model, {most}; "
-                "lower it, or raise max_new_tokens."
-            )
+            longest = f"is more than the longest translation of this model, {most}"
+            raise UserError(f"min_new_tokens: {self.min_new_tokens} {longest}; lower it, or raise max_new_tokens.")
         return limit
 
 

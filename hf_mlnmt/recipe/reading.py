@@ -245,11 +245,9 @@ def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Line
     """Lays a recipe's content over that of the whole recipe it extends; returns it, and the lines of its own keys."""
     content, lines = _load_alone(path)
     for toolkit, keys in TOOLKITS.items():
-        if len(keys & content.keys()) > 1:
-            raise UserError(
-                f"{path}: is a configuration of {toolkit} ({', '.join(sorted(keys & content.keys()))}), and no recipe. "
-                "docs/coming-from.md says which keys say the same; `hf-mlnmt import` reads its trained models."
-            )
+        if len(found := sorted(keys & content.keys())) > 1:
+            known = "docs/coming-from.md says which keys say the same; `hf-mlnmt import` reads its trained models."
+            raise UserError(f"{path}: is a configuration of {toolkit} ({', '.join(found)}), and no recipe. {known}")
     if EXTENDS not in content:
         return content, lines
     file = _file_of(path)

@@ -431,10 +431,8 @@ def _look_at(key: str, spec: Spec, root: Path, most: int | None, whole: bool = F
     """Reads the first items, or the `whole` set, and counts the first `most` bytes of the files."""
     with naming(key):
         if (gone := next((path for path in spec.local_files(root) if not path.exists()), None)) is not None:
-            raise UserError(
-                f"{gone}: no such file. Corpora are looked for in --data, now {root}; where those of the setups come "
-                "from: docs/install.md."
-            )
+            where = f"Corpora are looked for in --data, now {root}; where the setups' come from: docs/install.md."
+            raise UserError(f"{gone}: no such file. {where}")
         items: Any = read_pairs(spec, root) if isinstance(spec, CorpusSpec) else read_text(spec, root)
         items = list(islice(items, None if whole and isinstance(spec, CorpusSpec) else FIRST_PAIRS))
         paths = [path for path in spec.local_files(root) if path.suffix != ".parquet"]

@@ -11,7 +11,6 @@ from helpers.tiny_run import run, same_weights, write_corpus, write_recipe
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.tokenizer import load_tokenizers
-from hf_mlnmt.generation.back_translation import Method, back_translate
 from hf_mlnmt.training import read_recipe
 from hf_mlnmt.training.callbacks import ShowProgress
 
@@ -80,9 +79,11 @@ def test_mistakes_are_found_by_a_dry_run(corpus, tmp_path, settings, changes, me
 
 
 def test_a_back_translation_of_nothing_is_named(corpus, tmp_path):
-    (corpus / "blank").write_text("\n\n")
-    back_translate(None, [corpus / "blank"], corpus / "none", Method("copied"))
-    with pytest.raises(UserError, match=r"none: of 2 translations none is left \(empty .* 2\)"):
+    write_synthetic(corpus / "none", ["ba"])
+    content = json.loads((corpus / "none" / "manifest.json").read_text())
+    content["pairs"]["lines"] = 0
+    (corpus / "none" / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"none: of .* translations none is left"):
         run(with_synthetic(tmp_path / "recipe.yaml", {"synthetic": "none", "ratio": 1}), corpus, tmp_path / "run")
 
 
