@@ -46,8 +46,9 @@ from hf_mlnmt.zoo.systems import EXTENDED_CROSS_ATTENTION, find_system
 SECTION = (
     "Differences of BLEU: what the papers print on their own tasks, and ours (classic, means over seeds). Confirmed is "
     "what is better in every seed on the test set, better on the dev set, and has p < 0.05 there (approximate "
-    "randomisation, corrected for the number of lines); contradicted what is significantly the other way in every "
-    "seed; with one seed every line is open. A small model and a short training say nothing about the papers' sizes. "
+    "randomisation over sentences, corrected for the number of lines; other seeds may say otherwise); contradicted "
+    "what is so the other way in every seed; with one seed every line is open. A small model and a short training say "
+    "nothing about the papers' sizes. "
     "Seen from: a true difference so large would have been better in every seed, with p < 0.05, in four of five such "
     "trainings, by the spread of all systems' seeds."
 )

@@ -12,7 +12,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -63,6 +63,18 @@ _OWN_NAMES = (
 
 
 WEIGHT = Range(0, 1000, above=True)
+
+
+OF_DATASETS = ("config", "split", "streaming")
+
+
+def check_used(spec: Any, where: str, others: Sequence[str] = ()) -> None:
+    """Raises UserError for keys without effect: `others`, and where no data set is read, those of data sets."""
+    usual = {each.name: each.default for each in fields(spec)}
+    others = (*others, *(() if spec.path else ("quoting",)), *(() if spec.dataset else OF_DATASETS))
+    if name := next((name for name in others if getattr(spec, name) != usual[name]), None):
+        what = "a data set (dataset: NAME)" if name in OF_DATASETS else "a table (path)"
+        raise UserError(f"{where}: {name} is of {what}, and has no effect here. Leave it out.")
 
 
 @dataclass
@@ -132,6 +144,7 @@ class CorpusSpec:
                 and all(isinstance(side, kinds) for side in value.values())
             ):
                 raise UserError(f"corpus: {name} needs 'source' and 'target', as in {{source: ..., target: ...}}.")
+        check_used(self, f"corpus: {self}", ("columns",) if self.is_two_files else ())
         if self.bad_lines not in ("error", "drop"):
             raise UserError(f"corpus: bad_lines is 'error' or 'drop', not '{self.bad_lines}'.")
         if problem := WEIGHT.problem(self.weight):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import re
 import unicodedata
 from collections import Counter
@@ -20,6 +21,8 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_mlnmt.data.words import without_invisible
 from hf_mlnmt.errors import UserError
+
+log = logging.getLogger(__name__)
 
 PAD, EOS, UNK, BOS, MASK = SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>", "<s>", "<mask>")
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -67,6 +70,8 @@ def train_tokenizer(
     size = backend.get_vocab_size()
     if size > vocab_size:
         raise UserError(f"vocab_size: {vocab_size} cannot hold the {size} entries: take as many, or an alphabet_limit.")
+    if size < vocab_size:
+        log.warning("vocab_size: of %s asked for the text gives %s entries.", f"{vocab_size:,}", f"{size:,}")
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         pad_token=PAD,

@@ -82,6 +82,15 @@ def find_synthetic(name: str | Path, root: str | Path = ".") -> Path:
     raise UserError(f"{name}: no synthetic corpus there (no {MANIFEST}). Make one: hf-mlnmt back-translate.")
 
 
+def check_some(manifest: Manifest) -> None:
+    """Raises UserError for a synthetic corpus without pairs."""
+    if not manifest.pairs:
+        counts, model = manifest.content["counts"], (manifest.content["model"] or {}).get("name", "its model")
+        dropped = ", ".join(f"{reason} {count:,}" for reason, count in counts["dropped"].items()) or "there was no text"
+        none = f"{manifest.folder}: of {counts['read']:,} translations none is left ({dropped})."
+        raise UserError(f"{none} Is the text in the language that {model} reads?")
+
+
 def read_manifest(folder: str | Path) -> Manifest:
     """Read a manifest and compare the files beside it with what it says of them.
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_mlnmt.data.corpus import FORMATS, WEIGHT, CorpusSpec, Quoting, read_pairs, side_by_side
+from hf_mlnmt.data.corpus import FORMATS, WEIGHT, CorpusSpec, Quoting, check_used, read_pairs, side_by_side
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.lines import format_of
 from hf_mlnmt.data.processing import load_processing
@@ -59,6 +59,7 @@ class TextSpec:
     def __post_init__(self) -> None:
         if bool(self.path) == bool(self.dataset):
             raise UserError("text: give one of path and dataset.")
+        check_used(self, f"text: {self}")
         if self.is_table != (self.column is not None):
             has = "has columns: say with column which one is the text." if self.is_table else "has no columns."
             raise UserError(f"text: {self} {has}")
@@ -174,6 +175,7 @@ def with_end(tokenizers: Tokenizers, name: str, tell: Callable[[str], None]) -> 
     Raises: UserError for one that has no </s>, or puts other tokens around a text and no </s>.
     """
     for tokenizer in tokenizers.distinct():
+        check_untold(tokenizer, name)
         around = [*encode(tokenizer, [""])[0], *encode(tokenizer, [""], target=True)[0]]
         if tokenizer.eos_token_id is None:
             raise UserError(f"{name}: the tokenizer has no eos_token: name one in its tokenizer_config.json.")
@@ -187,6 +189,15 @@ def with_end(tokenizers: Tokenizers, name: str, tell: Callable[[str], None]) -> 
         _surround(tokenizer, f"$A {tokenizer.eos_token}", tokenizer.eos_token, tokenizer.eos_token_id)
         tell(f"{name}: the tokenizer puts no {tokenizer.eos_token} behind a text: it is added")
     return tokenizers
+
+
+def check_untold(tokenizer: Any, name: str) -> None:
+    """Raises UserError for a tokenizer that is told languages: a recipe says none to it, nor does the trained model."""
+    if hasattr(tokenizer, "src_lang"):
+        raise UserError(
+            f"{name}: its tokenizer is told languages by codes (as M2M100's and NLLB's), which a recipe does not know: "
+            "the model would be trained without them. Fine-tune it in Python: docs/opus-mt.md."
+        )
 
 
 def begins_texts(tokenizer: Any) -> bool:

@@ -49,6 +49,7 @@ from hf_mlnmt.evaluation.significance import (
     compare_seeds,
     holm,
     marks,
+    p_of_mark,
     pack_counts,
     smallest_seen,
     unpack_counts,
@@ -164,13 +165,10 @@ class Comparison:
         return numbers or None
 
     def p_values(self, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
-        """Returns {system: p of approximate randomisation, uncorrected} without the baseline; None of few sentences."""
+        """Returns {system: p of its mark, uncorrected} without the baseline; None of few sentences."""
         few = self.too_few(test_set, protocol)
         tests = {system: self.tested(system, test_set, protocol, metric) for system in self.tests}
-        return {
-            name: numbers.get("approximate_randomisation") if numbers and not few else None
-            for name, numbers in tests.items()
-        }
+        return {name: p_of_mark(numbers) if numbers and not few else None for name, numbers in tests.items()}
 
     def corrected(self, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
         """Returns `p_values` corrected for the number of systems (Holm)."""
@@ -524,9 +522,13 @@ def _legend(comparison: Comparison) -> str:
         LEGEND + comparison.note,
     ]
     if len(comparison.tests) > 1:
-        lines.append(f"Holm: the first p-value corrected for {len(comparison.tests)} systems.")
+        larger = " or, if larger, Welch's" * comparison.several
+        lines.append(f"Holm: the first p-value{larger}, corrected for {len(comparison.tests)} systems.")
     if comparison.smallest:
-        lines.append("Seen from: so large a difference has p < 0.05, corrected, in four of five such trainings.")
+        lines.append(
+            "Seen from: so large a true difference has p < 0.05, corrected, over sentences in four of five such"
+        )
+        lines.append("trainings; what other seeds would have given is not in it.")
     if comparison.several:
         lines.append("The first two ask what other sentences would have given; Welch's asks what other seeds would.")
     return "\n".join(lines)

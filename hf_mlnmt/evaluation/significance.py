@@ -35,16 +35,22 @@ from hf_mlnmt.evaluation.scores import (
 )
 
 LEGEND = (
-    "† p < 0.05, ‡ p < 0.01 of approximate randomisation, corrected for the number of systems that were compared with "
-    "the baseline (Holm)."
+    "† p < 0.05, ‡ p < 0.01 of approximate randomisation, and of several seeds of the Welch test too, corrected for "
+    "the number of systems that were compared with the baseline (Holm)."
 )
 """What every table, page and document with marks says of them."""
+
+
+def p_of_mark(tested: Mapping[str, Any]) -> float | None:
+    """Returns the p-value that a mark is made of: over sentences, or where it is larger over seeds; None: no test."""
+    p, of_seeds = tested.get("approximate_randomisation"), tested.get("welch")
+    return p if p is None or of_seeds is None else max(p, of_seeds)
 
 
 def marks(p_values: Mapping[str, float | None]) -> dict[str, str]:
     """Returns the mark of each system that was compared with one baseline; "" for none.
 
-    p_values: {system: p of approximate randomisation, not corrected}, of all these systems; None: not tested.
+    p_values: {system: `p_of_mark`, not corrected}, of all these systems; None: not tested.
     """
     corrected = {name: 1.0 if p is None else p for name, p in holm(p_values).items()}
     return {name: "‡" if p < 0.01 else "†" if p < 0.05 else "" for name, p in corrected.items()}

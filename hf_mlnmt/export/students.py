@@ -2,7 +2,7 @@
 
 | stage | what it leaves in the folder of the run | by itself |
 | --- | --- | --- |
-| plan | pair/, student.json, teacher/ (several, fused), text.*, recipe.yaml | `train --pair`, `model fuse` |
+| plan | pair/, with student.json, teacher/ (several, fused), text.*, recipe.yaml | `train --pair`, `model fuse` |
 | translate | student.synthetic/ | `back-translate --forward`, a round's `translate` |
 | train | student/ | `train recipe.yaml`, objective `distillation` |
 | int8 | int8/ | a round with `after` and `precision.int8` |
@@ -58,7 +58,7 @@ from hf_mlnmt.recipe import sizes
 from hf_mlnmt.recipe.sizes import INT8, STUDENT, Machine, Measured
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training import TwoFiles, folder, train_pair
-from hf_mlnmt.training.pair import unknown, write_columns
+from hf_mlnmt.training.pair import HELD, unknown, write_columns
 from hf_mlnmt.training.processes import join_group
 from hf_mlnmt.training.sweep import duration
 from hf_mlnmt.zoo.systems import config_for
@@ -128,20 +128,23 @@ class Student:
 
     # The plan
 
-    def plan(self, content: dict[str, Any], home: Path, said: list[str]) -> list[str]:
+    def plan(
+        self, content: dict[str, Any], home: Path, said: list[str], check: Callable[[dict[str, Any]], Any]
+    ) -> list[str]:
         """Makes the rounds of a recipe's content, in the folder `home`; returns what is said of them, and the cost.
 
-        said: of the corpus, and of choices that are no student's.
+        said: of the corpus, and of choices that are no student's. check: of the content, before its cost is measured.
         """
-        self.content, kept = content, home / PLAN
+        self.content, kept = content, home / HELD / PLAN
         asking = {"student": self.shape, "teachers": self.teachers, "reverse": self.reverse, "text": self.asked.text}
         if kept.is_file():
             before = read_json(kept, {"asked": dict, "content": dict, "lines": list})
-            if changed := differences(before["asked"], asking):
+            if (changed := differences(before["asked"], asking)) and folder.has_begun(home):
                 listed = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changed.items())
                 raise UserError(f"{home}: this folder holds another student ({listed}). Choose another --output.")
-            content |= before["content"]
-            return before["lines"]
+            if not changed:
+                content |= before["content"]
+                return before["lines"]
         told = [self._check_teacher(name) for name in self.teachers]
         teacher = self.teachers[0]
         if len(self.teachers) > 1:
@@ -163,6 +166,7 @@ class Student:
         machine = Machine(torch.accelerator.is_available(), join_group().num_processes)
         lines = [line for line in said if line.startswith(("corpus", "dropped", "development set", "training:"))]
         lines += sizes.for_student(content, self.shape, self.teachers, translate, size, machine)
+        check(content)
         if not looks:
             lines.append(
                 "languages of translations are not looked at: that needs py3langid (pip install 'hf-mlnmt[serve]') and "

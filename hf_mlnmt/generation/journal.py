@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from hf_mlnmt.data.synthetic import COUNTS
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import Form, explained, read_json, take_name, write_json
-from hf_mlnmt.made_from import differences, sha256, sha256_of_files
+from hf_mlnmt.made_from import differences, digest, sha256, sha256_of_files
 from hf_mlnmt.model_folder import MODEL_FILES, fetch_small_files
 
 STATE = "state.json"
@@ -81,7 +81,7 @@ class Journal:
         self.folder, self.files, self.about, self.form = folder, files, about, form
         self._open: dict[str, BinaryIO] = {}
         self._hashes = {side: hashlib.sha256() for side in files}  # of what is written
-        hashes = {side: digest.hexdigest() for side, digest in self._hashes.items()}
+        hashes = {side: each.hexdigest() for side, each in self._hashes.items()}
         self.progress: dict[str, Any] = {"lines": 0, "bytes": dict.fromkeys(files, 0), "sha256": hashes}
 
     def kept(self) -> dict[str, Any] | None:
@@ -99,7 +99,10 @@ class Journal:
         }
         progress |= {"counts?": COUNTS, "warnings?": [str]}
         try:
-            return read_json(path, {"about": self.form, "progress": progress})
+            state = read_json(path, {"about": self.form, "progress": progress, "digest?": str})
+            if state.get("digest", now := digest(state["progress"])) != now:
+                raise UserError(f"{path}: what it says is done changed since it was written. Put back what was there.")
+            return state
         except UserError as error:
             raise UserError(f"{error} Or delete the folder {self.folder} and begin again.") from error
 
@@ -119,11 +122,11 @@ class Journal:
             with there.open("rb") as file:
                 for _ in range(0, size, _BLOCK):
                     digest.update(file.read(min(_BLOCK, size - file.tell())))
-                again = f"delete the folder {self.folder} and begin again."
+                again = f"Put back what was there, or delete the folder {self.folder} and begin again."
                 if file.tell() < size:
-                    raise UserError(f"{there}: shorter than it was. {again.capitalize()}")
+                    raise UserError(f"{there}: shorter than it was. {again}")
             if self.progress["sha256"][side] != digest.hexdigest():
-                raise UserError(f"{there}: changed since it was written. Put back what was there, or {again}")
+                raise UserError(f"{there}: changed since it was written. {again}")
             if there != part:
                 os.replace(whole, part)
             self._open[side] = part.open("r+b")
@@ -141,7 +144,7 @@ class Journal:
                 file.flush()
                 os.fsync(file.fileno())
             self.progress["bytes"][side] = file.tell()
-        hashes = {side: digest.hexdigest() for side, digest in self._hashes.items()}
+        hashes = {side: each.hexdigest() for side, each in self._hashes.items()}
         self.progress |= {"lines": lines, "sha256": hashes, **progress}
         self._save()
 
@@ -173,4 +176,6 @@ class Journal:
         return self.folder / f"{self.files[side].name}.part"
 
     def _save(self) -> None:
-        write_json(self.folder / STATE, {"about": self.about, "progress": self.progress})
+        write_json(
+            self.folder / STATE, {"about": self.about, "progress": self.progress, "digest": digest(self.progress)}
+        )

@@ -183,6 +183,9 @@ def _read_terms(path: Path) -> dict[str, list[str]]:
     return terms
 
 
+MOST_WEIGHT = 1e6  # of a feature: sums of larger ones are rounded away or infinite
+
+
 def checked_reranker(given: Any) -> dict[str, Any]:
     """Returns the content of a file of weights, or of a mapping as it has.
 
@@ -194,8 +197,10 @@ def checked_reranker(given: Any) -> dict[str, Any]:
     content = read_json(Path(given)) if isinstance(given, str | Path) else given
     if problem := misfit(content, RERANKER):
         raise UserError(f"{where}: {problem} Expected a file of hf-mlnmt model reranker.")
-    for name in content["features"]:
+    for name, weight in content["features"].items():
         check_feature(name, where)
+        if abs(weight) > MOST_WEIGHT:
+            raise UserError(f"{where}: features: {name}: {weight:g} is no weight: at most {MOST_WEIGHT:g} is expected.")
     if not content["features"] or content.get("by", "sentence") not in ("sentence", "document"):
         raise UserError(f"{where}: expected one of 'features' or more, and 'by' as sentence or document.")
     return dict(content)
@@ -608,14 +613,19 @@ class DecodingOptions:
         """Returns the longest translation: as asked, else as the generation config says within the model's positions,
         for Transformers stops at 20 tokens unless told. Raises: UserError for more than there are positions."""
         config, positions, asked = model.generation_config, positions_of(model.config), self.max_new_tokens
+        usual = config.max_new_tokens or (None if config.max_length is None else config.max_length - 1)
+        limit = {"max_new_tokens": (getattr(model.config, "max_position_embeddings", None) or 513) - 1}
         if asked is not None:
             if positions is not None and asked > positions:
                 raise UserError(f"max_new_tokens: {asked} is more than the model's {positions} positions; lower it.")
-            return {"max_new_tokens": asked}
-        usual = config.max_new_tokens or (None if config.max_length is None else config.max_length - 1)
-        if usual is not None and (positions is None or usual <= positions):
-            return {}
-        return {"max_new_tokens": (getattr(model.config, "max_position_embeddings", None) or 513) - 1}
+            limit = {"max_new_tokens": asked}
+        elif usual is not None and (positions is None or usual <= positions):
+            limit = {}
+        most = limit.get("max_new_tokens", usual) or 0
+        if (self.min_new_tokens or 0) > most:
+            longest = f"is more than the longest translation of this model, {most}"
+            raise UserError(f"min_new_tokens: {self.min_new_tokens} {longest}; lower it, or raise max_new_tokens.")
+        return limit
 
 
 def longest_translation(model: Any, arguments: dict[str, Any]) -> int:

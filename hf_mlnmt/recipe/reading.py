@@ -31,6 +31,14 @@ from hf_mlnmt.zoo.systems import find_system, list_systems
 
 EXTENDS, VARIANTS, REVERSE = "extends", "variants", "reverse"
 PLACE = "<language>"
+# Keys at the top of other toolkits' configurations; a recipe has at most one of each.
+TOOLKITS = {
+    "JoeyNMT": {"training", "testing", "name"},
+    "fairseq": {"task", "optimization", "distributed_training", "common", "criterion", "dataset"},
+    "Sockeye": {"prepared_data", "source", "validation_source", "batch_type", "num_layers", "transformer_model_size"},
+    "OpenNMT or Eole": {"src_vocab", "save_model", "save_data", "train_steps", "world_size", "model_type"},
+    "Marian": {"train-sets", "valid-sets", "mini-batch-fit", "vocabs", "dim-vocabs", "after-epochs"},
+}
 _SIDES = {"source": "target", "target": "source"}
 
 
@@ -236,6 +244,10 @@ CLEARED = {("model",), ("model", "settings")}  # by null
 def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Lines]:
     """Lays a recipe's content over that of the whole recipe it extends; returns it, and the lines of its own keys."""
     content, lines = _load_alone(path)
+    for toolkit, keys in TOOLKITS.items():
+        if len(found := sorted(keys & content.keys())) > 1:
+            known = "docs/coming-from.md says which keys say the same; `hf-mlnmt import` reads its trained models."
+            raise UserError(f"{path}: is a configuration of {toolkit} ({', '.join(found)}), and no recipe. {known}")
     if EXTENDS not in content:
         return content, lines
     file = _file_of(path)

@@ -260,7 +260,8 @@ def _tests(comparison: Comparison, system: str, test: str, protocol: str, metric
     tested = comparison.tested(system, test, protocol, metric)
     if tested is None:
         return []
-    p_values = [comparison.p_values(test, protocol, metric)[system]]
+    few = comparison.too_few(test, protocol)
+    p_values = [None if few else tested.get("approximate_randomisation")]
     if len(comparison.tests) > 1:
         p_values.append(comparison.corrected(test, protocol, metric)[system])
     beside = "welch" if comparison.several else "sacrebleu_randomisation"

@@ -10,6 +10,7 @@ Reference: Hu et al. 2022, "LoRA: Low-Rank Adaptation of Large Language Models",
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def add_adapter(model: Any, settings: Adapter, base: str) -> None:
     )
     try:
         inject_adapter_in_model(config, model)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, re.error) as error:
         names = {name.rpartition(".")[2] for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
         raise UserError(
             f"adapter.modules: {settings.modules}: {str(error).splitlines()[0]} The model's linear layers are "

@@ -1,6 +1,7 @@
 """The folder of a run, and what "changed since the last start" means in it.
 
-One process at a time, one recipe (but for what may be amended), one training set from the first start to the last.
+One process at a time, one recipe (but for what may be amended), one training set from the first step to the last. Until
+a checkpoint is there (`has_begun`) any other recipe and text take their place; what they leave as it was is kept.
 
 | compared with the last start | if it changed |
 | --- | --- |
@@ -198,6 +199,12 @@ def alone(output: Path) -> AbstractContextManager[None]:
     )
 
 
+def has_begun(output: Path) -> bool:
+    """Returns whether steps of this training, or of one of its rounds, are kept: until then all may be changed."""
+    saved = (path for at in ("", "*/") for path in output.glob(f"{at}checkpoints/checkpoint-*"))
+    return (output / RESULTS).is_file() or any(saved)
+
+
 def compare(output: Path, recipe: Recipe) -> Changes:
     """Returns the keys that change something here; UserError where one must not, or the checkpoints are gone."""
     path = output / RECIPE
@@ -209,7 +216,7 @@ def compare(output: Path, recipe: Recipe) -> Changes:
         raise UserError(
             f"{error}\n{output} is the folder of another version's training, or of none: choose another --output."
         ) from error
-    allowed = allowed_changes(before, recipe, str(output))
+    allowed = allowed_changes(before, recipe, str(output)) if has_begun(output) else changes(before, recipe)
     changed = {key: values for key, values in allowed.items() if not is_below(key, WITHOUT_EFFECT)}
     if changed and (output / RESULTS).is_file() and not checkpoints.checkpoints(output / "checkpoints"):
         raise UserError(
@@ -244,7 +251,7 @@ def keep_recipe(output: Path, recipe: Recipe, command: str, amended: bool = Fals
 def check_data(output: Path, fingerprints: list[str]) -> None:
     """Refuses to go on with other training data or tokenizers than the run began with."""
     made, now = made_from(output), digest(fingerprints)
-    if made.digests.get("data", now) != now:
+    if has_begun(output) and made.digests.get("data", now) != now:
         raise UserError(
             f"{output}: the training data, the tokenizer, or how they are read, changed since this run began. Put back "
             "what was there, or choose another --output for the new data."

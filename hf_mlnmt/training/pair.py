@@ -27,7 +27,7 @@ from rich.console import Console
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter
-from hf_mlnmt.data.text import TextSpec, read_text
+from hf_mlnmt.data.text import TextSpec, check_untold, read_text
 from hf_mlnmt.data.tokenizer import languages_of as codes_of
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.data.words import words
@@ -40,13 +40,17 @@ from hf_mlnmt.made_from import differences
 from hf_mlnmt.model_folder import auto_class_of, check_model_folder, read_config
 from hf_mlnmt.recipe import sizes
 from hf_mlnmt.recipe.reading import recipe_of, set_key
+from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training import folder
 from hf_mlnmt.training.init_from import local_folder
 from hf_mlnmt.training.processes import join_group, main_first, meet
+from hf_mlnmt.training.rounds import PlannedRound, rounds_of
 from hf_mlnmt.training.run import run_recipe
+from hf_mlnmt.zoo.systems import positions_of
 
 HELD_OUT = 1000  # pairs, or a twentieth of a smaller corpus
 FEWEST_HELD_OUT = 50  # where a model is fine-tuned, of 200 pairs and more
+MAX_LENGTH = 256  # subwords, as data.max_length and decoding.max_new_tokens say unless told
 FEWEST = 200  # distinct pairs that a training is begun with
 Row = TypeVar("Row", bound=Sequence[str])
 RECIPE, HELD, ASKED = folder.RECIPE, "pair", "asked.json"
@@ -89,51 +93,66 @@ def train_pair(
     console: Console | None = None,
     watcher: Watcher | None = None,
     check: bool = False,
-    extend: Callable[[dict[str, Any], Path, list[str]], list[str]] | None = None,
+    extend: Callable[[dict[str, Any], Path, list[str], Callable[[dict[str, Any]], Any]], list[str]] | None = None,
 ) -> Results | dict[str, Results] | None:
     """Chooses a recipe for two files, writes it into the run's folder and trains it, as `run_recipe` does.
 
     output: unless told, runs/<name of the files>, with the seed if it is given. settings, seed: replace keys of the
-    recipe that was chosen. extend: changes the recipe's content, in the run's folder, and what is said of it
-    (export/students.py). Raises: UserError for files that are missing, broken, too small or do not go together.
+    recipe that was chosen. extend: changes the recipe's content, in the run's folder, and what is said of it, and has
+    it checked before it measures (export/students.py). Raises: UserError for files that are missing, broken, too small
+    or do not go together.
     """
     console = console or Console(stderr=True)
     data, languages = Path(data), sizes.languages_of(asked.pair, (asked.source, asked.target))
     output = Path(output or Path("runs") / (asked.name if seed is None else f"{asked.name}.seed{seed}"))
-    processes = join_group()
-    with ExitStack() as stack:
-        there = (output / HELD / ASKED).is_file()
-        home = stack.enter_context(folder.temporary()) if dry_run and not there else output
-        with nullcontext() if dry_run else main_first():
-            content, lines = _prepared(asked, languages, data, home, processes.num_processes)
-            lines = extend(content, home, lines) if extend else lines
-        before = {"dev": content["data"]["dev"]} if asked.init_from else {}  # to be scored by both models
-        content["data"]["test"] = _tests(asked, before)
+    processes, at = join_group(), Path(f"{asked.name}.yaml")
+
+    def told(content: dict[str, Any]) -> dict[str, Any]:
+        held = {"dev": content["data"]["dev"]} if asked.init_from else {}  # to be scored by both models
+        content["data"]["test"] = _tests(asked, held)
         if asked.system is not None:
             content["model"]["system"] = asked.system
         for setting in settings:
             set_key(content, setting)
         if seed is not None:
             content["seed"] = seed
+        return content
+
+    def planned(content: dict[str, Any]) -> tuple[Recipe, dict[str, PlannedRound] | None]:
+        recipe = recipe_of(copy.deepcopy(content), at)
+        return recipe, None if recipe.rounds is None else rounds_of(content, None, at)
+
+    with ExitStack() as stack:
+        asking = _asking(asked, languages, data)
+        with nullcontext() if dry_run else main_first():
+            before = _kept(output, asking)
+            home = output if before or not dry_run else stack.enter_context(folder.temporary())
+            if before is None:
+                with _no_empty(home), atomic_folder(home / HELD) as making:
+                    content, lines = _chosen(asked, languages, data, making, home / HELD, processes.num_processes)
+                    write_json(making / ASKED, {"asked": asking, "content": content, "lines": lines})
+            else:
+                content, lines = before["content"], before["lines"]
+            if extend:
+                lines = extend(content, home, lines, lambda content: planned(told(copy.deepcopy(content))))
+        recipe, rounds = planned(told(content))
         if processes.is_main_process:
             for line in [*lines, *([] if dry_run else [f"recipe: {home / RECIPE}, to copy and change"])]:
                 console.print(line, highlight=False, markup=False, soft_wrap=True)
-        recipe, path = recipe_of(copy.deepcopy(content), Path(f"{asked.name}.yaml")), home / RECIPE
-        if recipe.rounds is not None:  # each of them compares its own keys with those of before
+        path = home / RECIPE
+        if rounds is not None:  # each of them compares its own keys with those of before
             folder.compare(home, recipe)
         changed = [f"changed by --set: {setting}" for setting in settings]
-        if processes.is_main_process and (recipe.rounds is not None or not (dry_run or path.is_file())):
+        if processes.is_main_process and (rounds is not None or not (dry_run or path.is_file())):
             write_text(path, sizes.to_yaml(content, [f"{asked.name}, to copy and change:", *lines, *changed]))
         meet()
-        trained = recipe if recipe.rounds is None else path
-        return run_recipe(trained, data, output, dry_run=dry_run, console=console, watcher=watcher, check=check)
+        return run_recipe(
+            recipe, data, output, dry_run=dry_run, console=console, watcher=watcher, check=check, rounds=rounds
+        )
 
 
-def _prepared(
-    asked: TwoFiles, languages: tuple[str, str], data: Path, home: Path, processes: int
-) -> tuple[dict[str, Any], list[str]]:
-    """Returns the recipe's content and what is said of it: chosen now, or when this was asked for the first time."""
-    kept = home / HELD / ASKED
+def _asking(asked: TwoFiles, languages: tuple[str, str], data: Path) -> dict[str, Any]:
+    """Returns what a recipe is chosen for, files by their checksums. UserError for what does not go together."""
     _check_files(asked, languages, data)
     if asked.init_from and (asked.text or asked.system):
         raise UserError(
@@ -141,7 +160,7 @@ def _prepared(
             "which needs a model of the other one."
         )
     files = [*asked.pair, *(asked.dev or ()), *([asked.text] if asked.text else [])]
-    asking = {
+    return {
         "pair": list(asked.pair),
         "languages": list(languages),
         "dev": list(asked.dev) if asked.dev else None,
@@ -149,25 +168,31 @@ def _prepared(
         "init_from": asked.init_from,
         "checksums": {name: size_and_crc(data / name) for name in files if (data / name).is_file()},
     }
-    if kept.is_file():
-        before = read_json(kept, {"asked": dict, "content": dict, "lines": list})
-        if changed := differences(before["asked"], asking, whole=("checksums.*",)):
-            listed = "\n".join(f"  {key}: {old} -> {new}" for key, (old, new) in changed.items())
+
+
+def _kept(home: Path, asking: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the content and lines that were chosen when this was asked for the first time; None if it was not yet.
+
+    Raises: UserError for a folder in which something else is trained already.
+    """
+    if not (home / HELD / ASKED).is_file():
+        folder.check_output(home)
+        if (home / RECIPE).is_file() and folder.has_begun(home):
             raise UserError(
-                f"{home}: this folder holds another training (old -> new):\n{listed}\nChoose another --output "
-                "for the new one, or go back to the old."
+                f"{home}: this folder holds a training by another recipe. Choose another --output, or go on with it: "
+                f"hf-mlnmt train {home / RECIPE} -o {home}"
             )
-        return before["content"], before["lines"]
-    folder.check_output(home)
-    if (home / RECIPE).is_file():
+        return None
+    before = read_json(home / HELD / ASKED, {"asked": dict, "content": dict, "lines": list})
+    if not (changed := differences(before["asked"], asking, whole=("checksums.*",))):
+        return before
+    if folder.has_begun(home):
+        listed = "\n".join(f"  {key}: {old} -> {new}" for key, (old, new) in changed.items())
         raise UserError(
-            f"{home}: this folder holds a training by another recipe. Choose another --output, or go on with it: "
-            f"hf-mlnmt train {home / RECIPE} -o {home}"
+            f"{home}: this folder holds another training (old -> new):\n{listed}\nChoose another --output "
+            "for the new one, or go back to the old."
         )
-    with _no_empty(home), atomic_folder(home / HELD) as making:
-        content, lines = _chosen(asked, languages, data, making, home / HELD, processes)
-        write_json(making / ASKED, {"asked": asking, "content": content, "lines": lines})
-    return content, lines
+    return None
 
 
 @contextmanager
@@ -264,6 +289,10 @@ def _chosen(
         **chosen,
     }
     lines += choices
+    longest = positions_of(config) if config is not None else None
+    if longest is not None and longest <= MAX_LENGTH:
+        content["data"]["max_length"], content["decoding"] = longest, {"max_new_tokens": longest - 1}
+        lines.append(f"lengths: at most {longest:,} subwords, as many as {asked.init_from} has positions")
     if asked.text:
         spoken = kept(read_text(TextSpec(asked.text, language=languages[1]), data))
         name, file, counts = asked.text, making / f"text.{languages[1]}", Counter()
@@ -286,11 +315,7 @@ def _config_to_tune(model: str, languages: tuple[str, str], data: Path) -> Any:
         if auto_class_of(check_model_folder(folder)) != "AutoModelForSeq2SeqLM":
             raise UserError(f"{model}: is no translation model. Give one of {' to '.join(languages)}.")
         config, there, source = read_config(folder), direction_of(folder), load_tokenizers(folder).source
-        if hasattr(source, "src_lang") and not config.model_type.startswith("mlnmt-"):
-            raise UserError(
-                f"{model}: its tokenizer is told languages by codes ({config.model_type}) that a recipe does not know. "
-                "Fine-tune it in Python: docs/opus-mt.md."
-            )
+        check_untold(source, model)
         codes = codes_of(source)
         if there and not all(map(same_language, there, languages)):
             raise UserError(

@@ -120,9 +120,14 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
         yield from check(training) or ()
 
 
-def keys(training: Preflight) -> None:
-    """Checks the recipe by itself, also one that was not read but made."""
-    check_recipe(training.recipe)
+def keys(training: Preflight) -> Iterator[str]:
+    """Checks the recipe by itself, also one that was not read but made; warns of temperatures without effect."""
+    recipe, tasks = training.recipe, training.corpora.tasks
+    check_recipe(recipe)
+    if recipe.data.temperature is not None and all(len(task.specs) == 1 for task in tasks):
+        yield "data.temperature has no effect: it is for several corpora of a task. Of tasks: batch.temperature."
+    if recipe.batch.temperature is not None and len(tasks) == 1:
+        yield "batch.temperature has no effect: it is for several tasks. Of several corpora: data.temperature."
 
 
 def arguments(training: Preflight) -> None:
@@ -147,7 +152,7 @@ def model(training: Preflight) -> Iterator[str]:
 def weights(training: Preflight) -> None:
     """Checks that what init_from names is there and, if it can be known, fits; not of a run that has begun."""
     recipe = training.recipe
-    if recipe.init_from is None or (training.given.output / "checkpoints").is_dir():
+    if recipe.init_from is None or folder.has_begun(training.given.output):
         return
     sources = read_sources(recipe.init_from)
     check_sources(sources, training.root, str(recipe.path))
@@ -425,6 +430,9 @@ def _least_subwords(spec: Spec, root: Path) -> int:
 def _look_at(key: str, spec: Spec, root: Path, most: int | None, whole: bool = False) -> Seen:
     """Reads the first items, or the `whole` set, and counts the first `most` bytes of the files."""
     with naming(key):
+        if (gone := next((path for path in spec.local_files(root) if not path.exists()), None)) is not None:
+            where = f"Corpora are looked for in --data, now {root}; where the setups' come from: docs/install.md."
+            raise UserError(f"{gone}: no such file. {where}")
         items: Any = read_pairs(spec, root) if isinstance(spec, CorpusSpec) else read_text(spec, root)
         items = list(islice(items, None if whole and isinstance(spec, CorpusSpec) else FIRST_PAIRS))
         paths = [path for path in spec.local_files(root) if path.suffix != ".parquet"]

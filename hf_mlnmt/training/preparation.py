@@ -20,13 +20,13 @@ from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
 from hf_mlnmt.convert.vocabularies import read_sentencepiece
 from hf_mlnmt.data.corpus import CorpusSpec, size_of
-from hf_mlnmt.data.encoding import Progress, encode_corpus, filtered
+from hf_mlnmt.data.encoding import Origin, Progress, encode_corpus, filtered
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.foreign_filters import read_filters
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
 from hf_mlnmt.data.streamed import Streamed
-from hf_mlnmt.data.synthetic import Manifest, find_synthetic, read_manifest
+from hf_mlnmt.data.synthetic import Manifest, check_some, find_synthetic, read_manifest
 from hf_mlnmt.data.text import RawPairs, TextSide, TextSpec, ending, read_raw, with_end
 from hf_mlnmt.data.tokenizer import (
     Tokenizers,
@@ -41,9 +41,10 @@ from hf_mlnmt.errors import UserError, naming
 from hf_mlnmt.files import atomic_folder, write_json
 from hf_mlnmt.keys import build
 from hf_mlnmt.languages import direction_of, same_language
+from hf_mlnmt.made_from import digest
 from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
-from hf_mlnmt.training import checkpoints, dev, model_making
+from hf_mlnmt.training import checkpoints, dev, folder, model_making
 from hf_mlnmt.training.adapters import add_adapter
 from hf_mlnmt.training.arguments import generation_config
 from hf_mlnmt.training.distillation import Distillation
@@ -167,7 +168,7 @@ class RecipeCorpora:
         """Reads a corpus of pairs; one that names no languages is of these."""
         spec = build(CorpusSpec, fields, str(self.recipe.path), at)
         if spec.synthetic:
-            manifest = read_manifest(find_synthetic(spec.synthetic, self.root))
+            check_some(manifest := read_manifest(find_synthetic(spec.synthetic, self.root)))
             self.manifests[spec.synthetic] = manifest
             spec = dataclasses.replace(spec, tag=manifest.tag if spec.tag is None else spec.tag)
         tokenizer = self.recipe.tokenizer
@@ -271,8 +272,7 @@ class Preparation:
     @cached_property
     def tokenizers(self) -> Tokenizers:
         """Returns those of `tokenizer.path`, those of an earlier start of this run, or newly trained ones."""
-        settings, folder = self.recipe.tokenizer, self.output / "tokenizer"
-        given = None
+        settings, place, given = self.recipe.tokenizer, self.output / "tokenizer", None
         if settings.path is not None:
             local = self.root / settings.path
             name = local if local.exists() else settings.path
@@ -284,8 +284,9 @@ class Preparation:
             given = with_mask(given) if settings.mask else given
             if not (given.each and self.recipe.model.add_to):
                 return given
-        if not folder.is_dir():
-            with atomic_folder(folder) as new:
+        made, made_of = folder.made_from(self.output), self._origin_of_tokenizers()
+        if not place.is_dir() or not (made.same("tokenizer", made_of) or folder.has_begun(self.output)):
+            with atomic_folder(place) as new:
                 if given is not None or (not settings.joint and model_making.speaks_many(self.recipe, self.root)):
                     each = {} if given is None else dict(given.each)
                     for language in dict.fromkeys(language for _, _, language in self.corpora.sides()):
@@ -294,7 +295,18 @@ class Preparation:
                     Tokenizers.of_languages(each).save(new)
                 else:
                     save_tokenizers(new, *self._tokenizers_of_sides())
-        return load_tokenizers(folder)
+            made.note("tokenizer", made_of)
+        return load_tokenizers(place)
+
+    def _origin_of_tokenizers(self) -> str:
+        """Returns a digest of what tokenizers that are trained here depend on, the texts by sizes and times."""
+        recipe, corpora = self.recipe, self.corpora
+        keys = [recipe.languages, recipe.tokenizer, recipe.data.placeholders, recipe.model.add_to, recipe.seed]
+        texts = [
+            (spec.reading(), Origin((), spec.local_files(self.root)).about["files"], *at)
+            for spec, *at in corpora.sides()
+        ]
+        return digest(keys, corpora.filter, model_making.speaks_many(recipe, self.root), texts)
 
     def _train_tokenizer(
         self,
@@ -574,6 +586,8 @@ class Preparation:
 
     def initialise(self, model: PreTrainedModel) -> None:
         """Puts the weights of `init_from` into a new model; the account is printed, and kept in the run's folder."""
+        if PartialState().is_main_process:
+            (self.output / ACCOUNT).unlink(missing_ok=True)  # of an earlier start's recipe
         if self.recipe.init_from is None:
             return
         sources = read_sources(self.recipe.init_from)

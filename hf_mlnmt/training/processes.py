@@ -149,8 +149,10 @@ def check_same(values: Mapping[str, str]) -> None:
     (_, first), *_ = said = of_all((socket.gethostname(), values))
     others = []
     for host, theirs in said:
-        names = [name for name in first if theirs.get(name) != first[name]]
-        others.append((host, "; ".join(f"{name} is {theirs.get(name)}, not {first[name]}" for name in names)))
+        changed = {
+            name: pair for name in {**first, **theirs} if len({*(pair := (theirs.get(name), first.get(name)))}) > 1
+        }
+        others.append((host, "; ".join(f"{name} is {own}, not {other}" for name, (own, other) in changed.items())))
     _end_all("the processes would not train the same model; the first one has something else:", others)
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.data.lines import checked_lines
-from hf_mlnmt.data.synthetic import MANIFEST
+from hf_mlnmt.data.synthetic import MANIFEST, check_some
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate
-from hf_mlnmt.keys import build
+from hf_mlnmt.keys import Lines, build
 from hf_mlnmt.languages import direction_of, same_language
 from hf_mlnmt.model_folder import check_name
 from hf_mlnmt.recipe.reading import REVERSE, lay_over, read_content, recipe_of, turn_round
@@ -105,13 +105,7 @@ class PlannedRound:
             tag=section.tag,
             watcher=watcher,
         )
-        if not manifest.pairs:
-            counts = manifest.content["counts"]
-            dropped = ", ".join(f"{reason} {count:,}" for reason, count in counts["dropped"].items())
-            raise UserError(
-                f"{manifest.folder}: of {counts['read']:,} translations none is left ({dropped}). Is the text in the "
-                f"language that {section.model} reads?"
-            )
+        check_some(manifest)
 
 
 def _count_lines(path: Path) -> int:
@@ -122,7 +116,12 @@ def read_rounds(
     path: Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None
 ) -> dict[str, PlannedRound]:
     """Reads and checks the rounds of a recipe; `settings` and `seed` replace keys of all of them."""
-    content, lines = read_content(path, settings, seed)
+    return rounds_of(*read_content(path, settings, seed), path)
+
+
+def rounds_of(content: dict[str, Any], lines: Lines | None, path: Path) -> dict[str, PlannedRound]:
+    """Checks the rounds of a YAML's content; `path` is its place, for messages and for the rounds' names."""
+    content = copy.deepcopy(content)
     described = content.pop("rounds", None)
     if not described or not isinstance(described, dict):
         raise UserError(

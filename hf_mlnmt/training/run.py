@@ -81,6 +81,7 @@ def run_recipe(
     watcher: Watcher | None = None,
     system: str | None = None,
     check: bool = False,
+    rounds: Mapping[str, PlannedRound] | None = None,
 ) -> Results | dict[str, Results] | None:
     """Trains a model as a recipe says, scores it, and leaves complete model folders.
 
@@ -97,6 +98,7 @@ def run_recipe(
         dry_run: only print sizes, batches and estimates; nothing is left behind.
         watcher: is told how encoding, and translations between rounds, go; default: the console is, without progress.
         check: read all text, and all that is encoded, to see whether it changed; else sizes and times of files tell.
+        rounds: of a Recipe that has some, each read with keys of its own.
 
     Returns: the Results of the average, or, of a recipe with rounds, {round: Results}; None after a dry run, and on
         other processes than the main one.
@@ -120,9 +122,10 @@ def run_recipe(
     run = Run(recipe, Path(data), output, console or Console(stderr=True), processes, check, progress)
     if recipe.rounds is None:
         return train_in_folder(run, dry_run)
-    if path is None:
-        raise TypeError("a recipe with rounds is given as its path: each round reads it with keys of its own")
-    return train_in_rounds(run, read_rounds(path, settings, seed), dry_run, watcher)
+    if rounds is None and path is None:
+        raise TypeError("a recipe with rounds is given as its path, or with its rounds: each has keys of its own")
+    rounds = read_rounds(path, settings, seed) if path is not None else rounds
+    return train_in_rounds(run, rounds or {}, dry_run, watcher)
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,7 @@ def train_one(run: Run) -> Results | None:
     changes = check(run)
     if changes is None:
         run.tell(f"{run.output} is finished, and nothing changed since. Choose another --output for another run.")
-        return read_results(run.output / RESULTS)
+        return read_results(run.output / RESULTS) if run.is_main else None
     prepare(run)
     checkpoint = last_checkpoint(run)
     training = build(run, checkpoint, accumulated(run, changes, checkpoint))
@@ -233,7 +236,8 @@ def check(run: Run) -> Changes | None:
     """Checks what can be known beforehand; returns the keys that changed, or on all processes None: nothing to do."""
     finished, changes = False, Changes()
     packages = {name: version for name, version in versions().items() if name != "python"}
-    check_same({**packages, "the recipe": digest(run.recipe.to_dict())})
+    recipe = {f"recipe: {key}": f"{now}" for key, (_, now) in folder.differences({}, run.recipe.to_dict()).items()}
+    check_same({**packages, **recipe})
     with together():
         preparation = run.preparation  # a mistake in the recipe is met by all processes
         if run.is_main:
@@ -421,7 +425,7 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
     else:
         run.preparation.initialise(trainer.model)
     if run.recipe.precision.int8:
-        trainer.rounded = RoundedProducts(trainer.model, alphas(run, trainer))
+        trainer.rounded = RoundedProducts(trainer.model, alphas(run, trainer, checkpoint is not None))
     parameters = lasting_parameters(trainer.model)
     divided = f", divided over {run.processes.num_processes} processes (FSDP2)" if trainer.sharded else ""
     trained = parameters_of_adapter(trainer.model)
@@ -446,16 +450,16 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
         )
 
 
-def alphas(run: Run, trainer: TranslationTrainer) -> dict[str, float]:
+def alphas(run: Run, trainer: TranslationTrainer, goes_on: bool) -> dict[str, float]:
     """Returns how inputs are rounded in this run: as the weights that it began with ask, on its development set."""
     path = run.output / folder.ALPHAS
-    if run.is_main and not path.is_file():
+    if run.is_main and not (goes_on and path.is_file()):
         dev = next((each for each in trainer.dev_sets if each.sources), None)
         if dev is None or dev.sources is None:
             raise UserError("precision.int8: needs a development set of pairs, by which inputs are rounded.")
         parts = Parts(trainer.model, run.preparation.tokenizers)
         write_json(path, calibrate(parts, list(dev.sources)[:SENTENCES]))
-    return of_main(read_json(path, {...: float}))
+    return of_main(read_json(path, {...: float}) if run.is_main else {})
 
 
 def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
@@ -464,7 +468,8 @@ def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
     if run.is_main and not goes_on:
         write_json(path, products.record())
     # None of a run that began on a GPU; on all machines what the first one has.
-    began = of_main(read_json(path, {"onednn": [str], "processor": str}) or {"onednn": []})
+    kept = read_json(path, {"onednn": [str], "processor": str}) if run.is_main else {}
+    began = of_main(kept or {"onednn": []})
     with products.using(frozenset(began["onednn"])):
         now = products.record()
         if changed := [name for name, value in began.items() if now.get(name) != value]:

@@ -70,9 +70,11 @@ def register_models(_: Any = None) -> None:
 
 def name_adapted_layers(constants: Any) -> None:
     """Puts our models into PEFT's tables of the layers that are adapted unless told (`target_modules=None`)."""
+    of_ia3 = {"TARGET": ["qkv_proj", "q_proj", "kv_proj", "fc2"], "FEEDFORWARD": ["fc2"]}  # it takes names alone
     for name, table in vars(constants).items():
-        if name.endswith("_TARGET_MODULES_MAPPING") and table.get("bart") == ["q_proj", "v_proj"]:
-            table.update(dict.fromkeys((architecture.model_type for architecture in architectures()), ALL_LINEAR))
+        if name.endswith("_MODULES_MAPPING") and ("_IA3_" in name or {"q_proj", "v_proj"} <= {*table.get("bart", ())}):
+            layers = of_ia3[name.split("_")[-3]] if "_IA3_" in name else ALL_LINEAR
+            table.update(dict.fromkeys((architecture.model_type for architecture in architectures()), layers))
 
 
 def warn_of_unknown_layers(tuners: Any) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from helpers.contract import assert_same
 from helpers.originals import LANGUAGES, MAKERS
+from helpers.tiny_run import run, write_corpus, write_recipe
 from helpers.toy_translators import SENTENCES
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, T5Config, T5ForConditionalGeneration
@@ -17,6 +19,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, T5Config, T5ForCo
 from hf_mlnmt import UserError, import_model, search
 from hf_mlnmt.convert import huggingface
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.training import TwoFiles, train_pair
 
 TEXTS = SENTENCES[:9]
 
@@ -302,3 +305,17 @@ def test_output_folders(original, tmp_path):
         import_model(original("marian"), tmp_path / "mine")
     with pytest.raises(UserError, match="is a file"):
         import_model(original("marian"), tmp_path / "mine" / "thesis.tex")
+
+
+@pytest.mark.parametrize("name", ["m2m100", "nllb", "mbart50"])
+def test_a_model_that_is_told_languages_by_its_tokenizer_is_not_trained_by_a_recipe(original, tmp_path, name):
+    """Neither as it was nor imported, by neither door; nothing is made."""
+    data = write_corpus(tmp_path / "data", {"train": 260, "val": 8, "test": 8})
+    import_model(original(name), tmp_path / "imported")
+    for folder in (tmp_path / "imported", Path(original(name))):
+        with pytest.raises(UserError, match=f"{folder}: its tokenizer is told languages by codes .*docs/opus-mt.md"):
+            train_pair(TwoFiles(("train.en", "train.de"), init_from=str(folder)), data, tmp_path / "run")
+        recipe = write_recipe(tmp_path / "recipe.yaml", init_from=str(folder), tokenizer={"path": str(folder)})
+        with pytest.raises(UserError, match=f"{folder}: its tokenizer is told languages by codes .*docs/opus-mt.md"):
+            run(recipe, data, tmp_path / "run")
+    assert not (tmp_path / "run").exists() or {path.name for path in (tmp_path / "run").iterdir()} <= {".lock"}

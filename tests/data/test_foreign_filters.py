@@ -96,3 +96,22 @@ def test_a_recipe_names_the_file(tmp_path):
     )
     made = RecipeCorpora(recipe, tmp_path).filter
     assert (made.max_word, made.max_length, made.drop_duplicates) == (30, 100, True)
+
+
+def test_of_two_limits_the_stricter_holds(tmp_path):
+    filters = [
+        {name: settings}
+        for name, all_settings in {
+            "LengthFilter": [
+                {"min_length": 1, "max_length": 90},
+                {"min_length": 3, "max_length": 50},
+                {"max_length": 70},
+            ],
+            "LengthRatioFilter": [{"threshold": 4}, {"threshold": 2}, {"threshold": 3}],
+            "LongWordFilter": [{"threshold": 40}, {"threshold": 20}, {"threshold": 30}],
+        }.items()
+        for settings in all_settings
+    ]
+    for given in (filters, filters[::-1]):
+        keys = read(tmp_path, opusfilter(*given))
+        assert keys == {"min_length": 3, "max_length": 50, "max_ratio": 2, "max_word": 19}

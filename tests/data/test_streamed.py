@@ -101,3 +101,9 @@ def test_a_block_is_no_more_than_there_is(stream, monkeypatch):
     data = stream()
     assert np.array_equal(data.choose(3), np.arange(PAIRS - 1))
     data.close()
+
+
+def test_the_last_block_is_filled_up_from_the_start(stream):
+    data = stream()
+    assert data.choose(4).tolist() == [*range(200, PAIRS - 1), *range(251 - PAIRS)]
+    data.close()

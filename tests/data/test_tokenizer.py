@@ -222,8 +222,11 @@ def test_bad_arguments(arguments, message):
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize("text", ["a", "猫", "!", "a b", "x" * 50, "the quick brown fox"])
-def test_very_little_text(kind, text):
+def test_very_little_text(kind, text, caplog):
     tokenizer = train_tokenizer([text], kind, 400)
+    assert (f"vocab_size: of 400 asked for the text gives {len(tokenizer)} entries" in caplog.text) == (
+        len(tokenizer) < 400
+    )
     for known in (text, "the 猫 <0x41> !"):
         assert tokenizer.decode(encode(tokenizer, [known])[0], skip_special_tokens=True) == known
 

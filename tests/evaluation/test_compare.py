@@ -14,7 +14,7 @@ from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import compare, comparison_tables, read_comparison, score
 from hf_mlnmt.evaluation.runs import TextFiles, read_systems, text_files
-from hf_mlnmt.evaluation.significance import LEGEND
+from hf_mlnmt.evaluation.significance import LEGEND, p_of_mark
 from hf_mlnmt.generation import DecodingOptions
 from hf_mlnmt.reports.comparison import add_runs
 
@@ -64,7 +64,7 @@ def test_correction_for_many_systems(comparison):
     corrected = comparison.corrected("test", "cased", "BLEU")
     assert corrected["same"] is None
     assert comparison.mark("same", "test", "cased", "BLEU") == ""
-    raw = {name: numbers_of(comparison, name)["approximate_randomisation"] for name in ("close", "worse")}
+    raw = {name: p_of_mark(numbers_of(comparison, name)) for name in ("close", "worse")}
     small, large = sorted(raw, key=raw.get)
     assert corrected[small] == pytest.approx(min(1.0, 2 * raw[small]))
     assert corrected[large] == pytest.approx(max(raw[large], min(1.0, 2 * raw[small])))

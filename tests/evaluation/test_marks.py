@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hf_mlnmt.evaluation.comparison import Comparison
 from hf_mlnmt.evaluation.significance import LEGEND, holm, marks, randomisation_test
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,6 +83,27 @@ def test_marks_are_of_corrected_p_values() -> None:
     for name, expected in zip(p_values, ("‡", "†", "†", "", ""), strict=True):
         assert marks({name: p_values[name]}) == {name: expected}
     assert marks(p_values) == {"a": "†", "b": "†", "c": "", "d": "", "none": ""}  # .0396, .0396, .0998, .0998
+
+
+@pytest.mark.parametrize(
+    ("sentences", "seeds", "mark"),
+    [
+        (0.0005, None, "‡"),  # one seed
+        (0.0005, 0.67, ""),
+        (0.0005, 0.03, "†"),
+        (0.03, 0.0005, "†"),
+        (0.0005, 0.0005, "‡"),
+        (0.3, 0.0005, ""),
+        (None, 0.0005, ""),  # equal, or too few sentences
+    ],
+)
+def test_the_mark_is_that_of_the_weaker_test_where_several_seeds_are_there(sentences, seeds, mark) -> None:
+    tested = {"difference": 0.46, "approximate_randomisation": sentences, "welch": seeds}
+    runs = {name: {1: {"scores": {"t": {"cased": {"BLEU": {"score": 30.0}}}}}} for name in "ab"}
+    comparison = Comparison("a", runs, {"b": {"tested": {"t": {"cased": {"BLEU": tested}}}}})
+    assert comparison.mark("b", "t", "cased", "BLEU") == mark
+    comparison.tests["c"] = {}
+    assert comparison.corrected("t", "cased", "BLEU")["b"] == (sentences and max(sentences, seeds or 0))
 
 
 def test_holm() -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import unicodedata
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from hf_mlnmt.export import export, students
 from hf_mlnmt.export.check import until_end
 from hf_mlnmt.export.firefox import EngineLinear, as_engine, calibrated, exportable, lexical_shortlist
 from hf_mlnmt.export.students import train_student
+from hf_mlnmt.export.unigram import _normalisation as unigram_rules
 from hf_mlnmt.export.unigram import check_cut, vocabulary_of
 from hf_mlnmt.generation.batches import pad
 from hf_mlnmt.generation.journal import Journal
@@ -237,7 +239,12 @@ def test_training_in_int8_computes_as_the_engine(ours, exported, dev, tokenizers
     model = AutoModelForSeq2SeqLM.from_pretrained(ours).eval()
     alphas = calibrate(Parts(model, tokenizers), dev.read_text().splitlines())
     imported = import_model(next(exported.folder.glob("model*")), tmp_path / "again")
-    engine = as_engine(imported.model, json.loads((tmp_path / "again" / "marian.json").read_text()))
+    kept = json.loads((tmp_path / "again" / "marian.json").read_text())
+    engine = as_engine(imported.model, kept)
+    without = as_engine(
+        imported.model, {**kept, "alphas": {k: v for k, v in kept["alphas"].items() if "none" not in k}}
+    )
+    assert without.lm_head.parts[0][0] == pytest.approx(engine.lm_head.parts[0][0], rel=1e-6)
     sides = []
     for own in (tokenizers, imported.tokenizers):
         batch = [own.encode_source([text])[0][None].astype(int) for text in SENTENCES[:8]]
@@ -419,10 +426,10 @@ def lines_of(file):
     return file.read_text().splitlines()
 
 
-def teach(taught, output, asked=FILES, shape="student-tiny", teachers=None, settings=()):
+def teach(taught, output, asked=FILES, shape="student-tiny", teachers=None, settings=(), dry_run=False):
     data, folder = taught
     console, settings = Console(file=io.StringIO(), width=200), (*TINY, *settings)
-    rows = train_student(asked, shape, teachers or [str(folder)], data, output, settings, console=console)
+    rows = train_student(asked, shape, teachers or [str(folder)], data, output, settings, None, dry_run, console)
     return rows, console.file.getvalue()
 
 
@@ -465,7 +472,7 @@ def test_from_a_teacher_to_the_engine_also_when_every_stage_is_cut_off(taught, t
     assert "languages of translations are not looked at" in said
     assert exported["shortlist_teacher"] == str(output / "teacher")
     assert exported["calibration"] == taught[0] / "val.en"
-    assert computed == {"calibrate": 1, "computing": 3}, "of the step that was cut off, and of two more"
+    assert computed == {"calibrate": 2, "computing": 3}, "of the step that was cut off, and of two more"
     assert said.count("is finished, and nothing changed since") == 3
     assert list(rows) == ["teacher", "student", "int8"]
     assert rows["student"]["bytes"] == (output / "student" / "average" / "model.safetensors").stat().st_size
@@ -509,6 +516,28 @@ def test_teachers_and_students_that_cannot_be(taught, tmp_path):
         teach(taught, tmp_path / "run", settings=silent)
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("rounds.int8.recipe.budget.steps=-1", "budget.steps must be above 0, not -1"),
+        ("rounds.student.translate.settings.drop=[nonesuch]", "drop.*nonesuch"),
+        ("rounds.student.recipe.nonesuch=1", "nonesuch"),
+        ("rounds.third={after: nonesuch}", "nonesuch is no earlier round"),
+        ("optimizer.learning_rate=.nan", "must be a finite number"),
+        ("nonesuch=1", "nonesuch"),
+        ("rounds=3", "rounds"),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_what_is_wrong_in_a_students_recipe_is_said_before_anything_is_measured(
+    taught, tmp_path, monkeypatch, setting, message, dry_run
+):
+    monkeypatch.setattr(students.Student, "_cost", lambda *_: pytest.fail("it measures"))
+    with pytest.raises(UserError, match=message) as caught:
+        teach(taught, tmp_path / "run", settings=[setting], dry_run=dry_run)
+    assert "/" not in str(caught.value).replace("and/or", ""), "it names the recipe, and no temporary file"
+
+
 def test_what_a_teacher_is_told_and_what_is_dropped(taught, tmp_path, monkeypatch):
     """Of a model of many languages the direction; languages are looked at where they are known, by py3langid."""
     codes = Tokenizers(*[train_tokenizer(SENTENCES, vocab_size=300, languages=["en", "de"])] * 2)
@@ -544,3 +573,9 @@ def test_bpe_is_refused_by_name(dev, tmp_path):
     assert "is of kind BPE, which Firefox's engines cut otherwise" in said
     assert "tokenizer: {kind: unigram}" in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("sign", ["é", "ǖ", "ấ", "각"])
+def test_every_form_of_a_letter_is_read_as_one(sign):
+    rules = unigram_rules()
+    assert rules[unicodedata.normalize("NFD", sign)] == sign

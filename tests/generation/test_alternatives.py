@@ -18,6 +18,7 @@ from hf_mlnmt.cli import app
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.generation.wording import Asked, NextWords, Spelling
 
 DEEPEST = 4  # tokens of a word
 
@@ -146,3 +147,22 @@ def test_samplers_of_a_call(pipeline):
     for wrong in ({"without_replacement": True}, {"top_n_sigma": 1.0, "do_sample": False}, {"top_n_sigma": 0.0}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             pipeline(SENTENCES[:2], **{**options, **wrong})
+
+
+def test_what_is_not_allowed_counts_and_what_spells_nothing_is_no_word():
+    """Scores go through as they are while the beginning is not spelt; tokens without text are never chosen."""
+    spelling = Spelling(toy_pipeline().parts.target)
+    scores = torch.randn(1, len(spelling.bytes), generator=torch.Generator().manual_seed(1))
+    spells = torch.zeros_like(scores, dtype=torch.bool)
+    spells[0, [token for _, token in spelling.ordered]] = True
+    for rest, expected in ((b" do", scores), (b"", scores.log_softmax(-1))):
+        found = NextWords(spelling, [Asked([], rest)], 0, [END])(torch.tensor([[0]]), scores.clone())
+        assert torch.equal(found[spells], expected[spells])
+        spells[0, END] = True  # the end has a probability of its own
+        assert found[~spells].isneginf().all()
+        spells[0, END] = False
+    rule = NextWords(spelling, [Asked([], b"")], 0, [END])
+    rule(torch.tensor([[0]]), scores.clone())
+    for _, token in spelling.ordered[:5]:  # inside of a word
+        silent = ~spells & (torch.arange(len(spelling.bytes)) != END)
+        assert rule(torch.tensor([[0, token]]), scores.clone())[silent].isneginf().all()

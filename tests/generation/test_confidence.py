@@ -147,3 +147,8 @@ def test_the_scores_that_are_looked_at_are_the_models_own(pipeline):
         scored = [row[0] for row in generate(pipeline.parts, sequences, {**asked, **more}, 0, True)]
         found = log_probabilities_of(pipeline.parts, sequences, scored, {**asked, **more}, 0)
         assert found == pytest.approx([each.log_probability for each in scored], abs=1e-4)
+
+
+def test_where_no_word_was_right_none_is_sure():
+    found = calibrate(*(values.tolist() for values in some()[:2]), [(-0.1, False)] * 5)
+    assert found.of_word(0.0) == pytest.approx(0, abs=1e-6)

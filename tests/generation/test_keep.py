@@ -289,6 +289,11 @@ def test_tokens_stand_for_the_parts_while_it_is_searched(trained, monkeypatch):
     assert searched[0].text == texts[2]  # a prefix could have the part
 
 
+def test_a_number_counts_once_for_each_time_that_it_is_there():
+    assert kept.lost("12 men and 12 dogs", "12 Männer") == {"12": 1}
+    assert not kept.lost("1,000 men in A4", "1.000 Männer in A4")
+
+
 def test_pairs_with_placeholders():
     placeholders = {"<n>": "number", "<code>": r"[A-Z]{2}-\d+"}
     pairs = [

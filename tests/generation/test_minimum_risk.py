@@ -297,3 +297,19 @@ def test_names_that_the_help_shows_are_those_that_there_are():
 
     shown = next(field for field in fields(DecodingOptions) if field.name == "utility").metadata["choices"]
     assert tuple(shown) == minimum_risk.NAMES
+
+
+def test_equal_texts_are_one_candidate_at_their_first_place_and_the_last_stands_again():
+    choose_among = MinimumRisk(overlap)
+    for candidates, expected in (
+        (["x", "a b", "a b", "a c"], [1, 3, 0, 0, 0]),
+        (["a b", "x", "a b"], [0, 1, 1]),
+        (["a", "a"], [0, 0, 0]),
+    ):
+        assert [place for place, _ in choose_among("", candidates, len(expected))] == expected
+
+
+def test_a_utility_without_pairs_is_no_utility_to_prune_by():
+    column = lambda source, candidates, references: np.ones((len(candidates), 1))  # noqa: E731
+    with pytest.raises(UserError, match="prune compares pairs"):
+        expected_utilities(column, "", ["a", "b", "c"], ["a", "b", "c"], prune=0.9)

@@ -215,6 +215,10 @@ def test_a_search_ends_where_the_positions_end(pipeline, caplog, monkeypatch):
     assert "cut there: 1; the model has no more positions" in caplog.text
     for beams in (1, 3):
         assert pipeline(["A man.", "A dog and a cat."], max_new_tokens=64, min_new_tokens=64, num_beams=beams)
+    for least, most in ((65, None), (2000, None), (65, 64)):
+        asked = {} if most is None else {"max_new_tokens": most}
+        with pytest.raises(UserError, match=f"min_new_tokens: {least} is more than"):
+            pipeline("A man.", min_new_tokens=least, **asked)
     with pytest.raises(UserError, match="max_new_tokens: 65 is more than the model's 64 positions"):
         pipeline("A man.", max_new_tokens=65)
 

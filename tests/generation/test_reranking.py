@@ -3,6 +3,7 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 import torch
 from helpers.fused_folders import gpt2, write_fused
@@ -11,10 +12,12 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
-from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation import TranslationPipeline, languages
 from hf_mlnmt.generation.alignments import SourceAttention
 from hf_mlnmt.generation.journal import identity_of_model
+from hf_mlnmt.generation.languages import Direction
 from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.generation.reranking import Reranker, coverage_of
 
 TEXTS = [*SENTENCES[:2], "", SENTENCES[5]]
 TOKENIZER = bpe()
@@ -198,6 +201,7 @@ def test_weights_of_another_model_are_refused(ours, others, tmp_path):
         ({"features": {"lenght": 1.0}}, "no feature 'lenght'.*length"),
         ({"features": {"reverse": 1.0}}, "no feature 'reverse'"),
         ({"features": {"length": "much"}}, "expected a number"),
+        *(({"features": {"length": weight}}, "is no weight: at most 1e.06") for weight in (1e308, -1e308, 1e7)),
         ({"features": {"length": 1.0}, "by": "page"}, "sentence or document"),
         ({"features": {"length": 1.0}, "decoding": {"model": "x"}}, "'model' is none of"),
         ({"features": {"length": 1.0}, "decoding": {"num_beams": 0}}, "num_beams"),
@@ -239,3 +243,16 @@ def test_a_translation_model_is_no_language_model(pipeline, others):
 def test_what_does_not_go_together_is_refused(asked):
     with pytest.raises(UserError):
         DecodingOptions(**asked)
+
+
+def test_a_source_that_is_read_twice_is_covered_once():
+    assert coverage_of(torch.tensor([[0.9, 0.1], [0.8, 0.2]])) == pytest.approx(np.log(0.3), rel=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "pair"), [("reverse", ("de", "en")), ("translation", ("en", "de"))])
+def test_a_model_of_several_languages_is_told_its_direction(ours, monkeypatch, kind, pair):
+    asked = []
+    monkeypatch.setattr(languages, "language_codes", lambda tokenizer: ["en", "de"])
+    monkeypatch.setattr(languages, "direction", lambda *given: asked.append(given[2:4]) or Direction())
+    Reranker({"features": {f"{kind}={ours}": 1.0}}, languages=("en", "de"))
+    assert asked == [pair]

@@ -87,6 +87,11 @@ def test_settings_replace_keys(tmp_path):
         ("model: {record: a, system: b}", "either record or system"),
         ("budget: {steps: 3}", r"line 6: budget is given twice \(first in line 5\)"),
         ("arguments: {label_smoothing_factor: 0.1}", "arguments.label_smoothing_factor"),
+        ("training: {}\ntesting: {}", "a configuration of JoeyNMT .testing, training..*docs/coming-from.md"),
+        ("task: {_name: translation}\noptimization: {}", "a configuration of fairseq"),
+        ("prepared_data: x\nbatch_type: word", "a configuration of Sockeye"),
+        ("src_vocab: x\ntrain_steps: 9", "a configuration of OpenNMT or Eole"),
+        ("train-sets: [x]\nvocabs: [x]", "a configuration of Marian"),
         ("batch: {tokens: 3", "line .*not valid YAML"),
     ],
 )

@@ -23,7 +23,7 @@ from hf_mlnmt.data.lines import problem_in
 from hf_mlnmt.data.synthetic import find_synthetic, read_manifest
 from hf_mlnmt.generation import Hypothesis, TranslationPipeline, synthetic_methods
 from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate, text_lines
-from hf_mlnmt.generation.journal import Journal
+from hf_mlnmt.generation.journal import STATE, Journal
 
 FREE = {"drop": (), "max_new_tokens": 20}
 NAMES = ("source.txt", "target.txt", "manifest.json")
@@ -198,7 +198,7 @@ def test_interrupted_between_any_two_writes(folder, texts, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("side", ["source.txt.part", "target.txt.part"])
 def test_what_was_changed_while_it_was_stopped_is_refused(texts, tmp_path, monkeypatch, side):
-    append, out = Journal.append, tmp_path / "out"
+    append, out = Journal.append, tmp_path / "Out"
     settings = Settings(window=13)
 
     def stopping(self, pairs, lines, **progress):
@@ -210,9 +210,26 @@ def test_what_was_changed_while_it_was_stopped_is_refused(texts, tmp_path, monke
         patched.setattr(Journal, "append", stopping)
         back_translate(None, texts, out, Method("copied"), settings)
     written = (out / side).read_bytes()
-    (out / side).write_bytes(written.replace(b"a", b"e", 1))
-    with pytest.raises(UserError, match=f"{side}: changed since it was written"):
-        back_translate(None, texts, out, Method("copied"), settings)
+    for damaged, message in ((written.replace(b"a", b"e", 1), "changed since"), (written[:-1], "shorter than")):
+        (out / side).write_bytes(damaged)
+        with pytest.raises(UserError, match=f"{side}: {message} .* [Dd]elete the folder {out} and begin again"):
+            back_translate(None, texts, out, Method("copied"), settings)
+    (out / side).write_bytes(written)
+    state = (out / STATE).read_text()
+    for key, value in (
+        ("lines", -5),
+        ("lines", 10**9),
+        ("lines", 26),
+        ("lines", 40),
+        ("counts", {}),
+        ("warnings", ["a"]),
+    ):
+        content = json.loads(state)
+        content["progress"][key] = value
+        (out / STATE).write_text(json.dumps(content))
+        with pytest.raises(UserError, match=f"{STATE}: .* [Dd]elete the folder {out} and begin again"):
+            back_translate(None, texts, out, Method("copied"), settings)
+    (out / STATE).write_text(state)
     (out / side).write_bytes(written + b"half a line")
     assert back_translate(None, texts, out, Method("copied"), settings).pairs > 100
     assert lines_of(out / side.removesuffix(".part")) == lines_of(out / "source.txt")

@@ -18,6 +18,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.hub import build_folder
+from hf_mlnmt.training.adapters import merged
 from hf_mlnmt.training.checkpoints import write_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -122,6 +123,7 @@ def test_an_adapter_is_published_by_itself(whole, tuned, tmp_path):
             {"adapter": {"modules": ["v_proj"]}},
             r"adapter.modules: \['v_proj'\]: .* linear layers are fc1, fc2, kv_proj",
         ),
+        ({"adapter": {"modules": "("}}, r"adapter.modules: \(: .* linear layers are fc1, fc2, kv_proj"),
         ({"adapter": {"modules": ["lm_head"]}}, "the output projection is the token embeddings too"),
         ({"adapter": {"kind": "ia3"}}, "adapter.kind: 'ia3' is not one of lora"),
         ({"adapter": {"r": 0}}, "adapter.r"),
@@ -137,3 +139,10 @@ def test_without_peft_its_extra_is_named(whole, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError, match=r"adapter: PEFT is not installed: pip install 'hf-mlnmt\[peft\]'"):
         tune(whole, tmp_path)
+
+
+@pytest.mark.parametrize(("alpha", "r"), [(1.0, 4), (4.0, 4), (32.0, 4)])
+def test_merged_is_alpha_by_r_times_the_product(alpha, r):
+    weight, a, b = (torch.randn(size, dtype=torch.float64) for size in ((3, 5), (r, 5), (3, r)))
+    named = {"x.base_layer.weight": weight, "x.lora_A.default.weight": a, "x.lora_B.default.weight": b}
+    torch.testing.assert_close(merged(named, {"lora_alpha": alpha, "r": r})["x.weight"], weight + alpha / r * (b @ a))

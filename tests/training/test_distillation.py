@@ -136,3 +136,12 @@ def test_what_cannot_be_taught(teacher, unigram):
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
     with pytest.raises(UserError, match="does not go with compiled layers or gradient checkpointing"):
         objective.loss(model, batch_of(objective, unigram))
+
+
+def test_sentences_without_a_number_have_links_of_their_own(teacher, unigram):
+    objective = make(toy_model(unigram), unigram, teacher=str(teacher), alignment=0.1)
+    nameless = torch.full((3,), -1)
+    for texts in (SENTENCES[:3], SENTENCES[3:6]):
+        batch = batch_of(objective, unigram, texts)
+        fresh = make(toy_model(unigram), unigram, teacher=str(teacher), alignment=0.1)
+        assert torch.equal(objective.guide(batch, nameless), fresh.guide(batch, batch["sentence"]))

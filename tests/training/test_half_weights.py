@@ -11,6 +11,7 @@ from helpers.contract import assert_same, gradients
 from helpers.training_helpers import VOCABULARY, tiny_model
 from peft import LoraConfig, get_peft_model
 from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from hf_mlnmt.training import half_weights
 from hf_mlnmt.training.half_weights import HalfWeights
@@ -128,3 +129,15 @@ def test_launches_of_a_step(monkeypatch):
         launches.number = launches.number if counted is launches else 0
     assert launches.number <= 460
     assert launches.draws <= 3  # of one for all sublayers, and the embeddings' own
+
+
+def test_a_layer_around_a_recurrent_module_stays_as_it_is_even_if_the_module_is_another_layers_too():
+    class Layer(GradientCheckpointingLayer):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner, self.linear = inner, nn.Linear(2, 2)
+
+    shared = nn.GRUCell(2, 2)
+    model = nn.ModuleList([Layer(shared), Layer(shared), Layer(nn.Linear(2, 2)), nn.Linear(2, 2)])
+    cast = {id(held[name]) for held, name in HalfWeights(model).places if held[name] is not None}
+    assert cast == {id(weight) for layer in (model[2], model[3]) for weight in layer.parameters()}

@@ -248,6 +248,13 @@ def test_other_files_in_the_folder_of_a_run_are_refused(whole, files, tmp_path):
         run(data, output)
     with pytest.raises(UserError, match=r"dev: None -> \['val.en', 'val.de'\]"):
         run(files, output, dev=("val.en", "val.de"))
+    for name in ("checkpoints", "results.json"):  # nothing is trained yet: what was asked last holds
+        (output / name).rename(tmp_path / name)
+    before = (output / "pair/asked.json").read_bytes()
+    run(data, output, dry_run=True)
+    assert (output / "pair/asked.json").read_bytes() == before
+    run(data, output), run(data, tmp_path / "fresh")
+    assert same_weights(output, tmp_path / "fresh")
     shutil.rmtree(output / "pair")
     with pytest.raises(UserError, match="holds a training by another recipe"):
         run(files, output)
@@ -334,6 +341,18 @@ def test_a_model_is_fine_tuned_and_scored_before_and_after(whole, files, tmp_pat
     assert "is finished, and nothing changed" in tune(whole, files, output, **asked)
     with pytest.raises(UserError, match=r"another training \(old -> new\):\n  init_from: .*average -> None"):
         run(files, output, test=[("test.en", "test.de")])
+
+
+@pytest.mark.parametrize("positions", [64, 256, 300])
+def test_lengths_are_chosen_within_the_model_s_positions(whole, files, tmp_path, positions):
+    model = shutil.copytree(whole[0] / "average", tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": positions}))
+    settings = [
+        setting for setting in SMALL if not setting.startswith(("model", "tokenizer", "evaluation", "decoding"))
+    ]
+    text = tune(whole, files, tmp_path / "run", init_from=str(model), settings=settings, dry_run=True)
+    assert (f"lengths: at most {positions} subwords" in text) == (positions < 300)
 
 
 def test_a_dry_run_says_how_a_model_would_be_fine_tuned(whole, files, tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import transformers
-from helpers.tiny_run import run, run_in, write_corpus, write_recipe
+from helpers.tiny_run import run, run_in, same_weights, write_corpus, write_recipe
 
 import hf_mlnmt
 from hf_mlnmt import UserError
@@ -89,6 +89,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.test={.hidden: {path: a.tsv}}", "data.test: the name '.hidden'"),
         ("languages.target=../de", "languages.target: expected a language's code"),
         ("data.test.new.files={source: test.en, target: nowhere.de}", "data.test.new: .*nowhere.de: no such file"),
+        ("data.train={path: nowhere.tsv}", "nowhere.tsv: no such file.*--data, now .*/data; .*docs/install"),
         ("data.test.new.files={source: test.en, target: val.en}", "data.test.new: .* has 12 lines and .* has 10"),
         ("data.dev.files.source=test.en", "data.dev: .*test.en has 12 lines and .*val.de has 10"),
         ("data.train.files.target=val.de", "data.train .*train.en has 120 lines and .*val.de has 10"),
@@ -101,6 +102,14 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.dev={path: two.tsv, columns: {source: 1, target: 3}}", "two.tsv, line 1: .*2 columns, 3 expected"),
         ("data.bpe_dropout=0.1 tokenizer.kind=unigram", "data.bpe_dropout leaves out merges of BPE"),
         ("languages.target=it tokenizer.languages=[de, en]", "target language is 'it', .* codes of de, en alone"),
+        ("data.train.streaming=true", "data.train: .*train.de: streaming is of a data set"),
+        ("data.train.config=x", "data.train: .*train.de: config is of a data set"),
+        ("data.train.split=dev", "data.train: .*train.de: split is of a data set"),
+        ("data.train.columns={source: 1, target: 2}", "data.train: .*train.de: columns is of a table"),
+        ("data.train.quoting=none", "data.train: .*train.de: quoting is of a table"),
+        ("data.train={path: two.tsv, streaming: true}", "two.tsv: streaming is of a data set"),
+        ("data.dev={path: two.tsv, split: dev}", "two.tsv: split is of a data set"),
+        ("data.test.new={synthetic: x, split: dev}", "x: split is of a data set"),
         ("init_from=nowhere", r"init_from: nowhere is neither a folder nor to be had from the Hub \([^L]"),
         ("tokenizer.path=nowhere", "nowhere: no such folder; as a Hub name it is not"),
     ],
@@ -188,6 +197,8 @@ def test_what_passes_with_a_word(tmp_path):
         "checkpoints.average is 9, but this training saves 5": {"checkpoints": {"keep": 9, "average": 9}},
         "data.licence 'apache2.0' .*did you mean 'apache-2.0'": {"data": {"licence": "apache2.0"}},
     }
+    words["data.temperature has no effect"] = {"data": {"temperature": 5.0}}
+    words["batch.temperature has no effect"] = {"batch": {"tokens": 60, "temperature": 5.0}}
     files = {"source": "train.en", "target": "train.de"}
     french = {"files": files, "languages": {"source": "en", "target": "fr"}}
     words["the training pairs are into de and fr, and no code says into which"] = {
@@ -196,7 +207,7 @@ def test_what_passes_with_a_word(tmp_path):
     for number, (text, change) in enumerate(words.items()):
         assert re.search(text, run_in(tmp_path / str(number), dry_run=True, **change).replace("\n", " "))
     good = run_in(tmp_path / "good", dry_run=True, data={"licence": "CC-BY-NC-SA-4.0"})
-    assert not any(word in good for word in ("but this training", "warmup", "licence", "same", "into"))
+    assert not any(word in good for word in ("but this training", "warmup", "licence", "same", "into", "effect"))
 
 
 def test_of_training_text_as_much_is_read_as_tells_it_from_what_is_scored(tmp_path, monkeypatch):
@@ -309,6 +320,40 @@ def test_a_run_killed_as_it_began_can_be_started_again(tmp_path, data):
     assert (output / "results.json").is_file()
     assert not list(output.glob(".*.part"))
     shutil.rmtree(output)
+
+
+SHORT = ["model.settings.max_position_embeddings=7", "data.max_length=7", "decoding.max_new_tokens=6"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message", "mended", "kept"),
+    [
+        (["tokenizer.vocab_size=21"], "take as many", ["tokenizer.vocab_size=90"], ""),
+        (SHORT, "the model reads 7", ["data.max_length=7"], "tokenizer data"),
+        (SHORT, "the model reads 7", ["data.max_length=7", "optimizer.learning_rate=0.02"], "tokenizer data"),
+        (SHORT, "the model reads 7", ["data.max_length=9"], "tokenizer"),
+        (SHORT, "the model reads 7", ["data.max_length=9", "data.filters={max_ratio: 9}"], ""),
+        (SHORT, "the model reads 7", ["data.max_length=9", "tokenizer.vocab_size=90"], ""),
+        (SHORT, "the model reads 7", ["data.max_length=7", "logging.every=1"], "text"),
+    ],
+)
+def test_until_a_step_is_trained_recipe_and_text_are_free(tmp_path, data, wrong, message, mended, kept):
+    """What they leave as it was is kept, and the run ends as one that began with them."""
+    recipe, output = write_recipe(tmp_path / "recipe.yaml", budget={"steps": 4}), tmp_path / "run"
+    data = shutil.copytree(data, tmp_path / "data")
+    with pytest.raises(UserError, match=message):
+        run(recipe, data, output, settings=wrong)
+    if kept == "text":
+        (data / "train.de").write_text((data / "train.de").read_text().replace("ba", "zy"))
+    made = {name: (output / name).stat().st_ino for name in ("tokenizer", "data/train0") if (output / name).exists()}
+    run(recipe, data, output, settings=mended)
+    left = [name for name, inode in made.items() if (output / name).stat().st_ino == inode]
+    assert " ".join(name.removesuffix("/train0") for name in left) == kept.removeprefix("text")
+    run(recipe, data, tmp_path / "fresh", settings=mended)
+    assert same_weights(output, tmp_path / "fresh")
+    assert (output / "recipe.yaml").read_text().split("\n", 1)[1] == (tmp_path / "fresh/recipe.yaml").read_text().split(
+        "\n", 1
+    )[1]
 
 
 def test_the_list_of_checks_is_what_runs():

@@ -127,6 +127,7 @@ def test_machines_without_a_common_folder_train_and_go_on_from_one_checkpoint_or
         "rng_state_1.pth",
     }
     assert not list((second / "checkpoints").glob("*")), "nothing half-written is left"
+    assert "is finished" in two_processes(*arguments, "budget.steps=4")[0], "both end well, as a scheduler wants"
 
     for said in two_processes(*arguments, "budget.steps=8", code=1):
         assert f"process 1 on {socket.gethostname()}: complete.json is missing" in said
@@ -188,6 +189,8 @@ assert f"  process 1 on {socket.gethostname()}: no file on 1" in message(lambda:
 assert message(lambda: fail_on(2)) is None
 versions = {"torch": "2.11", "transformers": f"5.{20 + state.process_index}"}
 assert f"process 1 on {socket.gethostname()}: transformers is 5.21, not 5.20" in message(lambda: check_same(versions))
+keys = {"recipe: seed": "1", f"recipe: of {state.process_index}": "5"}
+assert "recipe: of 1 is 5, not None; recipe: of 0 is None, not 5" in message(lambda: check_same(keys))
 make_in_turn(Path(sys.argv[1]))
 assert Path(sys.argv[1]).read_text() == "01"
 state.destroy_process_group()

@@ -78,6 +78,15 @@ def test_mistakes_are_found_by_a_dry_run(corpus, tmp_path, settings, changes, me
         run(with_synthetic(tmp_path / "recipe.yaml", settings, **changes), corpus, tmp_path / "run", dry_run=True)
 
 
+def test_a_back_translation_of_nothing_is_named(corpus, tmp_path):
+    write_synthetic(corpus / "none", ["ba"])
+    content = json.loads((corpus / "none" / "manifest.json").read_text())
+    content["pairs"]["lines"] = 0
+    (corpus / "none" / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"none: of .* translations none is left"):
+        run(with_synthetic(tmp_path / "recipe.yaml", {"synthetic": "none", "ratio": 1}), corpus, tmp_path / "run")
+
+
 def test_a_manifest_whose_files_changed_is_refused(corpus, tmp_path):
     with (corpus / "bt" / "source.txt").open("a") as file:
         file.write("more\n")

@@ -11,7 +11,7 @@ import copy
 import pytest
 import torch
 from helpers.contract import DECODING, Member, assert_same, assert_same_decoding, gradients, members, redraw
-from peft import LoraConfig, get_peft_model
+from peft import AdaLoraConfig, IA3Config, LoHaConfig, LoraConfig, VeraConfig, get_peft_model
 
 from hf_mlnmt.search.int8 import Int8Linear, in_int8
 
@@ -117,3 +117,15 @@ def test_weights_on_the_disk(system, places, batch, tmp_path):
     assert sum(weight.is_meta for weight in loaded.parameters()) > 5
     assert_same(calls[0](loaded), loss)
     assert_same_decoding(calls[1](loaded), decoded)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [AdaLoraConfig(total_step=9), IA3Config(), LoHaConfig(), VeraConfig()],
+    ids=lambda config: type(config).__name__,
+)
+@pytest.mark.parametrize("system", [s for s in SYSTEMS if s.system == "transformer"], ids=str)
+def test_other_adapters_too_need_not_be_told_their_layers(system, config):
+    found = get_peft_model(system.model(**UNTIED), copy.deepcopy(config)).base_model.targeted_module_names
+    assert {name.rpartition(".")[2] for name in found} >= {"qkv_proj", "kv_proj", "fc2"}
+    assert not any("lm_head" in name for name in found)
