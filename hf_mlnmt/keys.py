@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, Union
 
 import yaml
 
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.errors import UserError, naming, suggest
 
 T = TypeVar("T")
 Lines = Mapping[tuple[str, ...], int]  # path of a key -> line, from 1
@@ -155,7 +155,9 @@ def _section(content: Any, kind: Any, place: _Place) -> Any:
         if name not in content and item.default is REQUIRED and item.default_factory is REQUIRED:
             raise UserError(f"{place}: missing key '{'.'.join(place.below(name).at)}'.")
     hints = _hints(kind)
-    return kind(**{name: _convert(content[name], hints[name], place.below(name)) for name in content})
+    values = {name: _convert(content[name], hints[name], place.below(name)) for name in content}
+    with naming(str(place)):
+        return kind(**values)
 
 
 _hints = functools.cache(typing.get_type_hints)  # of a dataclass, asked for at every corpus and task
