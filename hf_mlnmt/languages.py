@@ -18,7 +18,7 @@ import yaml
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json, write_json
 from hf_mlnmt.keys import YAMLLoader
-from hf_mlnmt.model_folder import CONFIG, RESULTS, RESULTS_SCHEMA
+from hf_mlnmt.model_folder import CONFIG, RESULTS, RESULTS_SCHEMA, fetch_small_files
 
 # Two letters and three of each: ISO 639-1; the forms of libraries; the usual kind of what is a group in ISO 639-3.
 _TWO_AND_THREE = (
@@ -46,6 +46,9 @@ _THREE = (
 _TWO_OF = {word[2:]: word[:2] for word in _TWO_AND_THREE.split()}
 _CODES = {*_TWO_OF, *_TWO_OF.values(), *_THREE.split(), "nb"}
 _TWO_OF["nb"] = "no"
+_OTHERWISE = {"aa", "bak", "bis", "ice", "may", "min", "per", "run"}  # backups, parts of `split`, months, versions
+_WITHIN = {"nn": "no", "prs": "fa", "ckb": "ku", "azb": "az"} | dict.fromkeys(("lzh", "nan", "wuu", "yue"), "zh")
+_WITHIN |= dict.fromkeys(("acm", "acq", "aeb", "ajp", "apc", "ars", "ary", "arz"), "ar")
 _CODE = re.compile(r"([a-z]{2,3})(?:[-_](?:[A-Z][a-z]{3}|[A-Za-z]{2}|\d{3}))*")
 Direction = tuple[str, str]
 
@@ -61,11 +64,39 @@ def same_language(code: str | None, other: str | None) -> bool:
     return code is None or other is None or base_language(code) == base_language(other)
 
 
+def is_within(code: str, other: str) -> bool:
+    """Returns whether two codes are of one language, or one of them of a language within the other: nn and no."""
+    one, two = base_language(code), base_language(other)
+    return one in (two, _WITHIN.get(two)) or _WITHIN.get(one) == two
+
+
+def language_tag(code: str) -> str:
+    """Returns a code as BCP 47 has it, whole: de of deu_Latn, sr-Latn of sr_Latn, zh-Hant of zho_Hant, es-419, nb."""
+    import langcodes  # which reads its tables for a tenth of a second
+
+    with suppress(langcodes.LanguageTagError):
+        tag = langcodes.standardize_tag(re.sub("[-_]XX$", "", code))  # mBART's en_XX
+        language, *others = tag.split("-")
+        two = language if len(language) == 2 else base_language(language)  # arb, which people write as ar
+        return langcodes.standardize_tag("-".join([two, *others]))
+    return "und"  # a code of the model's own
+
+
 def language_in(path: str | Path) -> str | None:
     """Returns the code in a file's name, the last part that is one: en of train.en.gz, en.txt and corpus.en-de.en,
     zho_Hans of zho_Hans.devtest; None without."""
+    return next(reversed(_codes_in(path)), None)
+
+
+def _codes_in(path: str | Path) -> list[str]:
     parts = Path(path).name.split(".")
-    return next((part for part in reversed(parts) if len(parts) > 1 and _is_code(part)), None)
+    return [part for part in parts if len(parts) > 1 and part not in _OTHERWISE and _is_code(part)]
+
+
+def pair_of_name(path: str | Path) -> Direction | None:
+    """Returns the two languages that a part of a file's name says: en and de of corpus.en-de.tsv; None without."""
+    pairs = re.findall(r"(?<=\.)([a-z]{2,3})-([a-z]{2,3})(?=\.)", f".{Path(path).name}.")
+    return next((pair for pair in pairs if _CODES.issuperset(pair) and "-".join(pair) not in _REGIONS), None)
 
 
 def pair_in(path: str | Path) -> Direction | None:
@@ -130,8 +161,33 @@ def check_same_direction(folders: Sequence[str | Path], remedy: str) -> None:
             )
 
 
+def check_direction(
+    model: str | Path, wanted: Sequence[str | None], what: str, remedy: str = "Give one of that direction."
+) -> None:
+    """Raises UserError for a model that translates in another direction than `wanted`; a code of None may be any."""
+    there = direction_of(fetch_small_files(model))
+    if there and not all(map(same_language, there, wanted)):
+        asked = " to ".join(code or "any" for code in wanted)
+        raise UserError(f"{what}: translates {' to '.join(there)}, and a model of {asked} is needed. {remedy}")
+
+
 def check_language(path: str | Path, language: str | None, what: str, remedy: str) -> None:
-    """Raises UserError for a file whose name says another language than `what` is in."""
-    said = language_in(path)
-    if not same_language(said, language):
-        raise UserError(f"{path}: its name says {said}, but {what} {language}. {remedy}")
+    """Raises UserError for a file whose name says another language than `what` is in, and not that too."""
+    said = _codes_in(path) or pair_of_name(path) or ()
+    if language is not None and said and not any(is_within(code, language) for code in said):
+        raise UserError(f"{path}: its name says {said[-1]}, but {what} {language}. {remedy}")
+
+
+def check_files(
+    model: str | Path,
+    sources: Sequence[str | Path] = (),
+    targets: Sequence[str | Path] = (),
+    told: Sequence[str | None] = (None, None),
+) -> None:
+    """Raises UserError for a file whose name says another language than the model reads or writes, which `told` (--from
+    and --to) may say."""
+    check_direction(model, told, str(model), "Leave --from and --to out, or exchange them.")
+    pair, remedy = direction_of(fetch_small_files(model)) or (None, None), "Give files of the model's direction."
+    for files, code, own, how in zip((sources, targets), told, pair, ("from", "into")):
+        for file in files:
+            check_language(file, code or own, f"{model} translates {how}", remedy)

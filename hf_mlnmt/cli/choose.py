@@ -38,7 +38,11 @@ def choose(
     from hf_mlnmt.data.lines import read_lines
     from hf_mlnmt.errors import UserError
     from hf_mlnmt.generation.minimum_risk import MinimumRisk, read_candidates
+    from hf_mlnmt.languages import check_language, language_in
 
+    language = to or language_in(next(filter(language_in, candidates), ""))
+    for path in candidates:
+        check_language(path, language, "it is read as", "Give translations into one language.")
     rows = read_candidates(candidates)
     sources = [""] * len(rows) if source is None else list(read_lines(source, keep_controls=True))
     if len(sources) != len(rows):

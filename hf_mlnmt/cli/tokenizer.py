@@ -51,8 +51,12 @@ def tokenizer(
     from rich.console import Console
 
     from hf_mlnmt.data.tokenizer_files import LineReader, processing_of, report_table, sides_of, train_on_files
+    from hf_mlnmt.languages import check_language
 
     sides = sides_of(files, source, target, separate, moses or normalize or lowercase)
+    for side, code in (("source", source_language), ("target", target_language)):
+        for path in sides[side]:
+            check_language(path, code, "it is read as", "Exchange --from and --to, or the files.")
     processing = processing_of(source_language, target_language, moses, normalize, lowercase)
     read = LineReader(drop=bad_lines == "drop")
     codes = [code.strip() for code in languages.split(",") if code.strip()]

@@ -130,6 +130,7 @@ def translate(
     from hf_mlnmt.generation import TranslationPipeline, lines
     from hf_mlnmt.generation.journal import identity_of_model
     from hf_mlnmt.generation.pipeline import TranslationCall
+    from hf_mlnmt.languages import check_files
 
     document, texts, total = None, None, None
     if named := next((name for name in inputs if documents.is_document(name)), None):
@@ -152,6 +153,7 @@ def translate(
     else:
         texts = lines.identities(inputs)
         total = None if texts is None else sum(text["lines"] for text in texts)
+    check_files(model, inputs, list(files_of.values()), decoding.told)
     groups = lines.text_groups(inputs, window)
     of_lines = {
         name: [line for group in lines.file_groups(file, window) for line in group] for name, file in files_of.items()

@@ -33,7 +33,7 @@ from hf_mlnmt.data.synthetic import FILES as SYNTHETIC_FILES
 from hf_mlnmt.data.synthetic import find_synthetic
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.keys import Range, key
-from hf_mlnmt.languages import language_in, same_language
+from hf_mlnmt.languages import check_language, language_in, pair_of_name, same_language
 from hf_mlnmt.model_folder import first_line
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ class _Null(str):
     """A cell of a csv file in which a program wrote that there is nothing."""
 
 
+_TURNED = "or the name; where the sides are exchanged, say reverse: true."
 _HEADERS = [("source", "target"), ("src", "tgt"), ("src", "trg")]
 # What else stands above a column: sides and languages in other languages than English.
 _OWN_NAMES = (
@@ -155,6 +156,14 @@ class CorpusSpec:
                 f"corpus: columns: both sides are {columns['source']}, and the languages are "
                 f"{' and '.join(codes.values())}. Name one for each side."
             )
+        files, of_pairs = self.files or {}, self.path if pair_of_name(self.path or "") else None
+        if len({*files.values()}) == 1 and any(
+            same_language(language_in(files["source"]), code) for code in codes.values()
+        ):
+            return  # text of one of the languages, which is copied
+        for side, other in zip(_SIDES, _SIDES[::-1] if self.reverse else _SIDES):  # languages are as pairs come out
+            for said in filter(None, [files.get(side), f"columns.{side}.{columns.get(side)}", of_pairs]):
+                check_language(said, codes.get(other), "it is read as", f"Mend languages.{other}, {_TURNED}")
 
     def __str__(self) -> str:
         if self.files:
@@ -199,7 +208,7 @@ def read_pairs(
         pairs = read_pairs(replace(spec, reverse=False, languages=there), root, report, skip)
         return ((target, source) for source, target in pairs)
     if spec.is_two_files:
-        return _read_files(spec, Path(root), report)
+        return side_by_side(spec.local_files(root), spec.bad_lines == "drop", report)
     if spec.dataset:
         return _records(_rows_of(_dataset(spec, Path(root)).skip(skip)), spec, f"{spec}, record", report, skip)
     assert spec.path
@@ -207,19 +216,6 @@ def read_pairs(
     if format_of(path) not in FORMATS:
         raise UserError(f"{path}: expected {', '.join(FORMATS)}, also packed; for two text files use 'files'.")
     return FORMATS[format_of(path)](spec, path, report)
-
-
-def _read_files(spec: CorpusSpec, root: Path, report: FilterReport) -> Iterator[Pair]:
-    paths = spec.local_files(root)
-    said = [language_in(path) for path in paths]
-    languages = [spec.languages[side] for side in _SIDES] if spec.languages and spec.files else []
-    swapped = languages and None not in said and all(map(same_language, said, languages[::-1]))
-    if swapped and not all(map(same_language, said, languages)):
-        raise UserError(
-            f"{paths[0]} + {paths[1]}: their names say {' and '.join(map(str, said))}, and they are read as "
-            f"{' and '.join(languages)}. Let them change places, or say reverse: true."
-        )
-    yield from side_by_side(paths, spec.bad_lines == "drop", report)
 
 
 def side_by_side(paths: Sequence[Path], drop: bool, report: FilterReport, remedy: str = REMEDY) -> Iterator[Any]:

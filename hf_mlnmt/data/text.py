@@ -24,6 +24,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers, encode, save_tokenizers
 from hf_mlnmt.data.words import terms
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.keys import key
+from hf_mlnmt.languages import check_language, language_in
 from hf_mlnmt.made_from import digest
 from hf_mlnmt.model_folder import TARGET_TOKENIZER
 
@@ -67,6 +68,9 @@ class TextSpec:
             raise UserError(f"text: limit must be at least 1, not {self.limit}.")
         if problem := WEIGHT.problem(self.weight):
             raise UserError(f"text: weight{problem} Leave the text out to show none of it.")
+        column = f"column.{self.column}"
+        name = column if language_in(column) or not self.path else self.path
+        check_language(name, self.language, "it is read as", "Mend language, or give text of that one.")
 
     @property
     def is_table(self) -> bool:

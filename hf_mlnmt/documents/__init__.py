@@ -23,7 +23,7 @@ from hf_mlnmt.documents.xml import read_xliff
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_path, check_file, packing
 from hf_mlnmt.generation.options import DecodingOptions
-from hf_mlnmt.languages import base_language, direction_of
+from hf_mlnmt.languages import direction_of, language_tag
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.pipeline import TranslationPipeline
@@ -147,14 +147,6 @@ def read_file(path: str | Path, reading: Reading | None = None) -> Document:
         raise UserError(f"{path}: {error}") from error
 
 
-def language_tag(code: str | None) -> str | None:
-    """Returns a code of a language as tags name it: de of deu_Latn, pt-BR of pt_BR, zh-Hant of zho_Hant."""
-    if code is None:
-        return None
-    others = [part for part in re.split("[-_]", code)[1:] if len(part) == 2 or part in ("Hans", "Hant")]
-    return "-".join([base_language(code), *others])
-
-
 def translate_document(
     pipeline: TranslationPipeline, document: Document, options: DecodingOptions, update: Callable[[int], Any]
 ) -> Any:
@@ -197,7 +189,8 @@ def translate_file(
 def language_of(model: str, code: str | None) -> str | None:
     """Returns the tag of the language that a model translates into: the code that is given, or what its folder says."""
     pair = direction_of(model) if code is None and Path(model).is_dir() else None
-    return language_tag(pair[1] if pair else code)
+    told = pair[1] if pair else code
+    return told and language_tag(told)
 
 
 def check_endings(path: str | Path, output: str | Path) -> None:

@@ -137,8 +137,9 @@ class _Odf(Part):
         target = self.reading.language or ""
         if name == "language":
             self.ours = code not in ("none", "zxx") and self.reading.relabelled(code) == target
-        language, _, country = target.partition("-")
-        return code if not self.ours else language if name == "language" else country[-2:].upper() or "none"
+        language, *others = target.split("-")
+        country = next((part for part in others if re.fullmatch("[A-Z]{2}|[0-9]{3}", part)), "none")
+        return code if not self.ours else language if name == "language" else country
 
 
 class _Book(Part):

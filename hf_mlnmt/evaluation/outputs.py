@@ -12,7 +12,7 @@ from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.scores import Lines, check_counts
 from hf_mlnmt.generation.options import DecodingOptions
-from hf_mlnmt.languages import check_language, direction_of, language_in
+from hf_mlnmt.languages import check_files, check_language, language_in
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,13 @@ def load_system(
         if not Path(path).exists():
             raise UserError(f"{path}: no such file or model folder.")
         raise UserError(f"{path}: a model needs the source sentences (--source).")
-    first, *_ = reference_names = list(reference_names)
+    reference_names = list(reference_names)
     if is_text:
-        check_language(path, language_in(first), f"that of {first}", "Give outputs and references of one language.")
-    elif pair := direction_of(path):
-        for name, language, how in ((file, pair[0], "from"), (first, pair[1], "into")):
-            check_language(name, language, f"{path} translates {how}", "Give files of the model's direction.")
+        says = next(filter(language_in, reference_names), path)
+        for name in (path, *reference_names):
+            check_language(name, language_in(says), f"that of {says}", "Give outputs and references of one language.")
+    else:
+        check_files(path, [file], reference_names, (decoding.told[0], None))
     lines = read_texts(file)
     check_counts(lines, references, [str(file), *map(str, reference_names)])
     if is_text:

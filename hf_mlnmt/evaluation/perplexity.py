@@ -27,6 +27,7 @@ from hf_mlnmt.generation.batches import batches_by_tokens, negative_logs
 from hf_mlnmt.generation.languages import has_modules, pair_of
 from hf_mlnmt.generation.loading import load_scored
 from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.languages import check_files
 from hf_mlnmt.model_folder import auto_class_of, fetch_small_files
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.systems import positions_of
@@ -94,6 +95,7 @@ def file_perplexities(
     """
     if sources and len(sources) != len(files):
         raise UserError(f"{len(sources)} --source for {len(files)} files: give one for each, in their order.")
+    check_files(model, sources, files, decoding.told)
     texts = {str(file): list(read_lines(file)) for file in files}
     read: list[Any] = [list(read_lines(file)) for file in sources] or [None] * len(files)
     network, tokenizers = load_scored(model, device)

@@ -25,7 +25,7 @@ from hf_mlnmt.files import check_file, write_json
 from hf_mlnmt.generation.journal import identity_of_model, identity_of_text
 from hf_mlnmt.generation.options import OF_RERANKERS, DecodingOptions, check_feature
 from hf_mlnmt.generation.pipeline import Candidate, TranslationCall, TranslationPipeline, progress_bar
-from hf_mlnmt.languages import language_in
+from hf_mlnmt.languages import check_files, language_in
 
 RESTARTS = 10
 RANDOM_LINES = 2  # as many times as there are features
@@ -153,6 +153,7 @@ def make_reranker(
     check_file(output)
     for name in features:
         check_feature(name, "--feature")
+    check_files(model, [source], [reference], decoding.told)
     texts, (references,) = read_texts(source), read_references([reference])
     check_counts(texts, [references], [str(source), str(reference)])
     if len(texts) < FEWEST:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_folder, check_made_before, keeping, write_json
 from hf_mlnmt.hub.checks import clean_generation_config
-from hf_mlnmt.languages import keep_direction
+from hf_mlnmt.languages import check_direction, check_files, direction_of, keep_direction
 from hf_mlnmt.model_folder import (
     CONFIG,
     auto_class_of,
@@ -115,6 +115,10 @@ def export(
     if {"--shortlist", "--shortlist-text"} <= given.keys():
         raise UserError("--shortlist and --shortlist-text: both say which words are candidates; give one.")
     source = _check_translates(str(model))
+    check_files(source, [file for option, file in given.items() if option in ("--calibrate", "--shortlist-text")])
+    if shortlist_teacher is not None:
+        wanted = direction_of(source) or (None, None)
+        check_direction(shortlist_teacher, wanted, f"--shortlist-teacher {shortlist_teacher}")
     check_made_before(output, RECORD, "hf_mlnmt.export/", "export")
     tell(f"loading {model}")
     parts = _load(str(model))

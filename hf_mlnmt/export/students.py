@@ -51,7 +51,7 @@ from hf_mlnmt.generation.fusing import fuse_folders
 from hf_mlnmt.generation.journal import identity_of_model
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.synthetic_methods import USUAL, Counts, Judge, Method, doubts_about_language
-from hf_mlnmt.languages import base_language, check_language, direction_of, same_language
+from hf_mlnmt.languages import base_language, check_direction, check_language, direction_of
 from hf_mlnmt.made_from import differences, digest
 from hf_mlnmt.model_folder import CARD, CONFIG, check_name, fetch_small_files
 from hf_mlnmt.recipe import sizes
@@ -146,6 +146,8 @@ class Student:
                 content |= before["content"]
                 return before["lines"]
         told = [self._check_teacher(name) for name in self.teachers]
+        if self.reverse:
+            check_direction(self.reverse, self.languages[::-1], f"--reverse {self.reverse}")
         teacher = self.teachers[0]
         if len(self.teachers) > 1:
             teacher = str(home / TEACHER)
@@ -182,12 +184,7 @@ class Student:
         """Returns what a teacher is told of the languages. Raises: UserError for one of others."""
         check_name(name)
         small, (source, target) = fetch_small_files(name), self.languages
-        there = direction_of(small)
-        if there and not all(map(same_language, there, (source, target))):
-            raise UserError(
-                f"--teacher {name}: translates {' to '.join(there)}, and the student {source} to {target}: it would "
-                "learn another language. Give a teacher of this direction."
-            )
+        check_direction(small, (source, target), f"--teacher {name}", "It would teach another language.")
         tokenizers = load_tokenizers(small)
         known = list(tokenizers.each) or languages_of(tokenizers.source)
         if not known:

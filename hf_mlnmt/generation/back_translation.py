@@ -40,7 +40,7 @@ from hf_mlnmt.generation.synthetic_methods import (
     check_reasons,
     doubts_about_language,
 )
-from hf_mlnmt.languages import base_language, check_language, direction_of, same_language
+from hf_mlnmt.languages import base_language, check_direction, check_files, direction_of
 from hf_mlnmt.made_from import sha256, sha256_of_files
 from hf_mlnmt.model_folder import MODEL_FILES, fetch_small_files
 from hf_mlnmt.zoo.systems import positions_of
@@ -147,6 +147,12 @@ def back_translate(
     if method.name in drop:
         raise UserError("drop: the method copied makes copies alone, of which none would be left. Leave copied out.")
     _check(model, texts, folder, method, forward, tag)
+    told = [settings.source_language, settings.target_language]
+    if model is not None:
+        check_files(model, texts, settings.references, told)
+    if settings.reverse:
+        there = direction_of(model) if model is not None else None
+        check_direction(settings.reverse, list(there or told)[::-1], f"reverse: {settings.reverse}")
     _check_judging(model, texts, method, settings)
     if shard and "duplicate" in drop:
         raise UserError("--shard: duplicates are known in the whole text only. Leave duplicate out of --drop.")
@@ -198,9 +204,6 @@ def _check(
         raise UserError("copied: both sides are the text; leave --forward out.")
     if tag is not None and len(tag.split()) != 1:
         raise UserError(f"tag: one token without spaces is expected, such as <bt>, not {tag!r}.")
-    language = (direction_of(model) or (None, None))[0] if model is not None else None
-    for text in texts:
-        check_language(text, language, f"{model} translates from", "Give a model that reads the text.")
     check_folder_name(folder)
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     others = {name for name in inside if not name.startswith(".") and not _SHARD.fullmatch(name)}
@@ -221,12 +224,6 @@ def _check_judging(model: str | Path | None, texts: Sequence[str | Path], method
                 f"{reference}: has {counts[1]:,} lines and {text} {counts[0]:,}: line i is to be what people wrote for "
                 "line i."
             )
-    directions = [direction_of(name) if name else None for name in (model, settings.reverse)]
-    if directions[0] and directions[1] and not all(map(same_language, directions[0], directions[1][::-1])):
-        raise UserError(
-            f"reverse: {settings.reverse} translates {' to '.join(directions[1])}; a model from {directions[0][1]} to "
-            f"{directions[0][0]} is expected."
-        )
     if "unlikely" in (settings.drop or ()) and not settings.reverse:
         raise UserError("drop: unlikely is what a reverse model finds so: give one (--reverse).")
     if "language" in (settings.drop or ()) and not _languages(model, settings):

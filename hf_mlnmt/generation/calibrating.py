@@ -16,6 +16,7 @@ from hf_mlnmt.files import keeping, write_json
 from hf_mlnmt.generation.confidence import KEY, Calibration
 from hf_mlnmt.generation.options import DecodingOptions
 from hf_mlnmt.generation.pipeline import TranslationCall, TranslationPipeline, mean
+from hf_mlnmt.languages import check_files
 from hf_mlnmt.model_folder import GENERATION_CONFIG, check_model_folder, read_part
 
 FEWEST = 100  # sentences of a development set
@@ -72,7 +73,7 @@ def calibrate_folder(
 
     Raises: UserError for files of different lengths, or of fewer than 100 sentences.
     """
-    check_model_folder(folder)
+    check_files(check_model_folder(folder), [source], [reference], decoding.told)
     texts, references = (list(read_lines(path)) for path in (source, reference))
     if len(texts) != len(references):
         raise UserError(f"{source} has {len(texts)} lines, {reference} {len(references)}: give a reference for each.")

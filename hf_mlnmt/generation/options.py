@@ -407,6 +407,11 @@ class DecodingOptions:
         return replace(self, **{**own, "generate": {**own.get("generate", self.generate), **rest}})
 
     @property
+    def told(self) -> list[str | None]:
+        """Returns the codes of source and target; None where there is none, or one for each text."""
+        return [code if isinstance(code, str) else None for code in (self.source_language, self.target_language)]
+
+    @property
     def given(self) -> dict[str, Any]:
         """Returns the fields that have another value than the default."""
         usual = DecodingOptions()

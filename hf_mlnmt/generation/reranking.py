@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.languages import check_direction
 
 IN_CONTEXT = ("language-model", "command")
 CONTEXT = 3
@@ -62,6 +63,11 @@ class Reranker:
         self.weights = np.array(list(content["features"].values()), float)
         self.by_document, self.keeps_all = content.get("by") == "document", False
         _check_made_from(content.get("made_from") or {}, name)
+        source, target = languages
+        ways = {"translation": (source, target), "reverse": (target, source), "language-model": (None, target)}
+        for kind, _, what in (feature.partition("=") for feature in self.names):
+            if kind in ways and what:
+                check_direction(what, ways[kind], f"{kind}={what}")
         self.scorers = {name: _scorer(name, device, languages) for name in self.names if "=" in name}
 
     def keeping_all(self) -> Reranker:

@@ -13,6 +13,7 @@ from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_folder, read_json, write_json, write_text
 from hf_mlnmt.hub.check_reload import check_loading
 from hf_mlnmt.hub.checks import check_folder, check_replaceable, clean_generation_config
+from hf_mlnmt.languages import check_direction
 from hf_mlnmt.model_folder import (
     ADAPTER,
     ADAPTER_WEIGHTS,
@@ -91,6 +92,8 @@ def build_folder(
     home = source.resolve().parent if alone else source
     if not alone:
         check_model_folder(source)
+    if languages:
+        check_direction(home, languages, str(source), "Leave --from and --to out, or exchange them.")
     _check_licence(licence)
     path = Path(results) if results else home / RESULTS
     if licence and not confirm_licence:

@@ -14,7 +14,6 @@ training/pair.py reads the corpus and runs the recipe.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ import yaml
 from hf_mlnmt.data.corpus import FORMATS
 from hf_mlnmt.data.lines import SUFFIXES, format_of
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.languages import base_language, language_in, same_language
+from hf_mlnmt.languages import base_language, language_in, language_tag, pair_of_name, same_language
 from hf_mlnmt.recipe.schema import LANGUAGE
 
 TAG = "<bt>"
@@ -416,15 +415,15 @@ def languages_of(files: tuple[str, str], named: tuple[str | None, str | None]) -
             )
         codes.append(str(code or said))
     source, target = codes
-    if source == target:
+    if language_tag(source) == language_tag(target):
         raise UserError(
             f"--pair: both sides are {source}: {files[0]} and {files[1]}. Give one file of each language, or say with "
             "--from and --to what they are."
         )
-    pair = re.search(r"\.([a-z]{2,3})-([a-z]{2,3})\.", f".{Path(files[0]).name}.")
-    if pair and not {*map(base_language, (source, target))} <= {*map(base_language, pair.groups())} and not any(named):
+    pair = pair_of_name(files[0])
+    if pair and not {*map(base_language, codes)} <= {*map(base_language, pair)} and not any(named):
         raise UserError(
-            f"--pair: the name of {files[0]} says {pair[1]} and {pair[2]}, and the files are {source} and {target}. "
+            f"--pair: the name of {files[0]} says {pair[0]} and {pair[1]}, and the files are {source} and {target}. "
             "Say with --from and --to what they are."
         )
     return source, target

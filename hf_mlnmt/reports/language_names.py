@@ -18,8 +18,9 @@ _EXAMPLES = {
 
 
 def language_name(code: str) -> str:
-    """Returns German for de; a code without a name here stays as it is."""
-    return NAMES.get(code, code)
+    """Returns German for de, Chinese (Hant) for zh-Hant; a code without a name here stays as it is."""
+    language, _, variety = code.partition("-")
+    return f"{NAMES[language]} ({variety})" if variety and language in NAMES else NAMES.get(code, code)
 
 
 def example(code: str | None) -> str:

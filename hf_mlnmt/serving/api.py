@@ -73,10 +73,11 @@ class DetectRequest(BaseModel):
 
 
 class Detection(BaseModel):
-    """A language, and how sure it is in percent."""
+    """A language, and how sure it is in percent; one that is not served is translated as another."""
 
     confidence: float
     language: str
+    taken_as: str | None = None
 
 
 class TranslateResponse(BaseModel):
@@ -85,6 +86,7 @@ class TranslateResponse(BaseModel):
     translatedText: str | list[str]
     detectedLanguage: Detection | list[Detection] | None = None
     alternatives: list[str] | list[list[str]] | None = None
+    target: str | list[str] | None = Field(None, description="Where only a variety is served: zh-Hans for zh.")
 
 
 class Language(BaseModel):
@@ -349,7 +351,9 @@ async def translate(request: Request, api: Served) -> Response:
             ranked = [[hypothesis.text for hypothesis in hypotheses] for hypotheses in done.texts]
     parts: dict[str, list[Any]] = {"translatedText": [some[0] for some in ranked]}
     if detected is not None:
-        parts["detectedLanguage"] = [found._asdict() for found in detected]
+        parts["detectedLanguage"] = [found.to_dict() for found in detected]
+    if "target" in record.said:
+        parts["target"] = [record.said["target"]] * len(texts)
     if asked.alternatives:
         parts["alternatives"] = [list(dict.fromkeys(text for text in some if text != some[0])) for some in ranked]
     return JSONResponse({name: value if isinstance(asked.q, list) else value[0] for name, value in parts.items()})
@@ -357,10 +361,10 @@ async def translate(request: Request, api: Served) -> Response:
 
 @_post("/detect", response_model=list[Detection], openapi_extra=_body_of(DetectRequest))
 async def detect(request: Request, api: Served) -> Response:
-    """Say which of the served languages a text is in, the likeliest first."""
+    """Say which language a text is in, the likeliest first: one of those served, or surely another."""
     _, texts = await _asked(request, api, DetectRequest, "q")
     ranked = await asyncio.to_thread(detection.rank, " ".join(texts), list(api.batcher.models.languages()))
-    return JSONResponse([found._asdict() for found in ranked if found.confidence > 0] or [ranked[0]._asdict()])
+    return JSONResponse([found.to_dict() for found in ranked if found.confidence > 0] or [ranked[0].to_dict()])
 
 
 @_get("/languages")
@@ -470,8 +474,8 @@ async def _searched(
     async with api.within("seconds"):
         sources, detected = await api.languages_of(texts, asked.source, asked.strict)
         done = await api.translate(request.scope["record"], texts, sources, asked.target, **options)
-    answer = {"source": asked.source, "target": asked.target, "via": done.via, "models": done.models}
-    return done.texts, answer | ({"detected": [found._asdict() for found in detected]} if detected else {})
+    answer = {"source": asked.source, "target": done.target or asked.target, "via": done.via, "models": done.models}
+    return done.texts, answer | ({"detected": [found.to_dict() for found in detected]} if detected else {})
 
 
 @_router.get("/v1/models", tags=["ours"])

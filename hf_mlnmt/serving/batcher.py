@@ -75,11 +75,13 @@ class TimedOut(Exception):
 
 
 class Translations(NamedTuple):
-    """n hypotheses for each text, best first; the language between, if any; the names of the models."""
+    """n hypotheses for each text, best first; the language between, if any; the names of the models; the target's code
+    where it is another than was asked for, as zh-Hans for zh."""
 
     texts: list[list[Hypothesis]]
     via: str | None
     models: list[str]
+    target: str | None = None
 
 
 @dataclass
@@ -258,7 +260,7 @@ class Batcher:
                     texts = [best[0].text if best else "" for best in results]
         except TimeoutError as error:
             raise TimedOut(f"not done within {timeout:g} seconds") from error
-        return Translations(results, route.via, [leg.name for leg in route.legs])
+        return Translations(results, route.via, [leg.name for leg in route.legs], route.target)
 
     def translate_now(self, texts: Sequence[str], *languages: str | None, **options: Any) -> Translations:
         """Waits for what `translate` returns."""

@@ -1,6 +1,7 @@
 """The models of a server: loaded, named, each with the pairs of languages that it translates.
 
-A request names languages as ISO 639 does ("de"), and also by a model's own codes ("deu_Latn"). Which pairs a model has
+A request names languages as ISO 639 does ("de"), and also by a model's own codes ("deu_Latn"); scripts and regions that
+the models tell apart are named too ("zh-Hans", "zh-Hant"), and "zh" is the first of these. Which pairs a model has
 is read off the model (language codes, modules of a bridge); of a model of one pair, off its folder (results.json, the
 card, the names that Marian's tokenizer has, a name like opus-mt-en-de), unless it is given as `en-de=MODEL`. A pair
 that no model has alone is translated through a third language, where two models together have it.
@@ -14,13 +15,14 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.languages import has_modules
 from hf_mlnmt.generation.pipeline import TranslationPipeline
-from hf_mlnmt.languages import Direction, base_language, direction_of
+from hf_mlnmt.languages import Direction, base_language, check_direction, direction_of, language_tag
 from hf_mlnmt.model_folder import CARD, fetch_small_files
 from hf_mlnmt.reports.facts import front_matter
 
@@ -43,19 +45,22 @@ class Leg(NamedTuple):
 
 
 class Route(NamedTuple):
-    """A translation in one leg, or in two through the language `via`."""
+    """A translation in one leg, or in two through the language `via`; target: where it is not just what was asked."""
 
     legs: tuple[Leg, ...]
     via: str | None = None
+    target: str | None = None
 
 
 @dataclass
 class ServedModel:
-    """A model under its name; `pairs`: ISO codes of source and target -> the model's own codes."""
+    """A model under its name; `pairs`: served codes of source and target -> the model's own; `tags`: the same by tags
+    that name script and region."""
 
     given: str
     name: str
     pipeline: TranslationPipeline
+    tags: dict[Direction, tuple[str | None, str | None]] = field(default_factory=dict)
     pairs: dict[Direction, tuple[str | None, str | None]] = field(default_factory=dict)
 
 
@@ -114,14 +119,16 @@ class ServedModels:
                     f"model {model!r} is not served{suggest(model, self.names)}; known: {_said(self.names)}."
                 )
         pairs = [pair for served in models for pair in served.pairs]
-        wanted = self._wanted(models, pairs, source, target)
+        possible = self._wanted(models, pairs, source, target)
+        wanted = next(filter(pairs.__contains__, possible), possible[0])
+        said = None if target is None or language_tag(target) == wanted[1] else wanted[1]
         if wanted in pairs:
-            return Route((_leg(models, wanted),))
+            return Route((_leg(models, wanted),), target=said)
         through = [via for start, via in pairs if start == wanted[0] and (via, wanted[1]) in pairs]
         if not through or model is not None:
             raise UserError(f"{wanted[0]} to {wanted[1]} is not served; known: {_said(map('-'.join, pairs))}.")
         via = _PREFERRED if _PREFERRED in through else through[0]
-        return Route((_leg(models, (wanted[0], via)), _leg(models, (via, wanted[1]))), via)
+        return Route((_leg(models, (wanted[0], via)), _leg(models, (via, wanted[1]))), via, said)
 
     def reload(self) -> list[str]:
         """Reads all models again and returns what went wrong; a model that cannot be loaded stays as it is.
@@ -146,49 +153,78 @@ class ServedModels:
     def _load(self, given: str) -> ServedModel:
         match = _NAMED.fullmatch(given)
         place = match[3] if match else given
+        if match:
+            check_direction(place, match.groups()[:2], given, "Name the pair that it translates.")
         pipeline = TranslationPipeline.from_pretrained(place, **self.settings)
         model = ServedModel(given, given if match or not Path(place).is_dir() else _name_of(Path(place)), pipeline)
         if match:
             model.name = f"{match[1]}-{match[2]}"
-        model.pairs = dict(_pairs(place, pipeline, (match[1], match[2]) if match else None))
+        model.tags = dict(_pairs(place, pipeline, (match[1], match[2]) if match else None))
         return model
 
     @staticmethod
     def _named(models: list[ServedModel]) -> list[ServedModel]:
-        """Makes the names of models different from one another, and returns the models."""
+        """Makes the names of models, and the codes of varieties, different from one another, and returns the models."""
         taken: set[str] = set()
+        varieties: dict[str, set[str]] = {}
+        for tag in (tag for model in models for pair in model.tags for tag in pair):
+            varieties.setdefault(base_language(tag), set()).add(tag)
+        short = {tag: base if len(tags) == 1 else tag for base, tags in varieties.items() for tag in tags}
         for model in models:
             name, number = model.name, 1
             while model.name in taken:
                 number += 1
                 model.name = f"{name}-{number}"
             taken.add(model.name)
+            model.pairs = {(short[source], short[target]): own for (source, target), own in model.tags.items()}
         return models
 
     @staticmethod
-    def _wanted(models: list[ServedModel], pairs: list[Direction], source: str | None, target: str | None) -> Direction:
-        """Returns the pair of ISO codes that is asked for."""
-        own: list[dict[str, str]] = [{}, {}]  # codes of the models -> ISO, of sources and of targets
-        for model in models:
-            for pair, codes in model.pairs.items():
-                for side, (language, code) in enumerate(zip(pair, codes)):
-                    own[side].setdefault(language, language)
-                    own[side].setdefault(code or language, language)
-        chosen: list[str] = []
-        for side, (option, code) in enumerate([("source", source), ("target", target)]):
-            if code is None:
-                other = chosen[0] if side else own[1].get(target or "", target)
-                possible = list(dict.fromkeys(p[side] for p in pairs if other is None or p[1 - side] == other))
-                if len(possible) != 1:
-                    raise UserError(f"{option}: say which language; known: {_said(own[side].values())}.")
-                chosen.append(possible[0])
-                continue
-            wanted = own[side].get(code) or own[side].get(base_language(code))
-            if wanted is None:
-                known = list(dict.fromkeys(own[side].values()))
-                raise UserError(f"{option} {code!r} is not served{suggest(code, known)}; known: {_said(known)}.")
-            chosen.append(wanted)
-        return chosen[0], chosen[1]
+    def _wanted(
+        models: list[ServedModel], pairs: list[Direction], source: str | None, target: str | None
+    ) -> list[Direction]:
+        """Returns the pairs of served codes that can be meant, the nearest first."""
+        asked, meant = (source, target), list[list[str]]()
+        known = [
+            dict.fromkeys(
+                (pair[side], tags[side], own[side])
+                for model in models
+                for pair, (tags, own) in zip(model.pairs, model.tags.items())
+            )
+            for side in (0, 1)
+        ]
+        for option, code, codes in zip(("source", "target"), asked, known):
+            meant.append([] if code is None else _meant(code, codes))
+            if code is not None and not meant[-1]:
+                served = list(dict.fromkeys(served for served, _, _ in codes))
+                raise UserError(f"{option} {code!r} is not served{suggest(code, served)}; known: {_said(served)}.")
+        for side, option in enumerate(("source", "target")):
+            if asked[side] is None:
+                other = meant[1 - side]
+                meant[side] = list(dict.fromkeys(p[side] for p in pairs if not other or p[1 - side] in other))
+                if len(meant[side]) != 1:
+                    raise UserError(
+                        f"{option}: say which language; known: {_said(each for each, _, _ in known[side])}."
+                    )
+        return list(product(*meant))  # type: ignore[arg-type]
+
+
+def _meant(code: str, known: Iterable[tuple[str, str, str | None]]) -> list[str]:
+    """Returns those of the known languages (served code, tag, the model's own code) that a code can mean, the nearest
+    first: of one without script or region all varieties, of another those of its script."""
+    import langcodes
+
+    tag, near = language_tag(code), dict[str, int]()
+    for served, full, own in known:
+        if code in (served, own) or tag == full:
+            near[served] = -1
+        elif base_language(code) == base_language(full):
+            scripts = {langcodes.get(each).maximize().script for each in (tag, full) if "-" in each}
+            if "-" not in tag:
+                near.setdefault(served, 0)
+            elif len(scripts) < 2 or "-" not in full:
+                near.setdefault(served, langcodes.tag_distance(tag, full))
+    return sorted(near, key=lambda served: (near[served], tag != base_language(tag) and "-" in served))
 
 
 def _leg(models: list[ServedModel], pair: Direction) -> Leg:
@@ -210,7 +246,7 @@ def _pairs(
         # A model that is told its target alone reads every language of its card, and those that it writes.
         sources = codes if told[0] else list(dict.fromkeys([*codes, *_card_languages(place)]))
     elif pair := named or _pair_of_folder(place):
-        yield pair, (None, None)
+        yield (_tag(pair[0]), _tag(pair[1])), (None, None)
         return
     else:
         raise UserError(
@@ -219,8 +255,8 @@ def _pairs(
         )
     for source in sources:
         for target in targets:
-            pair = base_language(source), base_language(target)
-            if pair[0] != pair[1] and named in (None, pair):
+            pair = _tag(source), _tag(target)
+            if pair[0] != pair[1] and (named is None or all(map(_is_named, named, pair))):
                 yield pair, (source if told[0] else None, target)
 
 
@@ -228,7 +264,17 @@ def _pair_of_folder(place: str) -> Direction | None:
     """Returns the pair of a model of one pair, as its files say it, its card or its name."""
     match, card = _MARIAN.search(place.rstrip("/")), _card_languages(place)
     said = direction_of(fetch_small_files(place)) or (card if len(card) == 2 else match.groups() if match else None)
-    return (base_language(said[0]), base_language(said[1])) if said else None
+    return (said[0], said[1]) if said else None
+
+
+def _tag(code: str) -> str:
+    """Returns the tag of a model's code, with script and region; a code of its own, such as romance, is its tag."""
+    tag = language_tag(code)
+    return base_language(code) if tag == "und" else tag
+
+
+def _is_named(named: str, tag: str) -> bool:
+    return _tag(named) == tag or named == base_language(tag)
 
 
 def _card_languages(place: str) -> list[str]:

@@ -436,7 +436,10 @@ class _Answer:
         if self.source != AUTO:
             return ""
         (found,) = self.api.detect([self.text])
-        self.source = found.language
+        self.source = found.taken_as or found.language
+        if found.taken_as:
+            read = f"which no model reads; it is taken for {language_name(found.taken_as)}"
+            return message(f"Detected: {language_name(found.language)}, {found.confidence:g} %, {read}.")
         said = "Detected" if found.confidence >= SURE else "The language is not sure, it is taken to be"
         return message(f"{said}: {language_name(found.language)}, {found.confidence:g} %.")
 

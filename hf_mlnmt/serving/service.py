@@ -17,10 +17,11 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from hf_mlnmt.documents import Document, Reading, language_tag, read, read_bytes
+from hf_mlnmt.documents import Document, Reading, read, read_bytes
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation import detection
 from hf_mlnmt.generation.pipeline import Hypothesis
+from hf_mlnmt.languages import base_language, language_tag
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, Translations
 from hf_mlnmt.serving.gate import LimitPassed, Record, RequestLog, client_of
 from hf_mlnmt.serving.limits import Limits, RequestsAMinute
@@ -151,7 +152,7 @@ class Api:
         if source != AUTO:
             return [source] * len(texts), None
         detected = await asyncio.to_thread(self.detect, texts, strict)
-        return [found.language for found in detected], detected
+        return [found.taken_as or found.language for found in detected], detected
 
     async def translate(
         self,
@@ -166,8 +167,8 @@ class Api:
         for number, source in enumerate(sources):
             groups.setdefault(source, []).append(number)
         results: list[list[Hypothesis]] = [[] for _ in texts]
-        via, models = None, list[str]()
-        known = {code for code, _ in all_languages(self.batcher)}
+        via, models, taken = None, list[str](), None
+        known = {name for code, _ in all_languages(self.batcher) for name in (code, base_language(code))}
         for source, numbers in groups.items():
             if source == target and source in known:
                 for number in numbers:
@@ -179,10 +180,12 @@ class Api:
                 done = await self.batcher.translate([texts[number] for number in some], source, target, **options)
                 for number, hypotheses in zip(some, done.texts, strict=True):
                     results[number] = hypotheses
-                via, models = via or done.via, list(dict.fromkeys([*models, *done.models]))
+                taken, via, models = done.target, via or done.via, list(dict.fromkeys([*models, *done.models]))
         # Now the codes are known ones, not something that a client made up.
         record.said |= {"pair": f"{'/'.join(map(str, groups))}-{target}", "models": models}
-        return Translations(results, via, models)
+        if taken is not None:
+            record.said["target"] = taken
+        return Translations(results, via, models, taken)
 
     async def documents(
         self,
@@ -203,7 +206,7 @@ class Api:
 
         def read_all() -> list[Document]:
             most = _UNPACKED * self.limits.file_bytes
-            readings = (Reading(check, language_tag(target), most=most) for _ in contents)
+            readings = (Reading(check, target and language_tag(target), most=most) for _ in contents)
             return [
                 read(content, ending, reading) if isinstance(content, str) else read_bytes(content, ending, reading)
                 for content, reading in zip(contents, readings)

@@ -30,7 +30,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.aligning import Aligner
 from hf_mlnmt.generation.fusing import Member, check_same_vocabulary, fuse
 from hf_mlnmt.generation.loading import load
-from hf_mlnmt.languages import check_same_direction
+from hf_mlnmt.languages import check_direction
 from hf_mlnmt.modeling.attention import CrossAttention
 from hf_mlnmt.modeling.linear import in_own_precision
 from hf_mlnmt.modeling.loss import divisor
@@ -75,7 +75,8 @@ class Distillation(Translation):
         objective = super().of(settings, given)
         names = [settings.teacher] if isinstance(settings.teacher, str) else list(settings.teacher)
         folders = [str(local_folder(name, given.root, "teacher")) for name in names]
-        check_same_direction(folders, "Give teachers of one direction.")
+        for folder in folders:
+            check_direction(folder, [given.languages.get(side) for side in ("source", "target")], f"teacher: {folder}")
         objective.words, objective.alignment = settings.words, settings.alignment
         objective.tokenizers = given.tokenizers
         if settings.words:

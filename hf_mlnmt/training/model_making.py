@@ -17,6 +17,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, naming, suggest
 from hf_mlnmt.generation.fusing import fuse
+from hf_mlnmt.languages import check_direction
 from hf_mlnmt.model_folder import GENERATION_CONFIG, load_model, read_config, read_part
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
 from hf_mlnmt.recipe.schema import Recipe
@@ -99,6 +100,9 @@ def fused_model(recipe: Recipe, root: Path) -> FusionForConditionalGeneration:
         names, where = settings.pop(kind), f"{recipe.path}: model.fuse.{kind}"
         names = [names] if isinstance(names, str) else names
         named[kind] = [local_folder(name, root, where) for name in names]
+        for folder in named[kind]:
+            source = recipe.languages.source if kind == "translation" else None
+            check_direction(folder, (source, recipe.languages.target), f"{where}: {folder}")
     return fuse(**named, **settings)
 
 

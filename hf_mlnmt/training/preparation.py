@@ -167,6 +167,8 @@ class RecipeCorpora:
     def pair_spec(self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str]) -> CorpusSpec:
         """Reads a corpus of pairs; one that names no languages is of these."""
         spec = build(CorpusSpec, fields, str(self.recipe.path), at)
+        with naming(f"{self.recipe.path}: {'.'.join(at)}"):
+            spec = dataclasses.replace(spec, languages=spec.languages or languages)
         if spec.synthetic:
             check_some(manifest := read_manifest(find_synthetic(spec.synthetic, self.root)))
             self.manifests[spec.synthetic] = manifest
@@ -177,7 +179,7 @@ class RecipeCorpora:
                 f"{self.recipe.path}: {'.'.join(at)}: the tokenizer will have no token {spec.tag}, which is to stand "
                 f"before the sources: add tokenizer: {{tags: ['{spec.tag}']}}, or say tag: '' for none."
             )
-        return dataclasses.replace(spec, languages=spec.languages or languages)
+        return spec
 
     def text_spec(
         self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str], usual: TextSide | None = None
@@ -195,7 +197,8 @@ class RecipeCorpora:
                 f"{languages['target']}, or side: source or target: whose vocabulary is this text to get?"
             )
         side = spec.side or sides[0]
-        return dataclasses.replace(spec, side=side, language=spec.language or languages[side])
+        with naming(f"{self.recipe.path}: {'.'.join(at)}"):
+            return dataclasses.replace(spec, side=side, language=spec.language or languages[side])
 
     def sides(self) -> Iterator[tuple[Spec, TextSide, str]]:
         """Yields the texts of all tasks: corpus, side in it, language."""

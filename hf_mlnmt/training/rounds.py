@@ -21,7 +21,7 @@ from hf_mlnmt.data.synthetic import MANIFEST, check_some
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate
 from hf_mlnmt.keys import Lines, build
-from hf_mlnmt.languages import direction_of, same_language
+from hf_mlnmt.languages import check_direction, check_language
 from hf_mlnmt.model_folder import check_name
 from hf_mlnmt.recipe.reading import REVERSE, lay_over, read_content, recipe_of, turn_round
 from hf_mlnmt.recipe.schema import FILE_NAME, Recipe, Round, TranslationSection
@@ -170,6 +170,12 @@ def _planned(
         )
     planned = PlannedRound(name, described, recipe, path, method, settings, section.model in before)
     _check_model(planned, section, where, before, names)
+    read, written = planned.languages[:: 1 if section.forward else -1]
+    for texts, code in ((planned.files(Path()), read), (settings.references, written)):
+        for text in texts:
+            check_language(text, code, f"{where}.translate takes", "Give text of that language, or mend forward.")
+    if settings.reverse:
+        check_direction(settings.reverse, (written, read), f"{where}.translate.settings.reverse: {settings.reverse}")
     return planned
 
 
@@ -205,10 +211,4 @@ def _check_model(
     if section.model in names:
         raise UserError(f"{where}: round {section.model} comes later; name an earlier one.")
     check_name(section.model)
-    there = direction_of(section.model)
-    wanted = planned.languages if section.forward else planned.languages[::-1]
-    if there and not all(map(same_language, there, wanted)):
-        raise UserError(
-            f"{where}: {section.model} translates {' to '.join(there)}, and this round needs a model of "
-            f"{' to '.join(wanted)}."
-        )
+    check_direction(section.model, planned.languages[:: 1 if section.forward else -1], f"{where}: {section.model}")

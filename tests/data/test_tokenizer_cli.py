@@ -119,7 +119,8 @@ def test_languages_for_nothing_are_refused_and_unknown_ones_said(files, tmp_path
     with pytest.raises(UserError, match=r"are for --moses.*--languages"):
         run("-s", files[0], "-t", files[1], "-o", tmp_path / "out", "--to", "de")
     options = ("--moses", "--from", "en", "--to", "zz", "-v", 400)
-    run("-s", files[0], "-t", files[1], "-o", tmp_path / "out", *options)
+    target = files[1].rename(tmp_path / f"none{files[1].suffix}")
+    run("-s", files[0], "-t", target, "-o", tmp_path / "out", *options)
     assert "language 'zz': Moses has no rules of its own" in caplog.text
     assert "'en'" not in caplog.text
 

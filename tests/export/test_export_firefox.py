@@ -499,8 +499,12 @@ def test_teachers_and_students_that_cannot_be(taught, tmp_path):
     codes = Tokenizers(*[train_tokenizer(SENTENCES, vocab_size=300, languages=["fr", "it"])] * 2)
     several = write_folder(tmp_path / "several", codes, toy_model(codes))
     german = replace(FILES, text="mono.de")
+    with pytest.raises(UserError, match=r"--reverse .*: translates en to de, and a model of de to en is needed"):
+        train_student(
+            FILES, "student-tiny", [str(taught[1])], taught[0], tmp_path / "run", TINY, reverse=str(taught[1])
+        )
     for asked, shape, teachers, message in (
-        (FILES, "student-tiny", [other], "translates de to en, and the student en to de"),
+        (FILES, "student-tiny", [other], "translates de to en, and a model of en to de is needed"),
         (FILES, "student-tiny", [several], "knows fr, it, and not de"),
         (FILES, "student-tiny", [taught[1], several], "knows fr, it, and not de"),
         (FILES, "student-small", [taught[1]], "--student student-small: unknown.*student-self-attention"),
@@ -543,6 +547,7 @@ def test_what_a_teacher_is_told_and_what_is_dropped(taught, tmp_path, monkeypatc
     codes = Tokenizers(*[train_tokenizer(SENTENCES, vocab_size=300, languages=["en", "de"])] * 2)
     several = write_folder(tmp_path / "several", codes, toy_model(codes))
     silent = shutil.copytree(taught[1], tmp_path / "silent", ignore=shutil.ignore_patterns("results.json"))
+    back = shutil.copytree(silent, tmp_path / "back")
     found: list[dict] = []
 
     def planned(content, shape, teachers, translate, *sizes):
@@ -553,8 +558,8 @@ def test_what_a_teacher_is_told_and_what_is_dropped(taught, tmp_path, monkeypatc
     told = {"source_language": "en", "target_language": "de"}
     for teacher, reverse, installed, more, languages in (
         (taught[1], None, True, ["language"], {}),
-        (taught[1], "back", False, ["unlikely"], {}),
-        (several, "back", True, ["unlikely", "language"], told),
+        (taught[1], str(back), False, ["unlikely"], {}),
+        (several, str(back), True, ["unlikely", "language"], told),
         (silent, None, True, [], {}),
     ):
         monkeypatch.setattr(students, "find_spec", lambda name, found=installed: found and name == "py3langid")

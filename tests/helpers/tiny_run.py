@@ -20,14 +20,14 @@ FINAL = ("average/model.safetensors", "best/model.safetensors")
 WORDS = ["ba", "do", "ki", "lu", "me", "no", "pa", "ro", "su", "ti"]
 
 
-def write_corpus(folder: Path, sizes: dict[str, int] | None = None) -> Path:
+def write_corpus(folder: Path, sizes: dict[str, int] | None = None, languages: Any = ("en", "de")) -> Path:
     """train, val and test as text files: the target says each source word twice as long and ends with a full stop."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(1)
     for part, size in (sizes or {"train": 120, "val": 10, "test": 10}).items():
         sources = [[rng.choice(WORDS) for _ in range(rng.randint(1, 6))] for _ in range(size)]
         targets = [" ".join(word + word[::-1] for word in words) + "." for words in sources]
-        for language, lines in (("en", [" ".join(words) for words in sources]), ("de", targets)):
+        for language, lines in zip(languages, ([" ".join(words) for words in sources], targets)):
             (folder / f"{part}.{language}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return folder
 
@@ -35,9 +35,13 @@ def write_corpus(folder: Path, sizes: dict[str, int] | None = None) -> Path:
 def write_recipe(path: Path, **changes: Any) -> Path:
     """A recipe for it: 20 steps, a checkpoint every 4. Changes replace a section, but for `data`, to which they add."""
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    languages = changes.get("languages", {"source": "en", "target": "de"})
     recipe: dict[str, Any] = {
-        "languages": {"source": "en", "target": "de"},
-        "data": {part: {"files": {"source": f"{name}.en", "target": f"{name}.de"}} for part, name in PARTS.items()},
+        "languages": languages,
+        "data": {
+            part: {"files": {side: f"{name}.{code}" for side, code in languages.items()}}
+            for part, name in PARTS.items()
+        },
         "model": {"system": "transformer", "shape": "tiny", "settings": sizes},
         "tokenizer": {"vocab_size": 120, "byte_fallback": False},
         "batch": {"tokens": 60},

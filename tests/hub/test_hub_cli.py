@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -49,12 +50,15 @@ def test_publish_refuses_licences_and_warns_of_languages_that_the_hub_does_not_k
     assert not out.exists()
     run("publish", trained_folder, "-o", out, "--licence", "other:Our-1.0", "--confirm-licence")
     assert "license: other\nlicense_name: our-1.0\n" in (out / "README.md").read_text()
-    output = run("publish", trained_folder, "-o", out, "--licence", "mit", "--from", "english", "--to", "de")
+    with pytest.raises(UserError, match="average: translates en to de, and a model of de to en is needed"):
+        run("publish", trained_folder, "-o", out, "--licence", "mit", "--from", "de", "--to", "en")
+    folder = shutil.copytree(trained_folder, tmp_path / "average")  # whose languages nothing says
+    results = json.loads((folder / "results.json").read_text())
+    (folder / "results.json").write_text(json.dumps({**results, "languages": {}}))
+    output = run("publish", folder, "-o", out, "--licence", "mit", "--from", "english", "--to", "de")
     assert "language 'english' is no code" in output
     assert "'de'" not in output
-    assert "warning" not in run(
-        "publish", trained_folder, "-o", out, "--licence", "CC-BY-4.0", "--from", "en", "--to", "pt-BR"
-    )
+    assert "warning" not in run("publish", folder, "-o", out, "--licence", "CC-BY-4.0", "--from", "en", "--to", "pt-BR")
 
 
 def test_publish_pushes_what_it_built(trained_folder, quick, monkeypatch):

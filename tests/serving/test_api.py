@@ -129,12 +129,12 @@ def test_auto_detects_the_language_of_each_text(client, batcher):
 def test_the_language_of_short_texts(served):
     """Of those that are served; what nothing tells is in the first one, and little is said of its confidence."""
     ranked = detection.rank("One.", served)
-    assert sorted(code for code, _ in ranked) == sorted(served)
+    assert sorted(each.language for each in ranked) == sorted(served)
     assert ranked[0].language == "en"
     assert ranked[0].confidence < detection.SURE
     for texts in (["One.", "Two."], ["One."], ["No."], ["12"], ["A man."]):
-        assert {code for code, _ in detection.languages(texts, served)} == {"en"}, texts
-    assert {code for code, _ in detection.languages(["Ein Mann.", "Ein Hund rennt."], served)} == {"de"}
+        assert {each.language for each in detection.languages(texts, served)} == {"en"}, texts
+    assert {each.language for each in detection.languages(["Ein Mann.", "Ein Hund rennt."], served)} == {"de"}
     for text, code in ((ENGLISH, "en"), (GERMAN, "de")):
         (one,) = detection.languages([text], served, strict=True)
         assert one.language == code
@@ -143,6 +143,47 @@ def test_the_language_of_short_texts(served):
     assert detection.languages(["One."], ["de", "en"])[0].language == "de"
     with pytest.raises(UserError, match="the language of text 1 is not sure"):
         detection.languages(["One."], served, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("pl", "Mężczyzna jedzie na rowerze przez stare miasto."),
+        ("es", "Un hombre pasea en bicicleta por la ciudad vieja."),
+        ("he", "איש רוכב על אופניים ברחבי העיר העתיקה."),
+        ("ja", "男の人が毎朝自転車で古い町を走っています。"),
+        ("sv", "En man cyklar genom den gamla staden varje morgon."),
+    ],
+)
+def test_a_language_that_is_not_served_is_said(client, batcher, code, text):
+    """A text that is surely in it; where `strict`, it is refused."""
+    for served in (["en", "de", "fr", "cs"], ["en"]):
+        (found,) = detection.languages([text], served)
+        assert (found.language, found.taken_as in served, found.confidence > 90) == (code, True, True)
+        with pytest.raises(UserError, match=f"text 1 looks like {code} .*not served; known: en"):
+            detection.languages([text], served, strict=True)
+    asked = {"q": text, "source": "auto", "target": "en"}
+    answer = client.post("/translate", json=asked).json()["detectedLanguage"]
+    assert (answer["language"], answer["taken_as"] in ("en", "de", "fr")) == (code, True)
+    assert [call["source"] for call in batcher.calls] in ([], [answer["taken_as"]])
+    assert f"looks like {code}" in client.post("/translate", json={**asked, "strict": True}).json()["error"]
+    assert client.post("/detect", json={"q": text}).json()[0]["language"] == code
+
+
+@pytest.mark.parametrize("text", ["Привет", "Мужчина едет на велосипеде.", "שלום"])
+def test_a_text_surely_in_none_of_the_served_languages(text):
+    """Though it is not sure in which other one."""
+    with pytest.raises(UserError, match=r"text 1 looks like \w+ .*not served"):
+        detection.languages([text], ["en"], strict=True)
+
+
+def test_a_variety_or_a_language_within_is_served():
+    norwegian, chinese = "Ein mann syklar gjennom den gamle byen kvar morgon.", "一个男人每天早上骑自行车穿过老城区。"
+    for text, served, code in (
+        *[(chinese, ["en", "zh-Hans", "zh-Hant"], "zh-Hans"), (chinese, ["en", "zh"], "zh")],
+        *[(norwegian, ["en", "no"], "no"), (ENGLISH, ["pt-BR", "en-GB"], "en-GB")],
+    ):
+        assert [each[::2] for each in detection.languages([text], served, strict=True)] == [(code, None)]
 
 
 def test_auto_of_what_is_not_sure(client, batcher):
@@ -159,6 +200,19 @@ def test_auto_of_what_is_not_sure(client, batcher):
         refused = client.post(path, **body)
         assert (refused.status_code, "not sure" in refused.json()["error"]) == (400, True)
     assert client.post("/translate", json={**asked, "q": ENGLISH, "strict": True}).status_code == 200
+
+
+def test_the_variety_that_is_taken_is_said(batcher, client):
+    target = batcher.translate
+
+    async def first(*texts, **options):
+        return (await target(*texts, **options))._replace(target="de-AT")
+
+    batcher.translate = first
+    asked = {"source": "en", "target": "de"}
+    assert client.post("/translate", json={**asked, "q": ["a", "b"]}).json()["target"] == ["de-AT"] * 2
+    assert client.post("/translate", json={**asked, "q": "<b>a</b>", "format": "html"}).json()["target"] == "de-AT"
+    assert client.post("/v1/translate", json={**asked, "texts": "a"}).json()["target"] == "de-AT"
 
 
 def test_detect(client):

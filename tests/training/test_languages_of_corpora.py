@@ -21,9 +21,9 @@ BROKEN = {
 }
 
 
-def with_side(data, side, text, name="train"):
+def with_side(data, code, text, name="train"):
     """The corpus with every second line of a side this text."""
-    path = data / f"{name}.{'en' if side == 'source' else 'de'}"
+    path = data / f"{name}.{code}"
     lines = path.read_text(encoding="utf-8").splitlines()
     path.write_text("".join(f"{text if i % 2 else line}\n" for i, line in enumerate(lines)), encoding="utf-8")
 
@@ -31,12 +31,12 @@ def with_side(data, side, text, name="train"):
 @pytest.mark.parametrize("side", ["source", "target"])
 @pytest.mark.parametrize("language", BROKEN)
 def test_moses_is_refused_where_it_changes_a_side(tmp_path, language, side):
-    data = write_corpus(tmp_path / "data")
-    with_side(data, side, BROKEN[language])
-    tokenizer = {"vocab_size": 400, "byte_fallback": True, "processing": {side: {"moses": True}}}
     codes = {"source": "en", "target": "de", side: language}
     if len(set(codes.values())) == 1:
         codes["source" if side == "target" else "target"] = "fr"
+    data = write_corpus(tmp_path / "data", languages=codes.values())
+    with_side(data, codes[side], BROKEN[language])
+    tokenizer = {"vocab_size": 400, "byte_fallback": True, "processing": {side: {"moses": True}}}
     recipe = write_recipe(tmp_path / "recipe.yaml", tokenizer=tokenizer, languages=codes)
     with pytest.raises(UserError, match=rf"processing.{side}.moses: .*Line 2: .*becomes") as caught:
         run(recipe, data, tmp_path / "run", dry_run=True)
@@ -45,7 +45,7 @@ def test_moses_is_refused_where_it_changes_a_side(tmp_path, language, side):
 
 def test_moses_stays_where_it_comes_back(tmp_path):
     data = write_corpus(tmp_path / "data")
-    with_side(data, "target", "Er sagte „nein“, ich nicht (oder so).")
+    with_side(data, "de", "Er sagte „nein“, ich nicht (oder so).")
     tokenizer = {
         "vocab_size": 120,
         "byte_fallback": False,

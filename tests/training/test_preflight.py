@@ -90,7 +90,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("languages.target=../de", "languages.target: expected a language's code"),
         ("data.test.new.files={source: test.en, target: nowhere.de}", "data.test.new: .*nowhere.de: no such file"),
         ("data.train={path: nowhere.tsv}", "nowhere.tsv: no such file.*--data, now .*/data; .*docs/install"),
-        ("data.test.new.files={source: test.en, target: val.en}", "data.test.new: .* has 12 lines and .* has 10"),
+        ("data.test.new.files={source: test.en, target: val.de}", "data.test.new: .* has 12 lines and .* has 10"),
         ("data.dev.files.source=test.en", "data.dev: .*test.en has 12 lines and .*val.de has 10"),
         ("data.train.files.target=val.de", "data.train .*train.en has 120 lines and .*val.de has 10"),
         ("data.train.files.target=short.de", "data.train .*train.en has 120 lines and .*short.de has 110"),
@@ -101,7 +101,6 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.test.new={path: header.csv}", "data.test.new: header.csv: no pairs"),
         ("data.dev={path: two.tsv, columns: {source: 1, target: 3}}", "two.tsv, line 1: .*2 columns, 3 expected"),
         ("data.bpe_dropout=0.1 tokenizer.kind=unigram", "data.bpe_dropout leaves out merges of BPE"),
-        ("languages.target=it tokenizer.languages=[de, en]", "target language is 'it', .* codes of de, en alone"),
         ("data.train.streaming=true", "data.train: .*train.de: streaming is of a data set"),
         ("data.train.config=x", "data.train: .*train.de: config is of a data set"),
         ("data.train.split=dev", "data.train: .*train.de: split is of a data set"),
@@ -110,6 +109,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.train={path: two.tsv, streaming: true}", "two.tsv: streaming is of a data set"),
         ("data.dev={path: two.tsv, split: dev}", "two.tsv: split is of a data set"),
         ("data.test.new={synthetic: x, split: dev}", "x: split is of a data set"),
+        ("tokenizer.languages=[it, en]", "target language is 'de', .* codes of it, en alone"),
         ("init_from=nowhere", r"init_from: nowhere is neither a folder nor to be had from the Hub \([^L]"),
         ("tokenizer.path=nowhere", "nowhere: no such folder; as a Hub name it is not"),
     ],
@@ -200,9 +200,9 @@ def test_what_passes_with_a_word(tmp_path):
     words["data.temperature has no effect"] = {"data": {"temperature": 5.0}}
     words["batch.temperature has no effect"] = {"batch": {"tokens": 60, "temperature": 5.0}}
     files = {"source": "train.en", "target": "train.de"}
-    french = {"files": files, "languages": {"source": "en", "target": "fr"}}
-    words["the training pairs are into de and fr, and no code says into which"] = {
-        "data": {"train": [{"files": files}, french]}
+    copies = {"files": {"source": "train.en", "target": "train.en"}, "languages": {"source": "de", "target": "en"}}
+    words["the training pairs are into de and en, and no code says into which"] = {
+        "data": {"train": [{"files": files}, copies]}
     }
     for number, (text, change) in enumerate(words.items()):
         assert re.search(text, run_in(tmp_path / str(number), dry_run=True, **change).replace("\n", " "))

@@ -153,7 +153,7 @@ def test_a_model_of_the_wrong_direction_is_refused(data, tmp_path):
     model = write_model(tmp_path / "model")
     (model / "results.json").write_text(json.dumps({"languages": {"source": "en", "target": "de"}}))
     described = changed("first", translate={"model": str(model), "text": "train.de"})
-    with pytest.raises(UserError, match="model translates en to de, and this round needs a model of de to en"):
+    with pytest.raises(UserError, match="model: translates en to de, and a model of de to en is needed"):
         train(write(tmp_path / "recipe.yaml", rounds=described), data, tmp_path / "run")
 
 

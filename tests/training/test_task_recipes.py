@@ -156,7 +156,7 @@ def test_a_first_development_set_of_a_task(data, tmp_path):
         ({"a": {"data": {**THERE, "sauce": 1}}}, "tasks.a.data.sauce: unknown key"),
         ({"a": {**TEXT, "data": THERE}}, "tasks.a.data.files: unknown key"),
         ({"a": {**TEXT, "data": {"path": "train.en"}}}, "tasks.a.data: give language as one of en and de, or side"),
-        ({"a": {**TEXT, "data": {"path": "train.en", "language": "fr"}}}, "whose vocabulary is this text to get"),
+        ({"a": {**TEXT, "data": {"path": "none.txt", "language": "fr"}}}, "whose vocabulary is this text to get"),
         ({"a": {**TEXT, "data": {"path": "none.en", "language": "en"}}}, "none.en: no such file"),
     ],
 )

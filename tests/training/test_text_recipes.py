@@ -183,7 +183,8 @@ def test_the_decoder_begins_with_a_language_model(language_model, data, tmp_path
 
 def test_text_in_another_language_is_warned_of_with_evidence(data, tmp_path):
     """Beside pairs: by the words of their sides. By itself: by those of the development set, and the pieces."""
-    wrong = {"decoder-lm": {"data": {"path": "train.en", "language": "de"}, "objective": "decoder-lm"}}
+    (data / "wrong.txt").write_text((data / "train.en").read_text())
+    wrong = {"decoder-lm": {"data": {"path": "wrong.txt", "language": "de"}, "objective": "decoder-lm"}}
     right = {"decoder-lm": {"data": {"path": "train.de", "language": "de"}, "objective": "decoder-lm"}}
     for tasks, warned in ((wrong, True), (right, False)):
         tasks = {"translation": {"data": PAIRS}, **tasks}
@@ -226,9 +227,10 @@ def test_models_that_cannot_be_trained_so_are_refused_before_anything_is_made(da
 )
 def test_whose_vocabulary_a_text_gets(tmp_path, objective, side, language):
     """Text that names neither language nor side is of the side whose words the objective predicts."""
-    tasks = {"translation": {"data": PAIRS}, "text": {"data": {"path": "text"}, "objective": objective}}
     languages = {"source": "de", "target": "en"}
-    data = {"train": None, "dev": PAIRS}
+    pairs = {"files": {"source": "train.de", "target": "train.en"}}
+    tasks = {"translation": {"data": pairs}, "text": {"data": {"path": "text"}, "objective": objective}}
+    data = {"train": None, "dev": pairs}
     keys = {"evaluation": {"every": 4, "best": "loss"}, "tasks": tasks, "languages": languages}
     recipe = read_recipe(recipe_of(tmp_path, data=data, **keys))
     (text,) = RecipeCorpora(recipe, tmp_path).tasks[-1].texts

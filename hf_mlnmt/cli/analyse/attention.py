@@ -58,9 +58,12 @@ def attention(
     from hf_mlnmt.analysis import self_attention, source_attention
     from hf_mlnmt.analysis.reading import between, draw_sample
     from hf_mlnmt.evaluation.outputs import read_texts
+    from hf_mlnmt.languages import check_files
 
     if side == "source" and set(what) != {"maps"}:
         raise UserError("--side source: for --what maps only; the others are of self-attention, or have no side.")
+    for model in models:
+        check_files(model.path, [source], [target] if target else [], (source_language, target_language))
     sources, targets = read_texts(source), read_texts(target) if target else None
     golden = source_attention.read_gold(read_texts(gold), gold, one_based) if gold else None
     systems = between(load_systems(models, device), source_language, target_language)

@@ -34,11 +34,13 @@ def embed(
     from hf_mlnmt.files import atomic_path, check_file
     from hf_mlnmt.generation.embedding import check_told
     from hf_mlnmt.generation.loading import load
+    from hf_mlnmt.languages import check_files
 
     if output.suffix != ".npy":
         raise UserError(f"--output {output}: expected a name that ends in .npy.")
     check_file(output)
     silence()
+    check_files(model, [file], told=(source_language, target_language))
     parts = load(model, device)
     check_told(parts, source_language, target_language)
     vectors = embed_file(parts, file, source_language, pooling, target_language)

@@ -39,8 +39,10 @@ def fusion_grid(
     from hf_mlnmt.evaluation.outputs import read_references
     from hf_mlnmt.generation import TranslationPipeline
     from hf_mlnmt.generation.lines import text_groups
+    from hf_mlnmt.languages import check_files
 
     silence()
+    check_files(model, [source], reference, decoding.told)
     references = [list(lines)[:sentences] for lines in read_references(reference)]
     sources = [line for group in text_groups([str(source)], 2048) for line in group][:sentences]
     if any(len(lines) != len(sources) for lines in references):

@@ -43,8 +43,11 @@ def masking(
     from hf_mlnmt.analysis.masking import masking_study
     from hf_mlnmt.evaluation.outputs import read_references, read_texts
     from hf_mlnmt.evaluation.scores import check_counts, scoring_options
+    from hf_mlnmt.languages import check_files
 
     language = scoring_options([protocol], ["BLEU"], language, None, reference[0])["language"]
+    for model in models:
+        check_files(model.path, [source], reference, decoding.told)
     sources, references = read_texts(source), read_references(reference)
     check_counts(sources, references, [str(source), *map(str, reference)])
     how: dict[str, Any] = {"protocol": protocol, "language": language}

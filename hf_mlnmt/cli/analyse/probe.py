@@ -47,9 +47,13 @@ def probe(
     from hf_mlnmt.analysis.embeddings import read_pairs, similarity_study
     from hf_mlnmt.analysis.probing import make_tasks, probing_study, read_sizes, senteval_tasks
     from hf_mlnmt.data.lines import read_lines
+    from hf_mlnmt.languages import check_files
 
     if not text and not senteval and not pairs:
         raise UserError("probe needs sentences: --text FILE, --senteval FILE or FOLDER, or --pairs FILE.")
+    unnamed = [file.path for file in text or () if not file.name]
+    for model in models:
+        check_files(model.path, [*unnamed, *(pairs or ())], told=(source_language, target_language))
     scored = {str(path): read_pairs(path) for path in pairs or []}
     texts = {file.name: file.path for file in text or []}
     systems = load_systems(models, device)

@@ -30,10 +30,13 @@ def retrieve(
     from hf_mlnmt.cli.terminal import print_rows, silence
     from hf_mlnmt.files import check_file, write_json
     from hf_mlnmt.generation.loading import load
+    from hf_mlnmt.languages import check_language
 
     languages = {file.name: Path(file.path) for file in files}
     if len(languages) < 2 or len(languages) < len(files) or not all(languages):
         raise UserError("give language=FILE for at least two languages, each once, as in de=test.de en=test.en.")
+    for code, file in languages.items():
+        check_language(file, code, "it is read as", "Mend what stands before the =, or give the file of it.")
     if output is not None:
         check_file(output)
     silence()
