@@ -78,6 +78,7 @@ def read_toy(text: str, reading: Reading) -> list[str | Passage]:
                 ),
                 ("FORMATS = {", 'FORMATS = {\n    ".toy": Format("text/toy", read_toy),'),
             ],
+            "data/formats.py": [("DOCUMENTS = (", 'DOCUMENTS = (\n    ".toy",')],
         },
         """
 from hf_mlnmt.documents import is_document, read

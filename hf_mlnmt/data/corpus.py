@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from hf_mlnmt.data.filters import FilterReport, Pair
+from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.data.lines import (
     MAX_CHARACTERS,
     REMEDY,
     checked_blocks,
     checked_lines,
     count_text,
-    format_of,
     open_text,
     problem_in,
     reason_of,
@@ -315,7 +315,7 @@ _OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting
 
 def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, list[str], str | None]]:
     """Yields of every row the number of its first line, its cells, and what is wrong with its lines, or None."""
-    lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY)
+    lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY, form="any")
     separator, start = "\t", 1
     if format_of(path) == ".csv":
         first = next(lines)
@@ -357,7 +357,7 @@ def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, lis
 def _separator(path: Path) -> str:
     """Returns the sign of a csv file's columns: the first of the usual ones that makes two, or else as many, of each of
     20 rows. (csv.Sniffer takes the comma of "Hello, you;Hallo, du".)"""
-    head = [line for line, _ in islice(checked_lines(path, None), 20)]
+    head = [line for line, _ in islice(checked_lines(path, None, form="any"), 20)]
     signs = ",;\t"
     try:
         widths = {sign: {len(row) for row in csv.reader(head, delimiter=sign) if any(row)} for sign in signs}
@@ -426,7 +426,8 @@ class _Problem(str):
 
 
 def _read_jsonl(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
-    lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY, max_characters=20 * MAX_CHARACTERS)
+    remedy, most = None if spec.bad_lines == "drop" else REMEDY, 20 * MAX_CHARACTERS
+    lines = checked_lines(path, remedy, max_characters=most, form="any")
     return _records(_objects(lines), spec, f"{path}, line", report)
 
 
