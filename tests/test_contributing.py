@@ -43,7 +43,7 @@ assert CliRunner().invoke(app, ["greet", "you", "--twice"]).output == "Hello you
                 (
                     "# The formats of one file",
                     """def _read_toy(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
-    records = (dict(zip(_SIDES, line.split(" = "))) for line, _ in checked_lines(path, REMEDY))
+    records = (dict(zip(_SIDES, line.split(" = "))) for line, _ in checked_lines(path, REMEDY, form="any"))
     return _records(records, spec, f"{path}, line", report)
 
 
