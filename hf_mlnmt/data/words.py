@@ -22,12 +22,13 @@ _LETTERS = "\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u1b00-\u1b7f\ua
 # Balinese, Javanese.
 _BEFORE = "\u0e40-\u0e44\u0ec0-\u0ec4\u17d2\u1039\u1a60\u1b44\ua9c0"
 # Unicode's Default_Ignorable_Code_Point without the joiners U+200C and U+200D, marks of annotations, the place of a
-# picture and the empty sign of Braille. What is written with stays, and is matched as a group: a zero-width space between
-# letters of scripts without spaces, Mongolian variants, fillers beside letters of old Hangul, variants and flags of emoji.
+# picture and the empty sign of Braille. What is written with stays: a zero-width space between letters of scripts
+# without spaces, variants of Mongolian letters, fillers beside those of old Hangul, variants of emoji, flags (a group).
 _JAMO, _BRAILLE = "\u1100-\u115e\u1161-\u11ff\ua960-\ua97f\ud7b0-\ud7ff", "\u2801-\u28ff"
 _INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u17b4\u17b5\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffc"
-    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a]|(\U0001f3f4[\U000e0020-\U000e007f]+)|[\U000e0000-\U000e0fff]"
+    "[\u00ad\u034f\u061c\u17b4\u17b5\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0d"
+    "\ufeff\uffa0\ufff0-\ufffc\U0001bca0-\U0001bca3\U0001d173-\U0001d17a]"
+    "|(\U0001f3f4[\U000e0020-\U000e007f]+)|[\U000e0000-\U000e0fff]"
     f"|(?<![{_LETTERS}])\u200b|\u200b(?![{_LETTERS}])|(?<![\u1820-\u18aa])[\u180b-\u180f]"
     f"|(?<![{_JAMO}])[\u115f\u1160](?![{_JAMO}])|(?<![{_BRAILLE}])\u2800|\u2800(?![{_BRAILLE}])"
     "|(?<![^\\w\\s])[\ufe0e\ufe0f](?!\u20e3)"
@@ -60,8 +61,7 @@ def without_invisible(text: str) -> str:
 
 def spelt(text: str, knows: Callable[[str], bool]) -> str:
     """Returns a text with other characters for those that a vocabulary lacks, where Unicode's NFKC has some that it
-    knows: full-width letters, ligatures, half-width kana. Raised and lowered signs stay, which would say another number.
-    """
+    knows: full-width letters, ligatures, half-width kana. Raised and lowered signs stay: they would say another number."""
     if text.isascii() or unicodedata.is_normalized("NFKC", text):
         return text
 
@@ -76,7 +76,7 @@ def spelt(text: str, knows: Callable[[str], bool]) -> str:
         new = unicodedata.normalize("NFKC", match[0])
         return new if all(map(knows, new.replace(" ", ""))) else match[0]
 
-    return re.sub(f"[{re.escape(signs)}]", known, text)
+    return re.sub(f"[{re.escape(signs)}][\uff9e\uff9f]?", known, text)  # kana with their marks of voice
 
 
 def words(text: str) -> list[str]:
