@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import pairwise
 
@@ -47,6 +47,19 @@ def is_unspaced(text: str) -> bool:
     return pieces == 1 or characters > _LONGEST * pieces
 
 
+def cut_into_pieces(texts: Iterable[str]) -> str | None:
+    """Returns what to say of text that subwords were made of (@@ behind a piece, U+2581 before it), or None."""
+    pieces = [piece for text in texts for piece in text.split()]
+    for what, count, remedy in (
+        ("end in @@", sum(len(piece) > 2 and piece.endswith("@@") for piece in pieces), "sed -E 's/@@( |$)//g'"),
+        ("begin with \u2581", sum(piece.startswith("\u2581") for piece in pieces), "sed 's/ //g; s/\u2581/ /g'"),
+    ):
+        if count > max(1, 0.02 * len(pieces)):
+            share = f"{count / len(pieces):.0%} of the words {what}"
+            return f"{share}: the text was cut into subwords. Give it as it was before, or join them: {remedy}"
+    return None
+
+
 def is_visible(text: str) -> bool:
     """Returns whether a text has more than white space and characters that show nothing (U+200B, U+FEFF)."""
     shown = without_invisible(text)
@@ -61,7 +74,7 @@ def without_invisible(text: str) -> str:
 
 def spelt(text: str, knows: Callable[[str], bool]) -> str:
     """Returns a text with other characters for those that a vocabulary lacks, where Unicode's NFKC has some that it
-    knows: full-width letters, ligatures, half-width kana. Raised and lowered signs stay: they would say another number."""
+    knows: full-width letters, ligatures, half-width kana. Raised and lowered signs stay, which say another number."""
     if text.isascii() or unicodedata.is_normalized("NFKC", text):
         return text
 
