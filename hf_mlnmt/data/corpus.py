@@ -307,7 +307,8 @@ def _cells_of(cells: list[str], numbers: list[int], width: int) -> tuple[Pair, s
         return ("", ""), f"another number of columns ({len(cells)} columns, {width} expected)"
     pair = cells[numbers[0]], cells[numbers[1]]
     nothing = [text for text in pair if text in _ERRORS or isinstance(text, _Null)]
-    return pair, f"no text (a field is {nothing[0]})" if nothing else None
+    word = "; where it is a word, put it in double quotes" if nothing and nothing[0] in _NULL else ""
+    return pair, f"no text (a field is {nothing[0]}{word})" if nothing else None
 
 
 _OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting: csv."
@@ -322,7 +323,7 @@ def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, lis
         if stated := re.fullmatch("sep=(.)", first[0], re.IGNORECASE):  # Excel's
             separator, start = stated[1], 2
         else:
-            separator = _separator(path)
+            separator = separator_of(path)
             lines = chain([first], lines)
     if not is_csv:
         for number, (line, problem) in enumerate(lines, start=1):
@@ -354,7 +355,7 @@ def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, lis
         number += len(taken)
 
 
-def _separator(path: Path) -> str:
+def separator_of(path: Path) -> str:
     """Returns the sign of a csv file's columns: the first of the usual ones that makes two, or else as many, of each of
     20 rows. (csv.Sniffer takes the comma of "Hello, you;Hallo, du".)"""
     head = [line for line, _ in islice(checked_lines(path, None, form="any"), 20)]
@@ -395,7 +396,7 @@ def _header(cells: list[str], spec: CorpusSpec, where: str) -> list[int] | None:
             read = " and ".join(repr(cells[column]) for column in columns)
             log.warning("%s: is a header; columns %s are read", where, read)
             return columns
-    if _looks_like_header([cell.strip() for cell in cells]):
+    if looks_like_header([cell.strip() for cell in cells]):
         raise UserError(
             f"{where}: looks like a header ({', '.join(cells)}). Name the columns, as in columns: "
             f"{{source: {cells[0]}, target: {cells[1]}}}; if it is a pair, say columns: {{source: 1, target: 2}}."
@@ -403,7 +404,7 @@ def _header(cells: list[str], spec: CorpusSpec, where: str) -> list[int] | None:
     return None
 
 
-def _looks_like_header(words: Sequence[str]) -> bool:
+def looks_like_header(words: Sequence[str]) -> bool:
     """Returns whether two cells or more are codes or English names of languages ("en", "German"), or names of sides."""
     if sum(0 < len(word) <= 12 for word in words) < 2:  # before an import that takes long
         return False

@@ -69,6 +69,8 @@ def train_tokenizer(
     size = backend.get_vocab_size()
     if size > vocab_size:
         raise UserError(f"vocab_size: {vocab_size} cannot hold the {size} entries: take as many, or an alphabet_limit.")
+    if size < 0.9 * vocab_size:
+        log.warning("vocab_size: %s entries were asked for, and this text gives %s.", f"{vocab_size:,}", f"{size:,}")
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         pad_token=PAD,

@@ -171,13 +171,24 @@ def checked_terms(terms: Any) -> dict[str, list[str]]:
 
 
 def _read_terms(path: Path) -> dict[str, list[str]]:
+    import csv
+    import logging
+
+    from hf_mlnmt.data.corpus import looks_like_header, separator_of
+    from hf_mlnmt.data.formats import format_of
     from hf_mlnmt.data.lines import read_lines
 
     terms: dict[str, list[str]] = {}
-    for number, line in enumerate(read_lines(path), start=1):
-        source, *targets = (part.strip() for part in line.split("\t"))
+    sign = separator_of(path) if format_of(path) == ".csv" else ""
+    for number, line in enumerate(read_lines(path, form="table"), start=1):
+        cells = next(csv.reader([line], delimiter=sign), [""]) if sign else line.split("\t")
+        source, *targets = (part.strip() for part in cells)
+        if number == 1 and targets and looks_like_header([source, *targets]):
+            logging.getLogger(__name__).warning("%s, line 1: is a header, no term", path)
+            continue
         if line.strip() and not (source and targets and all(targets)):
-            raise UserError(f"{path}, line {number}: {line!r} is no term; expected term, tab, translations.")
+            wanted = "term, comma, translations" if sign else "term, tab, translations"
+            raise UserError(f"{path}, line {number}: {line!r} is no term; expected {wanted}.")
         if line.strip():
             terms.setdefault(source, []).extend(targets)
     return terms
@@ -229,8 +240,8 @@ class DecodingOptions:
         parser=str,
     )
     terms: Mapping[str, Any] | str | None = option(
-        "Glossary: a tsv file, on each line a source term and the translations that it may have. Where a text has the "
-        "term (as words, the longest), its translation has one of these. Needs --beams.",
+        "Glossary: a .tsv or .csv file, on each line a source term and the translations that it may have. Where a text "
+        "has the term (as words, the longest), its translation has one of these. Needs --beams.",
         metavar="FILE",
         parser=str,
     )
