@@ -458,10 +458,10 @@ class DecodingOptions:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | list | tuple):
                 yield f"{name}: {value!r} is neither a text for all nor a list, one for each text."
-        if (name := next((n for n in ("terms_consistent", "terms_ignore_case") if getattr(self, n)), None)) and (
-            not self.terms
-        ):
-            yield f"{name} (--{name.replace('_', '-')}): is of terms (--terms), a glossary; give one, or leave it out."
+        for name in ("terms_consistent", "terms_ignore_case"):
+            if getattr(self, name) and not self.terms:
+                said = f"--{name.replace('_', '-')}"
+                yield f"{name} ({said}): is of terms (--terms), a glossary; give one, or leave it out."
         if self.early_stopping not in (None, True, False, "never"):
             yield f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'."
         for name, choices in (("split", ("long", "sentences")), ("draws", ("batch", "row", "text"))):
