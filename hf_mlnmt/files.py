@@ -39,7 +39,7 @@ _UNWRITABLE = {errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISD
 _UNWRITABLE |= {errno.ENXIO, errno.EBUSY, errno.EIO, errno.EFBIG}
 _SMALL_DISK = 64 * 2**20  # bytes
 _PACKERS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "zstandard"}
-_NO_PACKERS = (".zip", ".7z", ".rar", ".tar", ".tgz", ".lz4")
+_NO_PACKERS = (".zip", ".7z", ".rar", ".tar", ".tgz", ".lz4", ".lzma")
 _LONGEST = 200  # bytes of a name that a file gets; a suffix and a temporary name's signs are added
 _inputs: tuple[Path, ...] = ()
 

@@ -43,7 +43,7 @@ assert CliRunner().invoke(app, ["greet", "you", "--twice"]).output == "Hello you
                 (
                     "# The formats of one file",
                     """def _read_toy(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
-    records = (dict(zip(_SIDES, line.split(" = "))) for line, _ in checked_lines(path, REMEDY))
+    records = (dict(zip(_SIDES, line.split(" = "))) for line, _ in checked_lines(path, REMEDY, form="any"))
     return _records(records, spec, f"{path}, line", report)
 
 
@@ -78,6 +78,7 @@ def read_toy(text: str, reading: Reading) -> list[str | Passage]:
                 ),
                 ("FORMATS = {", 'FORMATS = {\n    ".toy": Format("text/toy", read_toy),'),
             ],
+            "data/formats.py": [("DOCUMENTS = (", 'DOCUMENTS = (\n    ".toy",')],
         },
         """
 from hf_mlnmt.documents import is_document, read

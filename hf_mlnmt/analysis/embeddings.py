@@ -84,7 +84,7 @@ def read_pairs(path: str | Path) -> list[Pair]:
     Raises: UserError for a line of another form, an empty sentence, fewer than four pairs, or one score only.
     """
     pairs = []
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, form="table"), 1):
         fields = [field.strip() for field in line.split("\t")]
         try:
             first, second, score = fields

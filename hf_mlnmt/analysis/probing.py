@@ -231,7 +231,7 @@ def read_task(path: str | Path) -> ProbingTask:
     path = Path(path)
     name = path.name.split(".")[0]
     examples: dict[Part, list[tuple[str, str]]] = {part: [] for part in SENTEVAL_PARTS.values()}
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path, form="table"), start=1):
         fields = line.split("\t")
         if len(fields) != 3 or fields[0] not in SENTEVAL_PARTS or not fields[1].strip() or not fields[2].strip():
             raise UserError(

@@ -6,6 +6,7 @@ import typer
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, option
+from hf_mlnmt.data.formats import check_output
 from hf_mlnmt.files import check_file, write_text
 from hf_mlnmt.generation.options import OUTPUT
 
@@ -34,6 +35,7 @@ def choose(
     """
     if output is not None:
         check_file(output)
+        check_output(output)
     options.use_machine()
     from hf_mlnmt.data.lines import read_lines
     from hf_mlnmt.errors import UserError

@@ -103,6 +103,7 @@ def evaluate(
     if source and len(source) > 1:
         raise UserError(f"{len(source)} --source: a model translates one; give several with --perplexity.")
 
+    from hf_mlnmt.data.formats import check_output
     from hf_mlnmt.evaluation import open_results, score_protocols, score_tables
     from hf_mlnmt.evaluation.outputs import load_system, read_references
     from hf_mlnmt.evaluation.scores import scoring_options
@@ -120,6 +121,7 @@ def evaluate(
     given = str(model or hypothesis)
     if save_translations:
         check_file(save_translations)
+        check_output(save_translations)
     test_set = test_set or reference[0].name.removesuffix(".gz")
     results = open_results(output, name or Path(given).resolve().name, bool(name), test_set) if output else None
     references = read_references(reference)

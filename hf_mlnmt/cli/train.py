@@ -88,7 +88,7 @@ def train(
     elif len(named) != len(test or []) or any(name.endswith((".yaml", ".yml")) for name in named):
         raise UserError(
             f"train: with --pair the recipe is chosen, so give either --pair or {' '.join(named) or 'a recipe'}. "
-            "--dev and each --test need two files, as in --test test.en test.de."
+            "--pair, --dev and each --test need two files, as in --test test.en test.de."
         )
     elif bool(student) != bool(teacher) or (student is None and reverse) or (student and system):
         raise UserError(

@@ -4,7 +4,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, argument, decoding_options, option
@@ -46,6 +46,9 @@ def translate(
     ),
     *,
     decoding: DecodingOptions,
+    format: Literal["text"] | None = option(
+        None, "text: the files are lines of text, whatever their names say. Default: as they say.", "--format"
+    ),
     output: Path | None = _of_output(
         None, "Write here, packed as the name says; default: to stdout.", "--output", "-o"
     ),
@@ -127,13 +130,15 @@ def translate(
 
     from hf_mlnmt import documents
     from hf_mlnmt.cli.terminal import LinesProgress
+    from hf_mlnmt.data.formats import check_output
     from hf_mlnmt.generation import TranslationPipeline, lines
     from hf_mlnmt.generation.journal import identity_of_model
     from hf_mlnmt.generation.pipeline import TranslationCall
     from hf_mlnmt.languages import check_files
 
     document, texts, total = None, None, None
-    if named := next((name for name in inputs if documents.is_document(name)), None):
+    form: Any = "any" if format else "lines"
+    if named := None if format else next(filter(documents.is_document, inputs), None):
         lists: dict[str, Any] = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
         lists |= {
             "--jsonl": jsonl,
@@ -151,10 +156,13 @@ def translate(
             raise UserError(f"{named}: is nothing that a terminal shows: give its translation a name, -o FILE.")
         total = len(document.texts)
     else:
-        texts = lines.identities(inputs)
+        options.refuse({"--fuzzy": fuzzy}, "is of documents. Leave it out.")
+        if output is not None:
+            check_output(output, *inputs)
+        texts = lines.identities(inputs, form)
         total = None if texts is None else sum(text["lines"] for text in texts)
     check_files(model, inputs, list(files_of.values()), decoding.told)
-    groups = lines.text_groups(inputs, window)
+    groups = lines.text_groups(inputs, window, form)
     of_lines = {
         name: [line for group in lines.file_groups(file, window) for line in group] for name, file in files_of.items()
     }
@@ -169,7 +177,7 @@ def translate(
         check_counts(total)
     first = 0
     if part:
-        numbers, groups = lines.shard_groups(texts, window, part)
+        numbers, groups = lines.shard_groups(texts, window, part, form)
         first, total = numbers.start, len(numbers)
     options.use_machine(threads)
     how: dict[str, Any] = {"revision": revision} if revision else {}

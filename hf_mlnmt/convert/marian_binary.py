@@ -160,7 +160,7 @@ def read_table(file: Path, source: Mapping[str, int], target: Mapping[str, int])
     Raises: UserError for other lines, and for subwords that are not in the vocabularies (NULL is passed over).
     """
     scores: defaultdict[int, dict[int, float]] = defaultdict(dict)
-    for number, line in enumerate(read_lines(file), start=1):
+    for number, line in enumerate(read_lines(file, form="table"), start=1):
         try:
             translation, word, probability = line.split(" ")
             value = float(probability)

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from hf_mlnmt.data.filters import FilterReport, Pair
+from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.data.lines import (
     MAX_CHARACTERS,
     REMEDY,
     checked_blocks,
     checked_lines,
     count_text,
-    format_of,
     open_text,
     problem_in,
     reason_of,
@@ -316,7 +316,8 @@ def _cells_of(cells: list[str], numbers: list[int], width: int) -> tuple[Pair, s
         return ("", ""), f"another number of columns ({len(cells)} columns, {width} expected)"
     pair = cells[numbers[0]], cells[numbers[1]]
     nothing = [text for text in pair if text in _ERRORS or isinstance(text, _Null)]
-    return pair, f"no text (a field is {nothing[0]})" if nothing else None
+    word = "; where it is a word, put it in double quotes" if nothing and nothing[0] in _NULL else ""
+    return pair, f"no text (a field is {nothing[0]}{word})" if nothing else None
 
 
 _OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting: csv."
@@ -324,14 +325,14 @@ _OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting
 
 def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, list[str], str | None]]:
     """Yields of every row the number of its first line, its cells, and what is wrong with its lines, or None."""
-    lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY)
+    lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY, form="any")
     separator, start = "\t", 1
     if format_of(path) == ".csv":
         first = next(lines)
         if stated := re.fullmatch("sep=(.)", first[0], re.IGNORECASE):  # Excel's
             separator, start = stated[1], 2
         else:
-            separator = _separator(path)
+            separator = separator_of(path)
             lines = chain([first], lines)
     if not is_csv:
         for number, (line, problem) in enumerate(lines, start=1):
@@ -363,10 +364,10 @@ def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, lis
         number += len(taken)
 
 
-def _separator(path: Path) -> str:
+def separator_of(path: Path) -> str:
     """Returns the sign of a csv file's columns: the first of the usual ones that makes two, or else as many, of each of
     20 rows. (csv.Sniffer takes the comma of "Hello, you;Hallo, du".)"""
-    head = [line for line, _ in islice(checked_lines(path, None), 20)]
+    head = [line for line, _ in islice(checked_lines(path, None, form="any"), 20)]
     signs = ",;\t"
     try:
         widths = {sign: {len(row) for row in csv.reader(head, delimiter=sign) if any(row)} for sign in signs}
@@ -404,7 +405,7 @@ def _header(cells: list[str], spec: CorpusSpec, where: str) -> list[int] | None:
             read = " and ".join(repr(cells[column]) for column in columns)
             log.warning("%s: is a header; columns %s are read", where, read)
             return columns
-    if _looks_like_header([cell.strip() for cell in cells]):
+    if looks_like_header([cell.strip() for cell in cells]):
         raise UserError(
             f"{where}: looks like a header ({', '.join(cells)}). Name the columns, as in columns: "
             f"{{source: {cells[0]}, target: {cells[1]}}}; if it is a pair, say columns: {{source: 1, target: 2}}."
@@ -412,7 +413,7 @@ def _header(cells: list[str], spec: CorpusSpec, where: str) -> list[int] | None:
     return None
 
 
-def _looks_like_header(words: Sequence[str]) -> bool:
+def looks_like_header(words: Sequence[str]) -> bool:
     """Returns whether two cells or more are codes or English names of languages ("en", "German"), or names of sides."""
     if sum(0 < len(word) <= 12 for word in words) < 2:  # before an import that takes long
         return False
@@ -435,7 +436,8 @@ class _Problem(str):
 
 
 def _read_jsonl(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
-    lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY, max_characters=20 * MAX_CHARACTERS)
+    remedy, most = None if spec.bad_lines == "drop" else REMEDY, 20 * MAX_CHARACTERS
+    lines = checked_lines(path, remedy, max_characters=most, form="any")
     return _records(_objects(lines), spec, f"{path}, line", report)
 
 

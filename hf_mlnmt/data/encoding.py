@@ -29,8 +29,9 @@ from hf_mlnmt.data.corpus import CorpusSpec, read_pairs, size_of
 from hf_mlnmt.data.draws import mixed
 from hf_mlnmt.data.encoded import HEAD, META, SIDES, STATE, Encoded
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter, Seen
+from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.data.kept import with_placeholders
-from hf_mlnmt.data.lines import FileHash, format_of, hashing
+from hf_mlnmt.data.lines import FileHash, hashing
 from hf_mlnmt.data.text import TextSide, TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers, identity_of, languages_of
 from hf_mlnmt.data.workers import Encoder, Piece

@@ -79,8 +79,15 @@ def checked_patterns(given: Any, what: str) -> list[str]:
     for each in [given] if isinstance(given, str) else given if isinstance(given, list | tuple) else [None]:
         if not isinstance(each, str) or not each.strip():
             raise UserError(f"{what}: {given!r}: expected {', '.join(PATTERNS)}, or a regular expression.")
-        names = [name.strip() for name in each.split(",")]
-        meant = all(map(str.isalpha, names)) and any(name in PATTERNS or suggest(name, PATTERNS) for name in names)
+        names = list(filter(None, map(str.strip, each.split(","))))
+        near = all(map(str.isalpha, names)) and any(suggest(name, PATTERNS) for name in names)
+        meant = near or not PATTERNS.keys().isdisjoint(names)
+        for name in names if meant and len(names) > 1 else ():
+            if name not in PATTERNS:
+                raise UserError(
+                    f"{what}: {name!r}{suggest(name, PATTERNS)} is none of {', '.join(PATTERNS)}, whose names have "
+                    "commas between them. Give a regular expression by itself, the option again for more."
+                )
         parts += names if meant else [each]
     if len(parts) > _MOST:
         raise UserError(f"{what}: {len(parts):,} patterns; at most {_MOST}. Join some by |.")

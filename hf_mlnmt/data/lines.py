@@ -16,6 +16,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
+from hf_mlnmt.data.formats import Form, no_lines
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.made_from import Digest
 
@@ -33,8 +34,9 @@ _PACKED = {
     rb"\x1f\x8b": "gz",
     rb"BZh[1-9]1AY&SY": "bz2",
     rb"\xfd7zXZ\x00": "xz",
+    rb"\x5d\x00\x00[\x00-\xff]{2}": "lzma",
     rb"\x28\xb5\x2f\xfd": "zst",
-    rb"PK\x03\x04": "zip",
+    rb"PK(\x03\x04|\x05\x06)": "zip",
 }
 _NO_TEXT = {
     rb"7z\xbc\xaf": "a 7z archive",
@@ -43,11 +45,13 @@ _NO_TEXT = {
     rb"PAR1[^ -~]": "a parquet file: name it .parquet, as path of a corpus",
     rb"%PDF-": "a PDF",
     rb"\xd0\xcf\x11\xe0": "a document of an Office program",
+    rb"\x00\x05\x16[\x00\x07]": "what macOS keeps beside a file: give the one without ._ before its name",
     rb"\xff\xfe": "UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)",
     rb"\xfe\xff": "UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)",
 }
 _TAR = slice(257, 262)
-SUFFIXES = tuple(f".{name}" for name in _PACKED.values())
+# What Office programs and e-books have in their archives, and what macOS adds to any.
+_OF_OFFICE, _OF_MACOS = ("[Content_Types].xml", "mimetype"), re.compile(r"__MACOSX/|(.*/)?(\.DS_Store$|\._)")
 
 
 def read_lines(path: str | Path, remedy: str = "Mend the file.", **what: Any) -> Iterator[str]:
@@ -71,12 +75,13 @@ def checked_blocks(
     max_characters: int = MAX_CHARACTERS,
     keep_controls: bool = False,
     may_be_empty: bool = False,
+    form: Form = "lines",
 ) -> Iterator[tuple[list[str], str | None]]:
     """Yields some lines, as many as come at once, and None; or one line and what is wrong with it.
 
     The file is plain, or packed as gz, bz2, xz, zst or a zip of one file: told by its first bytes, not by its name. A
     line ends at \\n or \\r\\n and nowhere else (not at U+2028, as str.splitlines would have it). A byte-order mark is
-    removed. With `keep_controls`, control characters are allowed.
+    removed. With `keep_controls`, control characters are allowed. `form`: what names may say (formats.py).
 
     Raises: UserError for a bad line where there is a `remedy`, and for a file that is missing, empty (unless it
         `may_be_empty`), damaged or no text.
@@ -84,7 +89,7 @@ def checked_blocks(
     path = Path(path)
     number = 0
     limit = 4 * max_characters + 2
-    with open_text(path) as handle:
+    with open_text(path, form) as handle:
         for block in _blocks(handle, limit):
             lines = None if keep_controls else _without_problems(block, number == 0, max_characters)
             if lines is not None:
@@ -101,13 +106,8 @@ def checked_blocks(
         raise UserError(f"{path}: the file is empty. Give a file with one sentence a line.")
 
 
-def format_of(path: Path) -> str:
-    """Returns a file's suffix in small letters, behind which it may be packed: .tsv of a.tsv.xz."""
-    return next((suffix for suffix in map(str.lower, reversed(path.suffixes)) if suffix not in SUFFIXES), "")
-
-
 @contextmanager
-def open_text(path: Path) -> Iterator[io.BufferedReader]:
+def open_text(path: Path, form: Form = "any") -> Iterator[io.BufferedReader]:
     """Opens the bytes of a text file, unpacked as they are read. Raises: UserError as `read_lines`."""
     if path.is_dir():
         raise UserError(f"{path}: this is a folder; a file is expected.")
@@ -123,6 +123,8 @@ def open_text(path: Path) -> Iterator[io.BufferedReader]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from error
     with file:
+        if problem := no_lines(path, form):
+            raise UserError(problem)
         try:
             text: Any = io.BufferedReader(cast(Any, _unpacked(file, packed, path))) if packed else file
             start = text.peek(_TAR.stop)
@@ -130,6 +132,8 @@ def open_text(path: Path) -> Iterator[io.BufferedReader]:
             if kind:
                 remedy = "" if ":" in kind else " Unpack or convert it, and give the file of text."
                 raise UserError(f"{path}: this is {kind}.{remedy}")
+            if problem := no_lines(path, form, start[:200]):
+                raise UserError(problem)
             yield text
         except Exception as error:  # every packer has errors of its own
             if packed is None or isinstance(error, UserError):
@@ -236,10 +240,16 @@ def _unpacked(file: IO[bytes], packed: str, path: Path) -> Any:
     if packed == "zip":
         archive = zipfile.ZipFile(file)
         names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
-        names = [name for name in names if not re.match(r"__MACOSX/|(.*/)?\.DS_Store$", name)]  # what macOS adds
+        names = [name for name in names if not _OF_MACOS.match(name)]
+        if any(name in names for name in _OF_OFFICE):
+            raise UserError(
+                f"{path}: this is a document of an Office program or an e-book. Name it so (.docx, .pptx, .odt, .odp, "
+                ".epub), and translate reads it; or give its text."
+            )
         if len(names) != 1:
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-            raise UserError(f"{path}: this zip holds {len(names)} files ({shown}), and one is read. Unpack it.")
+            holds = f"{len(names)} files ({shown}), and one is read. Unpack it." if names else "no file. Pack it again."
+            raise UserError(f"{path}: this zip holds {holds}")
         return archive.open(names[0])
     if packed == "zst":
         try:
@@ -249,7 +259,7 @@ def _unpacked(file: IO[bytes], packed: str, path: Path) -> Any:
                 f"{path}: this is a zst file, which the package zstandard reads: pip install zstandard."
             ) from None
         return _Zst(file, zstandard.ZstdDecompressor())
-    unpackers: dict[str, Any] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
+    unpackers: dict[str, Any] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open, "lzma": lzma.open}
     return unpackers[packed](file)
 
 

@@ -19,11 +19,10 @@ from typing import Any, Literal, NamedTuple
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from hf_mlnmt.data.words import without_invisible
+from hf_mlnmt.data.words import cut_into_pieces, without_invisible
 from hf_mlnmt.errors import UserError
 
 log = logging.getLogger(__name__)
-
 PAD, EOS, UNK, BOS, MASK = SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>", "<s>", "<mask>")
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 MAX_LENGTH = 1024  # max_position_embeddings of a model, whose own number takes its place when they are saved together
@@ -70,8 +69,8 @@ def train_tokenizer(
     size = backend.get_vocab_size()
     if size > vocab_size:
         raise UserError(f"vocab_size: {vocab_size} cannot hold the {size} entries: take as many, or an alphabet_limit.")
-    if size < vocab_size:
-        log.warning("vocab_size: of %s asked for the text gives %s entries.", f"{vocab_size:,}", f"{size:,}")
+    if size < 0.9 * vocab_size:
+        log.warning("vocab_size: %s entries were asked for, and this text gives %s.", f"{vocab_size:,}", f"{size:,}")
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         pad_token=PAD,
@@ -124,7 +123,11 @@ def _learn(kind: Kind, texts: Iterable[str] | Callable[[], Iterable[str]], asked
         most = max(_ORDINARY, asked.size // 8)
 
     def again() -> Iterator[str]:
-        return map(without_invisible, read())
+        lines = map(without_invisible, read())
+        first = list(itertools.islice(lines, 1000))
+        if problem := cut_into_pieces(first):
+            log.warning("the text of the tokenizer: %s", problem)
+        return itertools.chain(first, lines)
 
     counts: Counter[str] = Counter()
     try:

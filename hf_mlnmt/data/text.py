@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_mlnmt.data.corpus import FORMATS, WEIGHT, CorpusSpec, Quoting, check_used, read_pairs, side_by_side
 from hf_mlnmt.data.filters import FilterReport
-from hf_mlnmt.data.lines import format_of
+from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.data.processing import load_processing
 from hf_mlnmt.data.tokenizer import Tokenizers, encode, save_tokenizers
 from hf_mlnmt.data.words import terms

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import pairwise
 
@@ -20,11 +21,17 @@ _LETTERS = "\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u1b00-\u1b7f\ua
 # Vowels that stand before their consonant (Thai, Lao), and signs that put the next one below: Khmer, Burmese, Tai Tham,
 # Balinese, Javanese.
 _BEFORE = "\u0e40-\u0e44\u0ec0-\u0ec4\u17d2\u1039\u1a60\u1b44\ua9c0"
-# A soft hyphen, marks of direction, the word joiner and invisible signs, a byte-order mark, marks of annotations; and a
-# zero-width space, but between letters of scripts without spaces, where it stands behind words.
+# Unicode's Default_Ignorable_Code_Point without the joiners U+200C and U+200D, marks of annotations, the place of a
+# picture and the empty sign of Braille. What is written with stays: a zero-width space between letters of scripts
+# without spaces, variants of Mongolian letters, fillers beside those of old Hangul, variants of emoji, flags (a group).
+_JAMO, _BRAILLE = "\u1100-\u115e\u1161-\u11ff\ua960-\ua97f\ud7b0-\ud7ff", "\u2801-\u28ff"
 _INVISIBLE = re.compile(
-    "[\u00ad\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
-    f"|(?<![{_LETTERS}])\u200b|\u200b(?![{_LETTERS}])"
+    "[\u00ad\u034f\u061c\u17b4\u17b5\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0d"
+    "\ufeff\uffa0\ufff0-\ufffc\U0001bca0-\U0001bca3\U0001d173-\U0001d17a]"
+    "|(\U0001f3f4[\U000e0020-\U000e007f]+)|[\U000e0000-\U000e0fff]"
+    f"|(?<![{_LETTERS}])\u200b|\u200b(?![{_LETTERS}])|(?<![\u1820-\u18aa])[\u180b-\u180f]"
+    f"|(?<![{_JAMO}])[\u115f\u1160](?![{_JAMO}])|(?<![{_BRAILLE}])\u2800|\u2800(?![{_BRAILLE}])"
+    "|(?<![^\\w\\s])[\ufe0e\ufe0f](?!\u20e3)"
 )
 _UNSPACED = re.compile(f"[{_SYLLABLES}{_LETTERS}]")
 _OTHERS = re.compile(rf"[^\W\d_{_SYLLABLES}{_LETTERS}]+")
@@ -40,15 +47,49 @@ def is_unspaced(text: str) -> bool:
     return pieces == 1 or characters > _LONGEST * pieces
 
 
+def cut_into_pieces(texts: Iterable[str]) -> str | None:
+    """Returns what to say of text that subwords were made of (@@ behind a piece, U+2581 before it), or None."""
+    pieces = [piece for text in texts for piece in text.split()]
+    for what, count, remedy in (
+        ("end in @@", sum(len(piece) > 2 and piece.endswith("@@") for piece in pieces), "sed -E 's/@@( |$)//g'"),
+        ("begin with \u2581", sum(piece.startswith("\u2581") for piece in pieces), "sed 's/ //g; s/\u2581/ /g'"),
+    ):
+        if count > max(1, 0.02 * len(pieces)):
+            share = f"{count / len(pieces):.0%} of the words {what}"
+            return f"{share}: the text was cut into subwords. Give it as it was before, or join them: {remedy}"
+    return None
+
+
 def is_visible(text: str) -> bool:
     """Returns whether a text has more than white space and characters that show nothing (U+200B, U+FEFF)."""
-    return any(not character.isspace() and unicodedata.category(character) != "Cf" for character in text)
+    shown = without_invisible(text)
+    return any(not character.isspace() and unicodedata.category(character) != "Cf" for character in shown)
 
 
 def without_invisible(text: str) -> str:
     """Returns the text as models read it: without characters that show nothing, but for those that a language writes
     with, as the joiners U+200C and U+200D."""
-    return text if text.isascii() else _INVISIBLE.sub("", text)
+    return text if text.isascii() else _INVISIBLE.sub(r"\1", text)
+
+
+def spelt(text: str, knows: Callable[[str], bool]) -> str:
+    """Returns a text with other characters for those that a vocabulary lacks, where Unicode's NFKC has some that it
+    knows: full-width letters, ligatures, half-width kana. Raised and lowered signs stay, which say another number."""
+    if text.isascii() or unicodedata.is_normalized("NFKC", text):
+        return text
+
+    def strange(sign: str) -> bool:
+        raised = unicodedata.decomposition(sign).startswith(("<super>", "<sub>"))
+        return not (sign.isspace() or raised or knows(sign) or unicodedata.is_normalized("NFKC", sign))
+
+    if not (signs := "".join(filter(strange, set(text)))):
+        return text
+
+    def known(match: re.Match[str]) -> str:
+        new = unicodedata.normalize("NFKC", match[0])
+        return new if all(map(knows, new.replace(" ", ""))) else match[0]
+
+    return re.sub(f"[{re.escape(signs)}][\uff9e\uff9f]?", known, text)  # kana with their marks of voice
 
 
 def words(text: str) -> list[str]:

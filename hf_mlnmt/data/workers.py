@@ -24,15 +24,18 @@ from tokenizers import Tokenizer as Backend
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.kept import with_placeholders
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.words import without_invisible
+from hf_mlnmt.data.words import spelt, without_invisible
 from hf_mlnmt.errors import UserError
 
 ALONE = 5  # chunks that this process makes before it starts others
 
 
 def cut(backend: Backend, texts: Sequence[str]) -> list[list[int]]:
-    """Returns the ids of texts without invisible characters; a "</s>" or "<2de>" in them is text, not the token."""
+    """Returns the ids of texts without invisible characters; a "</s>" or "<2de>" in them is text, not the token. What
+    the vocabulary lacks is spelt otherwise where it can be, but for one of bytes, which lacks nothing."""
     backend.encode_special_tokens = True
+    if backend.token_to_id("\u0120") is None:
+        texts = [spelt(text, lambda sign: backend.token_to_id(sign) is not None) for text in texts]
     return [encoding.ids for encoding in backend.encode_batch_fast(texts)]
 
 

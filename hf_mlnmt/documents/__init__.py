@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hf_mlnmt.data.lines import format_of, open_text
+from hf_mlnmt.data.formats import TABLES, check_output, format_of, refusal
+from hf_mlnmt.data.lines import open_text
 from hf_mlnmt.documents.html import read_html
 from hf_mlnmt.documents.markdown import read_markdown
 from hf_mlnmt.documents.marked import Document, Passage, Reading, check_text
@@ -44,6 +45,7 @@ class Format(NamedTuple):
 
 _HTML = Format("text/html", read_html, declared="xmlcharrefreplace")
 _XLIFF = Format("application/xliff+xml", read_xliff, declared="xmlcharrefreplace")
+_PO = Format("text/x-gettext-translation", read_po, declared="strict")
 _MARKDOWN = Format("text/markdown", read_markdown)
 FORMATS = {
     ".txt": Format("text/plain", read_text),
@@ -54,44 +56,32 @@ FORMATS = {
     ".markdown": _MARKDOWN,
     ".srt": Format("application/x-subrip", read_srt),
     ".vtt": Format("text/vtt", read_vtt),
-    ".po": Format("text/x-gettext-translation", read_po, declared="strict"),
+    ".po": _PO,
+    ".pot": _PO,
     ".xlf": _XLIFF,
     ".xliff": _XLIFF,
+    ".sdlxliff": _XLIFF,
+    ".mqxliff": _XLIFF,
     ".docx": Format(f"{_OFFICE}.wordprocessingml.document", None, partial(read_archive, kind="docx")),
     ".pptx": Format(f"{_OFFICE}.presentationml.presentation", None, partial(read_archive, kind="pptx")),
     ".odt": Format(f"{_OPEN}.text", None, partial(read_archive, kind="odt")),
     ".odp": Format(f"{_OPEN}.presentation", None, partial(read_archive, kind="odp")),
     ".epub": Format("application/epub+zip", None, partial(read_archive, kind="epub")),
 }
-_CONVERTED = "is a format of programs long gone. Convert it: soffice --headless --convert-to {} FILE"
-REFUSED = {
-    ".pdf": "says where each letter stands on a page, not what a sentence is. Give the document that the PDF was made "
-    "from (.docx, .odt, .html), or its text: pdftotext FILE.pdf FILE.txt",
-    ".doc": _CONVERTED.format("docx"),
-    ".rtf": _CONVERTED.format("docx"),
-    ".ppt": _CONVERTED.format("pptx"),
-}
 _ENCODING = re.compile(
     rb"""(?s)(?:<\?xml[^>]*?\sencoding=["']|.{0,2000}?(?:<meta\b[^>]*?|"Content-Type:[^"]*?)\bcharset=["']?)([\w.:-]+)"""
 )
 
 
-def is_document(name: str) -> bool:
-    """Returns whether a file is a document, by its ending, and not lines of text as `a.en` or `a.txt`.
-
-    Raises: UserError for a format that cannot be translated, with what to do.
-    """
-    if (ending := format_of(Path(name))) in REFUSED:
-        check_format(name, ending)
-    return ending in FORMATS and ending != ".txt"
+def is_document(name: str | Path) -> bool:
+    """Returns whether a file is a document, by its ending, and not lines of text as `a.en` or `a.txt`."""
+    return format_of(Path(name)) in FORMATS.keys() - {".txt"}
 
 
 def check_format(name: str, ending: str) -> None:
     """Raises UserError for a format that cannot be translated, with what to do."""
-    if ending in REFUSED:
-        raise UserError(f"{name}: {ending[1:]} {REFUSED[ending]}.")
     if ending not in FORMATS:
-        raise UserError(f"file format not supported; choose one of {', '.join(FORMATS)}.")
+        raise UserError(refusal(name) or f"file format not supported; choose one of {', '.join(FORMATS)}.")
 
 
 def read(text: str, ending: str, reading: Reading | None = None) -> Document:
@@ -109,6 +99,8 @@ def read(text: str, ending: str, reading: Reading | None = None) -> Document:
 def read_bytes(content: bytes, ending: str, reading: Reading | None = None) -> Document:
     """Reads the content of a file: its `write` returns bytes. Raises: UserError as `read`."""
     reading, form = reading or Reading(), FORMATS[ending]
+    if reading.fuzzy and form not in (_PO, _XLIFF):
+        raise UserError(f"--fuzzy (fuzzy) is of .po and .xliff, and {ending} has no such mark. Leave it out.")
     if form.archive:
         return form.archive(content, reading)
     named = _ENCODING.match(content) if form.declared else None
@@ -134,12 +126,11 @@ def read_bytes(content: bytes, ending: str, reading: Reading | None = None) -> D
 
 def read_file(path: str | Path, reading: Reading | None = None) -> Document:
     """Reads a document, plain or packed, of the format that its name says. Raises: UserError as `read_lines`."""
-    path, ending = Path(path), format_of(Path(path))
-    ending = ending if is_document(str(path)) else ".txt"
+    path, ending = Path(path), format_of(Path(path)) if is_document(path) else ".txt"
     if FORMATS[ending].archive and path.is_file():
         content = path.read_bytes()
     else:
-        with open_text(path) as file:
+        with open_text(path, "any" if is_document(path) else "lines") as file:
             content = file.read()
     try:
         return read_bytes(content, ending, reading)
@@ -195,6 +186,8 @@ def language_of(model: str, code: str | None) -> str | None:
 
 def check_endings(path: str | Path, output: str | Path) -> None:
     """Raises UserError where a document is to become one of another format."""
-    own, ending = format_of(Path(path)) if is_document(str(path)) else ".txt", format_of(Path(output))
-    if ending in FORMATS | REFUSED and FORMATS.get(ending) != FORMATS[own]:
+    own, ending = format_of(Path(path)), format_of(Path(output))
+    if not is_document(path):
+        check_output(output, path)
+    elif FORMATS.get(ending) != FORMATS[own] and (ending in (*FORMATS, *TABLES) or refusal(output)):
         raise UserError(f"{output}: {path} is written in its own format. Name it {own}.")

@@ -200,6 +200,8 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
                 members[entry.filename] = read(check_text(text), reading) if read else []
             except UserError as error:
                 raise UserError(f"{entry.filename}: {error}") from error
+    except UserError:  # which is a ValueError
+        raise
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, OSError) as error:
         raise UserError(f"cannot be read ({error}): not whole, of another format, or locked.") from error
     return Document(members, reading, content, partial(_packed, archive, content))

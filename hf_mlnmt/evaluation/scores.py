@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hf_mlnmt.data.processing import moses_languages
-from hf_mlnmt.data.words import is_unspaced
+from hf_mlnmt.data.words import cut_into_pieces, is_unspaced
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.evaluation.counts import Counts, count_metric, interval
 from hf_mlnmt.languages import base_language, language_in, lower, same_language
@@ -80,8 +81,12 @@ class Protocol:
 
     def prepare(self, lines: Sequence[str | None]) -> list[Any]:
         """Prepares the text as metrics read it. None (no such reference for this sentence) stays None."""
+        whole = [line if line is None else unicodedata.normalize("NFC", line) for line in lines]
+        if any(line != before for line, before in zip(whole, lines, strict=True)):
+            _say_once("some characters stand apart from their marks (NFD, as macOS writes): compared joined (NFC)")
+        lines = whole
         if self.name == "cased":
-            return list(lines)
+            return whole
         assert self.language is not None
         return [None if line is None else moses(line, self.language) for line in lines]
 
@@ -306,6 +311,8 @@ def score(
     Raises UserError on different numbers of lines, on no lines at all, and on unknown names.
     Source: Papineni et al. 2002 (BLEU), Popović 2015 (chrF), Snover et al. 2006 (TER), all as in sacreBLEU (Post 2018).
     """
+    if not isinstance(hypotheses, Sequence):
+        hypotheses = list(hypotheses)
     names = usual_metrics(len(hypotheses)) if metrics is None else [metric_named(name) for name in metrics]
     sets, how = reference_lists(references), Protocol(protocol, language, tokenize)
     check_samples(seed, bootstrap)
@@ -345,6 +352,9 @@ def count_sentences(
 ) -> Counts:
     """Counts the numbers of every sentence of raw outputs beside raw references. Arguments and errors as of score()."""
     check_counts(outputs, sets := reference_lists(references))
+    for what, texts in (("outputs", outputs), ("references", sets[0])):
+        if problem := cut_into_pieces(line for line in texts[:1000] if line):
+            _say_once(f"the {what}: {problem}")
     prepared, prepared_sets = how.prepare(outputs), [how.prepare(lines) for lines in sets]
     counts: Counts = {}
     for name in map(metric_named, metrics):
@@ -358,7 +368,8 @@ def _say_unspaced(how: Protocol, references: Sequence[Sequence[str | None]]) -> 
     lines = list(islice((line for line in references[0] if line), 100))
     if bleu_tokenizer(how.language) == "13a" and not how.tokenize and sum(map(is_unspaced, lines)) > len(lines) / 2:
         told = f"the language is said to be {how.language!r}" if how.language else "no language is said"
-        _say_once(f"the references have no spaces, and {told}: BLEU and TER take clauses for words (--language zh)")
+        remedy = "--tokenize char, or --language zh or ja where it is that"
+        _say_once(f"the references have no spaces, and {told}: BLEU and TER take clauses for words: {remedy}")
 
 
 def score_protocols(
@@ -371,17 +382,28 @@ def score_protocols(
 ) -> dict[ProtocolName, Scores]:
     """Scores under several protocols: unless told, both, or 'cased' alone without a two-letter language."""
     names = [how.name for how in choose_protocols(protocols, language, options.get("tokenize"))]
+    references = reference_lists(references)  # type: ignore[assignment]
     return {name: score(hypotheses, references, protocol=name, language=language, **options) for name in names}
 
 
 def reference_lists(references: References) -> list[Sequence[str | None]]:
     """Returns a list of lines per reference, whichever of the two forms was given."""
+    if not isinstance(references, Sequence):
+        references = list(references)  # a generator of lines
     if isinstance(references, str) or not len(references):
         raise UserError(
             "references: expected a list of lines, or a list of such lists; got "
             + ("one string." if isinstance(references, str) else "nothing.")
         )
-    return [references] if isinstance(references[0], str) else list(references)  # type: ignore[list-item]
+    sets: Any = [references] if isinstance(references[0], str) else list(references)
+    for lines in sets:
+        if (
+            not isinstance(lines, Iterable)
+            or isinstance(lines, str)
+            or not all(line is None or isinstance(line, str) for line in lines)
+        ):
+            raise UserError("references: expected a list of lines, or a list of such lists, of texts.")
+    return sets  # type: ignore[no-any-return]
 
 
 def check_samples(seed: int, *counts: int) -> None:
@@ -398,6 +420,9 @@ def check_counts(hypotheses: Lines, references: Sequence[Sequence[str | None]], 
     """Raises UserError unless all sides have equally many lines, at least one. `names`: outputs', then references'."""
     if isinstance(hypotheses, str):
         raise UserError("hypotheses: expected a list of lines; got one string.")
+    for number, line in enumerate(hypotheses, 1):
+        if not isinstance(line, str):
+            raise UserError(f"hypotheses, line {number}: expected a text, not {type(line).__name__}.")
     of_lists, names = not names, names or ["the output", *(f"reference {i}" for i in range(1, len(references) + 1))]
     counts = [len(hypotheses), *(len(lines) for lines in references)]
     if min(counts) == max(counts) > 0:

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_mlnmt.data.formats import Form
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_file, explained, is_special, only_one, packing
@@ -79,13 +80,13 @@ class Shard:
         return f"{self.number}/{self.count}"
 
 
-def identities(inputs: Sequence[str]) -> list[dict[str, Any]] | None:
+def identities(inputs: Sequence[str], form: Form = "lines") -> list[dict[str, Any]] | None:
     """Returns each file's name, number of lines and hash; None where standard input is among them."""
-    return None if STANDARD_INPUT in inputs else [identity_of_text(name, _lines(name)) for name in inputs]
+    return None if STANDARD_INPUT in inputs else [identity_of_text(name, _lines(name, form)) for name in inputs]
 
 
 def shard_groups(
-    texts: Sequence[Mapping[str, Any]] | None, window: int, shard: Shard
+    texts: Sequence[Mapping[str, Any]] | None, window: int, shard: Shard, form: Form = "lines"
 ) -> tuple[range, Iterator[list[str]]]:
     """Returns the numbers of a shard's lines, from 0, and the groups that it has of `text_groups`.
 
@@ -95,21 +96,21 @@ def shard_groups(
         raise UserError("--shard is a part of files, and standard input is none: give the names of files.")
     sizes = [min(window, text["lines"] - start) for text in texts for start in range(0, text["lines"], window)]
     windows, numbers = shard.windows(sizes)
-    groups = islice(_windows([text["name"] for text in texts], window), windows.start, windows.stop)
+    groups = islice(_windows([text["name"] for text in texts], window, form), windows.start, windows.stop)
     return numbers, groups if windows.start else _begun_small(groups)
 
 
-def text_groups(inputs: Sequence[str], window: int) -> Iterator[list[str]]:
+def text_groups(inputs: Sequence[str], window: int, form: Form = "lines") -> Iterator[list[str]]:
     """Yields the lines of several inputs one after the other, in groups to be translated together.
 
     The first window comes in several groups, each of twice as many lines.
     """
-    return _begun_small(_windows(inputs, window))
+    return _begun_small(_windows(inputs, window, form))
 
 
-def _windows(inputs: Sequence[str], window: int) -> Iterator[list[str]]:
+def _windows(inputs: Sequence[str], window: int, form: Form) -> Iterator[list[str]]:
     for name in inputs:
-        yield from pipe_groups() if name == STANDARD_INPUT else file_groups(name, window)
+        yield from pipe_groups() if name == STANDARD_INPUT else file_groups(name, window, form)
 
 
 def _begun_small(groups: Iterator[list[str]]) -> Iterator[list[str]]:
@@ -122,9 +123,9 @@ def _begun_small(groups: Iterator[list[str]]) -> Iterator[list[str]]:
     yield from groups
 
 
-def file_groups(path: str | Path, size: int) -> Iterator[list[str]]:
+def file_groups(path: str | Path, size: int, form: Form = "lines") -> Iterator[list[str]]:
     """Yields the lines of a plain or packed file, `size` at a time."""
-    lines = _lines(path)
+    lines = _lines(path, form)
     while group := list(islice(lines, size)):
         yield group
 
@@ -144,9 +145,10 @@ def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
         yield [_text(rest, number, "standard input")]
 
 
-def _lines(path: str | Path) -> Iterator[str]:
+def _lines(path: str | Path, form: Form) -> Iterator[str]:
     """Yields a file's lines, as strict as a pipe's: any number, of any length, control characters as they are."""
-    lines = read_lines(path, max_characters=10**9, keep_controls=True, may_be_empty=True, remedy=_REMEDY)
+    free: dict[str, Any] = {"max_characters": 10**9, "keep_controls": True, "may_be_empty": True}
+    lines = read_lines(path, _REMEDY, form=form, **free)
     for number, line in enumerate(lines, start=1):
         if "\0" in line:
             raise UserError(f"{path}, line {number}: {_NUL}")

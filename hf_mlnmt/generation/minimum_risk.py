@@ -247,7 +247,7 @@ def read_candidates(paths: Sequence[str | Path]) -> list[list[str]]:
     rows: list[list[str]] = []
     for path in paths:
         of_file: list[list[str]] = []
-        for line_number, line in enumerate(read_lines(path, keep_controls=True), start=1):
+        for line_number, line in enumerate(read_lines(path, keep_controls=True, form="table"), start=1):
             parts = line.split(" ||| ")
             if line_number == 1:
                 listed = len(parts) > 1 and parts[0].isdecimal()

@@ -171,13 +171,24 @@ def checked_terms(terms: Any) -> dict[str, list[str]]:
 
 
 def _read_terms(path: Path) -> dict[str, list[str]]:
+    import csv
+    import logging
+
+    from hf_mlnmt.data.corpus import looks_like_header, separator_of
+    from hf_mlnmt.data.formats import format_of
     from hf_mlnmt.data.lines import read_lines
 
     terms: dict[str, list[str]] = {}
-    for number, line in enumerate(read_lines(path), start=1):
-        source, *targets = (part.strip() for part in line.split("\t"))
+    sign = separator_of(path) if format_of(path) == ".csv" else ""
+    for number, line in enumerate(read_lines(path, form="table"), start=1):
+        cells = next(csv.reader([line], delimiter=sign), [""]) if sign else line.split("\t")
+        source, *targets = (part.strip() for part in cells)
+        if number == 1 and targets and looks_like_header([source, *targets]):
+            logging.getLogger(__name__).warning("%s, line 1: is a header, no term", path)
+            continue
         if line.strip() and not (source and targets and all(targets)):
-            raise UserError(f"{path}, line {number}: {line!r} is no term; expected term, tab, translations.")
+            wanted = "term, comma, translations" if sign else "term, tab, translations"
+            raise UserError(f"{path}, line {number}: {line!r} is no term; expected {wanted}.")
         if line.strip():
             terms.setdefault(source, []).extend(targets)
     return terms
@@ -234,8 +245,8 @@ class DecodingOptions:
         parser=str,
     )
     terms: Mapping[str, Any] | str | None = option(
-        "Glossary: a tsv file, on each line a source term and the translations that it may have. Where a text has the "
-        "term (as words, the longest), its translation has one of these. Needs --beams.",
+        "Glossary: a .tsv or .csv file, on each line a source term and the translations that it may have. Where a text "
+        "has the term (as words, the longest), its translation has one of these. Needs --beams.",
         metavar="FILE",
         parser=str,
     )
@@ -457,8 +468,10 @@ class DecodingOptions:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | list | tuple):
                 yield f"{name}: {value!r} is neither a text for all nor a list, one for each text."
-        if self.terms_consistent and not self.terms:
-            yield "terms_consistent: is of terms (--terms), a glossary; give one, or leave it out."
+        for name in ("terms_consistent", "terms_ignore_case"):
+            if getattr(self, name) and not self.terms:
+                said = f"--{name.replace('_', '-')}"
+                yield f"{name} ({said}): is of terms (--terms), a glossary; give one, or leave it out."
         if self.early_stopping not in (None, True, False, "never"):
             yield f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'."
         for name, choices in (("split", ("long", "sentences")), ("draws", ("batch", "row", "text"))):

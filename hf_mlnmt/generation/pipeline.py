@@ -822,6 +822,9 @@ class TranslationCall:
             return [partial(list, found) for found in self._with_terms(inputs, abandoned, None)]
         if not any(asked):
             return self._searched(inputs, None, abandoned, beside)
+        for piece, demands in zip(inputs, asked, strict=True):
+            if self.quotes and (unspelt := [each.name for each in demands if not each.ids]):
+                logger.warning("line %d: the vocabulary cannot spell %s, not met", piece.line, ", ".join(unspelt))
         hypotheses = self._searched(inputs, asked, abandoned)
         if failed := [i for i, ranked in enumerate(hypotheses) if not ranked]:
             for i in failed:

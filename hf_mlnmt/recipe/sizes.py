@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from hf_mlnmt.data.corpus import FORMATS
-from hf_mlnmt.data.lines import SUFFIXES, format_of
+from hf_mlnmt.data.formats import PACKERS, format_of
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.languages import base_language, language_in, language_tag, pair_of_name, same_language
 from hf_mlnmt.recipe.schema import LANGUAGE
@@ -376,7 +376,7 @@ def for_student(
 def stem_of(path: str) -> str:
     """Returns a file's name without its language and endings: train of train.en.gz, else the whole name."""
     name, code = Path(path).name, language_in(path)
-    parts = [part for part in name.split(".") if f".{part.lower()}" not in (*SUFFIXES, ".txt", ".text", ".tok")]
+    parts = [part for part in name.split(".") if f".{part.lower()}" not in (*PACKERS, ".txt", ".text", ".tok")]
     if code not in parts or len(parts) == 1:
         return Path(name).stem.removesuffix(".txt")
     last = len(parts) - 1 - parts[::-1].index(code)

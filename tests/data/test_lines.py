@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import gzip
+import io
+import lzma
+import zipfile
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_mlnmt import documents, languages
+from hf_mlnmt.data import corpus
+from hf_mlnmt.data.filters import FilterReport
+from hf_mlnmt.data.formats import _BEGINS, DOCUMENTS, REFUSED, TABLES, check_output
 from hf_mlnmt.data.lines import checked_lines, problem_in, read_lines, reason_of
+from hf_mlnmt.data.text import TextSpec, read_text
+from hf_mlnmt.data.tokenizer_files import LineReader
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.outputs import read_texts
+from hf_mlnmt.generation.back_translation import text_lines
+from hf_mlnmt.generation.lines import file_groups, identities, text_groups
 
 
 def write(path, content: bytes):
@@ -112,3 +124,93 @@ def test_reading_is_lazy(tmp_path):
 def test_tabs_are_no_problem():
     assert problem_in("a\tb") is None
     assert problem_in("a\x7fb") is not None
+
+
+BEGINNINGS = {".arb": b"{", ".ts": b"<!DOCTYPE TS>", ".ps": b"%!PS", ".org": b"* A"}
+BEGINNINGS |= {".sub": b"{1}{25}A man.", ".lrc": b"[00:12.00]A man.", ".ass": b"[Script Info]", ".smi": b"<SAMI>"}
+DOORS = {
+    "translate": lambda path: [identities([str(path)]), *text_groups([str(path)], 5)],
+    "a file beside it": lambda path: [*file_groups(path, 5)],
+    "as a document": documents.read_file,
+    "evaluate": read_texts,
+    "back-translate": lambda path: [*text_lines([path], "drop")],
+    "tokenizer": lambda path: [*LineReader(True)(path)],
+    "corpus": lambda path: [*corpus.side_by_side([path, path], True, FilterReport())],
+    "text": lambda path: [*read_text(TextSpec(str(path)))],
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_what_is_known_to_be_no_lines_is_refused_by_name_at_every_door(tmp_path, door):
+    """Also packed, and in capitals."""
+    read = {"as a document"} - {door}
+    for ending in [*REFUSED, *TABLES, *(DOCUMENTS if read else ())]:
+        for name in (f"a{ending}", f"a.en{ending.upper()}.gz"):
+            path = write(tmp_path / name, BEGINNINGS.get(ending, b"A man.\n"))
+            if ending in TABLES and door == "text":  # has columns
+                with pytest.raises(UserError, match="say with column"):
+                    DOORS[door](path)
+                continue
+            with pytest.raises(UserError, match=rf"{name}.*(--format text|packed)"):
+                DOORS[door](path)
+    for content in (b"<?xml version='1.0'?><tmx/>", b"\xef\xbb\xbf\n<!DOCTYPE html>", b"<html><p>A man.</p></html>"):
+        with pytest.raises(UserError, match=r"a\.en: is XML or HTML"):
+            DOORS[door](write(tmp_path / "a.en", content))
+
+
+def test_other_endings_are_lines(tmp_path):
+    """Of every language, and what people name parts of corpora; and what is said to be text."""
+    others = ("txt", "text", "raw", "bpe", "hyp", "ref", "tok", "out", "tc", "clean", "dev", "test", "32k", "spm", "1")
+    for ending in [*languages._CODES, *others, *(ending[1:] for ending in _BEGINS)]:
+        assert list(read_lines(write(tmp_path / f"a.{ending}", b"A <b>man</b>.\n"))) == ["A <b>man</b>."], ending
+    for ending in [*REFUSED, *TABLES, *DOCUMENTS]:
+        path = write(tmp_path / f"a{ending}", b"A man.\n")
+        assert list(text_groups([str(path)], 5, "any")) == [["A man."]]
+
+
+def test_the_tables_of_endings_are_those_of_the_readers():
+    assert {*DOCUMENTS, ".txt"} == documents.FORMATS.keys()
+    assert {*TABLES} == corpus.FORMATS.keys()
+    assert not REFUSED.keys() & {*DOCUMENTS, *TABLES}
+    assert BEGINNINGS.keys() == _BEGINS.keys()
+    assert not {f".{code}" for code in languages._CODES} & (REFUSED.keys() - _BEGINS.keys())
+
+
+@pytest.mark.parametrize("ending", sorted({*DOCUMENTS, *REFUSED.keys() - _BEGINS.keys(), ".csv", ".parquet"}))
+def test_lines_are_not_written_under_the_name_of_another_format(ending):
+    with pytest.raises(UserError, match=rf"out{ending}.gz: what is written are lines of text.* Name it \.txt"):
+        check_output(f"out{ending}.gz", "a.en")
+    check_output(f"out{ending}", f"in{ending}")  # read with --format text
+    documents.check_endings("in.srt", "out.SRT.gz")
+    with pytest.raises(UserError, match="written in its own format"):
+        documents.check_endings("in.srt" if ending != ".srt" else "in.vtt", f"out{ending}")
+
+
+def zipped(**members):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (lzma.compress(b"A man.\n", format=lzma.FORMAT_ALONE), ["A man."]),
+        (zipped(**{"a.en": "A man.\n", "._a.en": "x", "__MACOSX/._a.en": "x", "b/.DS_Store": "x"}), ["A man."]),
+        (zipped(), r"a\.packed: this zip holds no file\. Pack it again\."),
+        (zipped(**{"a.en": "a", "a.de": "b"}), r"holds 2 files \(a\.en, a\.de\), and one is read"),
+        (zipped(**{"[Content_Types].xml": "a", "x": "b"}), "this is a document of an Office program .* Name it so"),
+        (zipped(mimetype="a", x="b"), "this is a document of an Office program .* Name it so"),
+        (b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X", "what macOS keeps beside a file: give the one without"),
+    ],
+)
+def test_what_is_packed(tmp_path, content, expected):
+    path = tmp_path / "a.packed"
+    path.write_bytes(content)
+    if isinstance(expected, list):
+        assert list(read_lines(path)) == expected
+        return
+    with pytest.raises(UserError, match=expected):
+        list(read_lines(path))

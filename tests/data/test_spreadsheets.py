@@ -307,7 +307,9 @@ def test_what_is_quoted_and_what_is_no_csv_is_text(tmp_path, name, text, quoting
 
 def test_rows_behind_a_line_break_in_quotes_are_counted_by_lines(tmp_path):
     (tmp_path / "a.csv").write_text('a,"b\nb\nb"\nx,NULL\n')
-    with pytest.raises(UserError, match=r"a.csv, line 4: no text \(a field is NULL\)"):
+    with pytest.raises(
+        UserError, match=r"a.csv, line 4: no text \(a field is NULL; where it is a word, put it in double quotes\)"
+    ):
         list(read_pairs(CorpusSpec(path="a.csv", columns={"source": 1, "target": 2}), tmp_path))
 
 

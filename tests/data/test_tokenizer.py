@@ -263,3 +263,8 @@ def test_training_reads_the_iterable_once_and_lazily():
     lines = iter(["the man sees the dog"] * 100)
     assert len(train_tokenizer(lines, vocab_size=300)) <= 300
     assert next(lines, None) is None
+
+
+def test_a_vocabulary_that_becomes_smaller_is_said(caplog):
+    train_tokenizer(["a dog runs"] * 5, vocab_size=96_000)
+    assert "vocab_size: 96,000 entries were asked for, and this text gives " in caplog.text

@@ -9,7 +9,7 @@ from hf_mlnmt.data import CorpusSpec, Tokenizers, encode_corpus, train_tokenizer
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.text import word_overlap
-from hf_mlnmt.data.words import is_unspaced, spoken, without_invisible, words
+from hf_mlnmt.data.words import is_unspaced, is_visible, spelt, spoken, without_invisible, words
 from hf_mlnmt.generation.synthetic_methods import Counts, Judge
 
 ENGLISH = "The weather is very nice today, so we walk in the park."
@@ -152,3 +152,57 @@ def test_a_filter_that_drops_much_is_said(tmp_path, caplog):
 def test_where_a_text_without_spaces_begins(text, count):
     assert is_unspaced(text) is (count != len(text.split()))
     assert len(words(text)) == count
+
+
+def test_what_shows_nothing_is_that_of_unicode():
+    """Inside a word; what a script or emoji is written with stays."""
+    import regex
+
+    ignorable = regex.findall(
+        r"\p{Default_Ignorable_Code_Point}", "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
+    )
+    assert len(ignorable) > 4000
+    for sign in {*ignorable, "\ufffc", "\u2800", "\ufff9"} - {"\u200c", "\u200d"}:
+        assert without_invisible(f"do{sign}g") == "dog", hex(ord(sign))
+        assert not is_visible(f"{sign} \u200d")
+    kept = [
+        "\u2764\ufe0f",
+        "1\ufe0f\u20e3",
+        "\U0001f3f4\U000e0067\U000e0062\U000e007f",
+        "\u1820\u180b\u1821\u180e\u1820",
+    ]
+    for text in [*kept, "\u115f\u1161", "\u1100\u1160", "\u2813\u2800\u2811", "\u0e01\u200b\u0e01", "می\u200cخواهیم"]:
+        assert without_invisible(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Ｔｗｏ ｄｏｇｓ！", "Two dogs!"),
+        (
+            "ﬁsh ½ ² \u2026 \u00a0 Ⅳ",
+            "fish ½ ² \u2026 \u00a0 IV",
+        ),  # what is not known, and what says another number
+        ("ｶﾞｰ猫", "ガー猫"),
+        ("über \u2126 日本", "über \u2126 日本"),
+    ],
+)
+def test_what_an_alphabet_lacks_is_spelt_otherwise(text, expected):
+    assert spelt(text, set("Twodgsfih!IV12ガー猫ü").__contains__) == expected
+    assert spelt(text, lambda sign: True) == text
+
+
+FULL_WIDTH = {number: number + 0xFEE0 for number in range(33, 127)}
+BOLD = {65 + number: 0x1D400 + number for number in range(26)} | {97 + number: 0x1D41A + number for number in range(26)}
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_letters_are_read_so_in_training_and_in_translating(kind):
+    tokenizer = train_tokenizer([ENGLISH, "Two dogs run fast."] * 20, kind, 400)
+    tokenizers = Tokenizers(tokenizer, tokenizer)
+    expected = [ids.tolist() for ids in tokenizers.encode_source([ENGLISH])]
+    for letters in (FULL_WIDTH, BOLD):
+        text = ENGLISH.translate(letters)
+        assert [ids.tolist() for ids in tokenizers.encode_source([text])] == expected
+        for side in tokenizers.sides().values():
+            assert [side([text])[0].tolist()] == expected

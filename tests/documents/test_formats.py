@@ -500,7 +500,7 @@ def test_strange_xml_is_refused(head, said):
 def test_strange_archives_are_refused():
     bomb = archive(("word/document.xml", b" " * 2_000_000))
     assert len(bomb) < 3_000
-    with pytest.raises(UserError, match="unpacks to 2,000,000 bytes; the limit is 1,000,000"):
+    with pytest.raises(UserError, match=r"^unpacks to 2,000,000 bytes; the limit is 1,000,000\.$"):
         read_bytes(bomb, ".docx", Reading(most=1_000_000))
     content = word(run("a dog"))
     directory = content.index(b"PK\x01\x02", content.index(b"word/document.xml"))
@@ -510,11 +510,11 @@ def test_strange_archives_are_refused():
     lying = bytearray(content)
     lying[content.rindex(b"word/document.xml", 0, content.index(b"PK\x05\x06")) - 46 + 16] ^= 1  # the sum
     for broken, said in (
-        (b"Hello", "cannot be read"),
+        (b"Hello", r"cannot be read \(File is not a zip file\): not whole, of another format, or locked\.$"),
         (content[:directory], "cannot be read"),
-        (bytes(locked), "locked by a password"),
+        (bytes(locked), r"^is locked by a password\. Save it without one\.$"),
         (bytes(lying), "cannot be read"),
-        (archive(("a", "b")), "holds no text of this format"),
+        (archive(("a", "b")), r"^holds no text of this format: .* or another ending\.$"),
         (archive(("word/document.xml", b"\xff")), "cannot be read"),
     ):
         with pytest.raises(UserError, match=said):
@@ -557,9 +557,8 @@ def test_each_format_can_be_stopped_and_takes_random_bytes(ending):
     ):
         content = archive((name, "<a>b</a>")) if ending == kind else content
     samples = {
-        ".po": PO,
-        ".xlf": XLIFF % "",
-        ".xliff": XLIFF % "",
+        **dict.fromkeys((".po", ".pot"), PO),
+        **dict.fromkeys((".xlf", ".xliff", ".sdlxliff", ".mqxliff"), XLIFF % ""),
         ".vtt": "00:01.000 --> 00:02.000\na",
         ".srt": "0:00:01,0 --> 0:00:02,0\na",
     }
@@ -579,6 +578,7 @@ def test_a_file_in_python(tmp_path):
     assert re.search(r"<w:r><w:rPr><w:b/></w:rPr><w:t[^>]*>[^<]+</w:t></w:r>", text)
     with pytest.raises(UserError, match=r"written in its own format. Name it .docx"):
         translate_file(pipeline, tmp_path / "in.docx", tmp_path / "out.pdf")
+    (tmp_path / "in.pdf").write_bytes(b"%PDF-1.7")
     with pytest.raises(UserError, match=r"in\.pdf: pdf says where each letter stands.*pdftotext"):
         translate_file(pipeline, tmp_path / "in.pdf", tmp_path / "out.pdf")
 

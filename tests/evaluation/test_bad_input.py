@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import compare, comparison_tables, read_comparison
+from hf_mlnmt.evaluation import compare, comparison_tables, read_comparison, score
 from hf_mlnmt.evaluation.matrix import read_matrix
 from hf_mlnmt.evaluation.significance import pack_counts, unpack_counts
 
@@ -211,3 +211,40 @@ def test_a_model_without_numbers_has_no_perplexity() -> None:
         patch.setattr(module, "negative_logs", lambda *batch: torch.tensor(float("nan")))
         with pytest.raises(UserError, match="probabilities are not numbers"):
             module.perplexity(model, tokenizers, ["a", "b"])
+
+
+def test_texts_of_other_forms(caplog):
+    """Marks apart from their characters (NFD), generators, and what is no text."""
+    import unicodedata
+
+    lines = ["Über Äcker läuft ein Hündchen.", "Zwei Hunde rennen über das grüne Feld."]
+    apart = [unicodedata.normalize("NFD", line) for line in lines]
+    for outputs, references in ((apart, lines), (lines, apart), (lines, [apart]), (lines, (line for line in lines))):
+        assert score(outputs, references, bootstrap=0)["BLEU"] == pytest.approx(100)
+    assert "compared joined (NFC)" in caplog.text
+    for outputs, references, message in (
+        ([None, "a"], lines, r"hypotheses, line 1: expected a text, not NoneType"),
+        (["a", 3], lines, r"hypotheses, line 2: expected a text, not int"),
+        (lines, [1, 2], r"references: expected a list of lines"),
+    ):
+        with pytest.raises((UserError), match=message):
+            score(outputs, references, bootstrap=0)
+
+
+@pytest.mark.parametrize(
+    "cut", [lambda word: f"{word[:2]}@@ {word[2:]}", lambda word: f"\u2581{word[:2]} {word[2:]}"], ids=["bpe", "spm"]
+)
+def test_text_that_was_cut_into_pieces_is_said(cut, caplog):
+    from hf_mlnmt.data import train_tokenizer
+
+    whole = ["Zwei Hunde rennen über das grüne Feld.", "Ein Mann @@ steht."] * 5
+    pieces = [" ".join(map(cut, line.split())) for line in whole]
+    score(whole, whole, bootstrap=0)
+    train_tokenizer(whole, vocab_size=400)
+    assert "was cut" not in caplog.text
+    score(pieces, whole, bootstrap=0)
+    score(whole, [pieces], bootstrap=0)
+    train_tokenizer(iter(pieces), vocab_size=400)
+    for what in ("the outputs", "the references", "the text of the tokenizer"):
+        assert f"{what}: " in caplog.text
+    assert "of the words end in @@" in caplog.text or "of the words begin with \u2581" in caplog.text

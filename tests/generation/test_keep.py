@@ -58,7 +58,10 @@ def test_parts_that_overlap_and_white_space_around():
 
 def test_names_with_commas_between_them_and_what_only_looks_like_them():
     assert checked_patterns("number, url", "keep") == ["number", "url"]
-    assert checked_patterns("number,dogs", "keep") == ["number", "dogs"]
+    assert checked_patterns(["number,url,", ", tag ,,"], "keep") == ["number", "url", "tag"]
+    for other in ("number,dogs", "tag,xyz", r"\d+,url", "url,a1,", "email,Url"):
+        with pytest.raises(UserError, match=r"keep: '.*' .*is none of url, email"):
+            checked_patterns(other, "keep")
     assert checked_patterns("dogs,cats", "keep") == ["dogs,cats"]
     with pytest.raises(UserError, match=r"keep: 'numbers' \(did you mean 'number'\?\)"):
         checked_patterns("url,numbers", "keep")

@@ -8,7 +8,7 @@ from helpers.toy_translators import bpe, our_model
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.generation.options import DecodingOptions, checked_terms
 from hf_mlnmt.generation.wording import ForbiddenPhrases, Pattern, phrases_of, plain, spelling_of
 
 
@@ -125,3 +125,18 @@ def test_what_does_not_go_together_is_refused(asked):
 def test_too_few_are_refused(pipeline):
     with pytest.raises(UserError, match="force_phrases: 1 rows for 2 texts"):
         pipeline(["a", "b"], force_phrases=["c"], num_beams=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("terms.csv", "en,de\ndog,Hund\n\"ball, red\",Ball,Kugel\n"),
+        ("terms.csv", "dog;Hund\n\"ball, red\";Ball;Kugel\n"),
+        ("terms.tsv", "source\ttarget\ndog\tHund\nball, red\tBall\tKugel\n"),
+        ("terms.txt", "dog\tHund\nball, red\tBall\tKugel\n"),
+    ],
+)  # fmt: skip
+def test_a_glossary_is_read_as_data_are(tmp_path, name, content, caplog):
+    (tmp_path / name).write_text(content)
+    assert checked_terms(str(tmp_path / name)) == {"dog": ["Hund"], "ball, red": ["Ball", "Kugel"]}
+    assert ("is a header" in caplog.text) == (content[:2] in ("en", "so"))

@@ -397,8 +397,35 @@ def test_subtitles_and_html_are_read_as_documents(ours, tmp_path):
         run("nowhere", tmp_path / "in.srt")
     with pytest.raises(UserError, match=r"out\.pdf: .*in\.srt is written in its own format. Name it \.srt"):
         run("nowhere", tmp_path / "in.srt", "-o", tmp_path / "out.pdf")
+    (tmp_path / "in.pdf").write_bytes(b"%PDF-1.7")
     with pytest.raises(UserError, match=r"in\.pdf: pdf says where each letter stands on a page"):
         run("nowhere", tmp_path / "in.pdf", "-o", tmp_path / "out.pdf")
+
+
+def test_a_format_that_is_lines_for_those_who_mean_it(ours, tmp_path):
+    (tmp_path / "in.properties").write_text("A man.\n")
+    with pytest.raises(
+        UserError, match=r"in\.properties: properties holds a program's texts .*translate --format text"
+    ):
+        run("nowhere", tmp_path / "in.properties")
+    first = TranslationPipeline.from_pretrained(ours, device="cpu")("A man.")
+    for name in ("in.properties", "in.srt"):
+        (tmp_path / name).write_text("A man.\n")
+        assert run(ours, tmp_path / name, "--format", "text").stdout == f"{first}\n"
+    run(ours, tmp_path / "in.properties", "--format", "text", "--shard", "1/1", "-o", tmp_path / "out.properties")
+    assert (tmp_path / "out.properties").read_text() == f"{first}\n"
+    (tmp_path / "in.txt").write_text("A man.\n")
+    for text in (tmp_path / "in.txt", "-"):
+        with pytest.raises(UserError, match=r"out\.docx: what is written are lines of text"):
+            run("nowhere", text, "-o", tmp_path / "out.docx", input="A man.\n")
+
+
+@pytest.mark.parametrize("ending", [".docx", ".html", ".srt", ".md", ".txt", ".en"])
+def test_fuzzy_is_of_what_can_be_marked(tmp_path, ending):
+    with zipfile.ZipFile(tmp_path / f"in{ending}", "w") as archive:
+        archive.writestr("word/document.xml", "<p>A man.</p>")
+    with pytest.raises(UserError, match=r"--fuzzy.* is of .*Leave it out"):
+        run("nowhere", tmp_path / f"in{ending}", "--fuzzy")
 
 
 def test_a_document_of_word_and_a_catalogue(ours, tmp_path):

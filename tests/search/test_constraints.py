@@ -289,7 +289,9 @@ def test_terms_from_the_shell_and_what_is_refused(pipeline, tmp_path):
     ]:  # fmt: skip
         with pytest.raises(UserError, match=f"terms: .*{message}"):
             DecodingOptions(terms=wrong)
-    with pytest.raises(UserError, match="terms_consistent: is of terms"):
+    with pytest.raises(UserError, match=r"terms_consistent .*: is of terms"):
         DecodingOptions(terms_consistent=True)
+    with pytest.raises(UserError, match=r"terms_ignore_case \(--terms-ignore-case\): is of terms"):
+        DecodingOptions(terms_ignore_case=True)
     with pytest.raises(UserError, match="terms: need a beam search without sampling"):
         DecodingOptions(terms={"a": "b"}, do_sample=True)
