@@ -24,6 +24,7 @@ import typer
 
 from hf_mlnmt.cli.options import NamedPath
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.keys import variable
 from hf_mlnmt.model_folder import CONFIG, MODEL_FILES
 
 PANELS = ("First steps", "Train", "Translate", "Score", "Look into a model", "Publish", "Models of other toolkits")
@@ -138,7 +139,7 @@ def main() -> None:
     130 after Ctrl-C, 143 after SIGTERM."""
     _end_in_order()
     _replace_closed_streams()
-    if isinstance(sys.stdout, io.TextIOWrapper) and "PYTHONIOENCODING" not in os.environ:
+    if isinstance(sys.stdout, io.TextIOWrapper) and not variable("PYTHONIOENCODING"):
         # As standard input and files are read; by itself a pipe on Windows has the code page of the system.
         sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors, newline="\n")
     try:
