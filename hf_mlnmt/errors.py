@@ -11,6 +11,10 @@ class UserError(ValueError):
     """Bad input. The message names the file, line or field, what was expected, and what to do."""
 
 
+class OptionError(UserError):
+    """The same of options of a translation, by their names in Python; the command line says them as they are typed."""
+
+
 @contextmanager
 def naming(where: str) -> Iterator[None]:
     """Puts a place, as "recipe.yaml: data.dev", before the message of a UserError of the block."""

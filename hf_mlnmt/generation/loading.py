@@ -159,7 +159,7 @@ def _without_adapter(model: Any) -> Any:
 def check_search(where: str, settings: Mapping[str, Any]) -> None:
     """Raises UserError for a generation config that says of the search what DecodingOptions refuses."""
     names = ["num_beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens", "recombine"]
-    names.append("max_source_tokens")
+    names += ["max_source_tokens", "num_beam_groups"]
     said = {name: settings[name] for name in (*names, "alpha", "beta") if settings.get(name) is not None}
     longest = settings.get("max_length")
     try:

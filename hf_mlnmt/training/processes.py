@@ -40,7 +40,6 @@ def join_group(seconds: float | None = None) -> PartialState:
         minutes.
     """
     _take_place_in_slurm()
-    meets = _meeting(timedelta(seconds=seconds) if seconds else None)
     timeout = {} if seconds is None else {"timeout": timedelta(seconds=seconds)}
     PATIENCE["step"] = timeout.get("timeout")
     with _meeting(PATIENCE["step"]):
