@@ -18,6 +18,7 @@ docs/decoding.md maps other toolkits' options to these.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
@@ -41,6 +42,7 @@ OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases", "draft")  # options
 CONSTRAINTS = ("terms", "force_phrases", "keep")  # on what a translation must have
 ONE_BY_ONE = ("do_sample", "mbr", "rerank", "num_return_sequences", "draft")  # what `alternatives` exclude
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma")
+CONTROL = re.compile(r"[\0-\x08\x0e-\x1f\x7f]")  # what no text has
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
 OF_RERANKERS = (  # what of a search their files may say
     *("num_beams", "do_sample", *SAMPLERS, "length_penalty", "length_normalization", "early_stopping"),
@@ -64,7 +66,7 @@ NUMBERS = {
     **dict.fromkeys(WHOLE, Range(0)),
     "length_penalty": Range(-math.inf),  # see LengthPenalty
     "temperature": Range(1e-30, more=" (above 0: float32 holds logits divided by it)"),
-    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), Range(0, above=True)),
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), Range(0.01, 100)),
     **dict.fromkeys(("top_p", "typical_p"), Range(0, 1, above=True)),
     **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), Range(0, 1, below=True)),
     "min_p": Range(0, 1),
@@ -166,7 +168,7 @@ def checked_terms(terms: Any) -> dict[str, list[str]]:
     for source, targets in terms.items():
         several = [targets] if isinstance(targets, str) else targets
         texts = [source, *several] if isinstance(several, list | tuple) and several else [None]
-        if not all(isinstance(text, str) and text.strip() for text in texts):
+        if not all(isinstance(text, str) and text.strip() and not CONTROL.search(text) for text in texts):
             raise OptionError(
                 f"terms: {source!r}: {targets!r}: expected a term and its translation, or a list of some."
             )

@@ -28,6 +28,7 @@ from hf_mlnmt.data.subwords import BYTES
 from hf_mlnmt.data.tokenizer import encode, own_copy
 from hf_mlnmt.data.words import is_unspaced
 from hf_mlnmt.errors import OptionError
+from hf_mlnmt.generation.options import CONTROL
 from hf_mlnmt.generation.languages import code_tokens
 
 Phrases = tuple[tuple[str, ...], ...]  # of each phrase its alternatives
@@ -42,8 +43,10 @@ def phrases_of(given: Any, what: str) -> Phrases:
         alternatives = part.split("|||") if isinstance(part, str) else part
         if not isinstance(alternatives, list | tuple) or not all(isinstance(text, str) for text in alternatives):
             raise OptionError(f"{what}: {given!r} is no text, and no list of phrases.")
-        if not alternatives or not all(map(str.strip, alternatives)):
-            raise OptionError(f"{what}: {given!r} has an empty phrase, or an empty alternative; leave it out.")
+        if not alternatives or not all(text.strip() and not CONTROL.search(text) for text in alternatives):
+            raise OptionError(
+                f"{what}: {given!r} has an empty phrase or alternative, or a control character; leave it out."
+            )
         phrases.append(tuple(" ".join(text.split()) for text in alternatives))
     return tuple(phrases)
 

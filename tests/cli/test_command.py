@@ -389,6 +389,10 @@ OPTIONS = [
         "--alternatives: each is one search for the best translation: leave --sample",
     ),
     ({"draws": "text", "do_sample": True, "num_return_sequences": 4}, "leave --n-best, --beams and --mbr out"),
+    ({"terms": {"man": "\0"}}, "--terms: 'man': '\\x00'"),
+    ({"terms": {"m\x1bn": "x"}}, "--terms: 'm\\x1bn'"),
+    ({"repetition_penalty": 1e-308}, "--repetition-penalty: must be at least 0.01"),
+    ({"repetition_penalty": 1e30}, "--repetition-penalty: must be at most 100"),
     ({"early_stopping": "x"}, "--early-stopping: 'x' is neither"),
     ({"utility": "chrf"}, "--utility: is of mbr, minimum"),
 ]
