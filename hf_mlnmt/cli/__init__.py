@@ -49,7 +49,7 @@ def _add(verbs: typer.Typer, stem: str, file: ModuleType, panel: str | None = No
 
 
 # What else is a path and no input; a run's own recipe, in its folder, is both.
-_OUTPUTS, _NO_INPUTS = ("output", "html", "save_translations"), ("cache", "data", "recipe", "recipes")
+_OUTPUTS, _NO_INPUTS = ("output", "html", "save_translations", "scores_file"), ("cache", "data", "recipe", "recipes")
 
 
 def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:

@@ -73,7 +73,7 @@ from hf_mlnmt.generation.linked import KeptPart, Linked, filled
 from hf_mlnmt.generation.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.minimum_risk import MinimumRisk
 from hf_mlnmt.generation.options import FEATURES_OF_FUSED, OF_TEXTS, DecodingOptions, forced_first, longest_translation
-from hf_mlnmt.generation.reranking import Reranker, coverage_of
+from hf_mlnmt.generation.reranking import Reranker, coverage_of, given_translations
 from hf_mlnmt.generation.segments import Piece, join, sentences_of, split_lines
 from hf_mlnmt.generation.wording import (
     Asked,
@@ -181,6 +181,14 @@ class Alternative(Hypothesis):
 
     word: str = ""
     probability: float = 0.0
+
+
+@dataclass(frozen=True)
+class Scored(Hypothesis):
+    """A translation that was given, with its tokens, the end among them, and ln P of each."""
+
+    tokens: tuple[str, ...] = ()
+    token_log_probabilities: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -312,6 +320,30 @@ class TranslationPipeline:
             if (rows := len(given[name])) != len(texts):
                 raise OptionError(f"{name}: {rows} rows for {len(texts)} texts: give one row for each text.")
         return list(self._groups([texts], decoding, len(texts)))
+
+    def score(
+        self, texts: Sequence[str], translations: Sequence[str], decoding: DecodingOptions = USUAL, **options: Any
+    ) -> list[Scored]:
+        """Returns what the model makes of a given translation of each text, taken whole, as a search would score it.
+
+        options: languages, length_penalty and length_normalization.
+        Raises: UserError for other numbers of texts, and texts longer than the model reads.
+        """
+        texts, translations = list(_checked(texts)), list(_checked(translations))
+        if len(texts) != len(translations):
+            raise UserError(f"{len(translations)} translations of {len(texts)} texts: give one for each.")
+        if getattr(self.model, "logits_are_scores", False):
+            raise UserError(f"{self.name or 'the model'}: a fused model's scores are no probabilities of given texts.")
+        decoding = decoding.with_keywords(options)
+        pair = (None, None) if decoding.prefix else (decoding.source_language, decoding.target_language)
+        way, given = given_translations(self.parts, self.name, pair, decoding.prefix)
+        penalty, forced = decoding.penalty(self.model, way), int(forced_first(self.model, way))
+        found = []
+        for text, (ids, logs, total) in zip(translations, given(texts, translations, "score"), strict=True):
+            tokens = tuple(self.parts.target.convert_ids_to_tokens(ids))
+            score = total / penalty.divisor(len(ids) + forced)
+            found.append(Scored(text, score, total, len(ids), tokens=tokens, token_log_probabilities=tuple(logs)))
+        return found
 
     def _by_pairs(self, texts: list[str], decoding: DecodingOptions) -> list[Any]:
         """Translates each text between its own two languages, in order."""

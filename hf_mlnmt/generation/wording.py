@@ -28,8 +28,8 @@ from hf_mlnmt.data.subwords import BYTES
 from hf_mlnmt.data.tokenizer import encode, own_copy
 from hf_mlnmt.data.words import is_unspaced
 from hf_mlnmt.errors import OptionError
-from hf_mlnmt.generation.options import CONTROL
 from hf_mlnmt.generation.languages import code_tokens
+from hf_mlnmt.generation.options import CONTROL
 
 Phrases = tuple[tuple[str, ...], ...]  # of each phrase its alternatives
 

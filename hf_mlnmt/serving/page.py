@@ -285,10 +285,9 @@ class _Page:
                 text = text[len(code) + 4 if code else 0 :]
                 if source != AUTO and source != (rank(text, sources)[0].language if len(sources) > 1 else sources[0]):
                     continue
-                targets = [to for each in (sources if source == AUTO else [source]) for to in self.pairs.get(each, [])]
-                own = [pair[1] for pair in model.pairs if pair[0] == source or source == AUTO]
-                if code in targets or len(set(own)) == 1:
-                    self.directions[text] = code if code in targets else own[0]
+                targets = {pair[1] for pair in model.pairs if source in (pair[0], AUTO)}
+                if code in targets or len(targets) == 1:
+                    self.directions[text] = code if code in targets else next(iter(targets))
                 cards.append(text)
         texts = cards or [example(self.source if source == AUTO else source)]
         return [[text] for text in dict.fromkeys(texts)][:MOST_EXAMPLES]
@@ -385,7 +384,8 @@ class _Answer:
             try:
                 with self._counted() as record:
                     detected = detected or self._detect()
-                    for name, ranked, note, models, left in self._translate(number):
+                    for step in self._translate(number):
+                        name, ranked, note, models, left = step
                         if left:
                             done = translation(name, ranked, self.target, f"{left} is still to come.", beside)
                             yield _panels([*articles, done], detected)

@@ -29,7 +29,6 @@ from hf_mlnmt.__main__ import main as start
 from hf_mlnmt.cli import PANELS, app, main
 from hf_mlnmt.cli.options import _SHELL, NamedPath, as_typed, by_name, decoding_options
 from hf_mlnmt.errors import OptionError
-from hf_mlnmt.generation import DecodingOptions
 from hf_mlnmt.generation.options import DecodingOptions
 
 ROOT = Path(__file__).resolve().parents[2]

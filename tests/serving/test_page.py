@@ -23,10 +23,10 @@ from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.alignments import attending_copy
 from hf_mlnmt.generation.pipeline import Hypothesis
+from hf_mlnmt.serving import page as serving_page
 from hf_mlnmt.serving.batcher import Batcher, Overloaded
 from hf_mlnmt.serving.limits import Limits
 from hf_mlnmt.serving.models import ServedModels
-from hf_mlnmt.serving import page as serving_page
 from hf_mlnmt.serving.page import LIVE, _Answer, page, purpose_of, terms_of
 from hf_mlnmt.serving.service import Api
 from hf_mlnmt.serving.views import attention_map, attention_of, differences, message, translation
