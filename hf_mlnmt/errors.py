@@ -25,6 +25,6 @@ def naming(where: str) -> Iterator[None]:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Returns " (did you mean 'x'?)" for the nearest known word, or an empty string when none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    """Returns " (did you mean 'x'?)" for the nearest other known word, or an empty string when none is near."""
+    near = difflib.get_close_matches(word, [each for each in known if each != word], n=1, cutoff=0.6)
     return f" (did you mean '{near[0]}'?)" if near else ""
