@@ -11,6 +11,10 @@ class UserError(ValueError):
     """Bad input. The message names the file, line or field, what was expected, and what to do."""
 
 
+class OptionError(UserError):
+    """The same of options of a translation, by their names in Python; the command line says them as they are typed."""
+
+
 @contextmanager
 def naming(where: str) -> Iterator[None]:
     """Puts a place, as "recipe.yaml: data.dev", before the message of a UserError of the block."""
@@ -21,6 +25,6 @@ def naming(where: str) -> Iterator[None]:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Returns " (did you mean 'x'?)" for the nearest known word, or an empty string when none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    """Returns " (did you mean 'x'?)" for the nearest other known word, or an empty string when none is near."""
+    near = difflib.get_close_matches(word, [each for each in known if each != word], n=1, cutoff=0.6)
     return f" (did you mean '{near[0]}'?)" if near else ""

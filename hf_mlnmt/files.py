@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.keys import variable
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # What the place that a user named is to blame for, not the program.
@@ -332,8 +333,8 @@ def only_one(folder: Path, message: str) -> Iterator[None]:
 
 def cache_folder() -> Path:
     """Returns the folder of caches: $HF_MLNMT_CACHE, else $XDG_CACHE_HOME/hf_mlnmt, else ~/.cache/hf_mlnmt."""
-    own = os.environ.get("HF_MLNMT_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    own = variable("HF_MLNMT_CACHE")
+    base = Path(variable("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(own) if own else base / "hf_mlnmt"
 
 

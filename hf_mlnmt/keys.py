@@ -11,6 +11,8 @@ import copy
 import dataclasses
 import functools
 import math
+import os
+import shlex
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -99,6 +101,38 @@ def fields_of(section: Any) -> dict[str, dataclasses.Field[Any]]:
 def keys_of(section: type) -> dict[str, Key]:
     """Returns the keys of a section in order, with what is said of each."""
     return {name: item.metadata.get("key", Key()) for name, item in fields_of(section).items()}
+
+
+# From the environment
+
+
+def variable(name: str, kind: Any = str, default: Any = None) -> Any:
+    """Returns what an environment variable says, `default` where it is not set or empty.
+
+    kind: str, int (0 or more), bool, list (a command's words) or the words of which it is one.
+    Raises: UserError naming the variable, what it holds and what was expected; without one where it is REQUIRED.
+    """
+    text = os.environ.get(name, "").strip()
+    if not text and default is not REQUIRED:
+        return default
+    words: Any = {"1": True, "true": True, "yes": True, "on": True} if kind is bool else {}
+    words |= dict.fromkeys(("0", "false", "no", "off"), False) if words else {}
+    try:
+        if text and kind is list:
+            return shlex.split(text)
+        if text.isdecimal() if kind is int else text and kind is str:
+            return kind(text)
+    except ValueError:  # quotes without an end
+        pass
+    if words and text.lower() in words:
+        return words[text.lower()]
+    if isinstance(kind, tuple) and text in kind:
+        return text
+    known = {int: "a whole number", bool: "1 or 0", list: "a command", str: "text"}
+    expected = known[kind] if isinstance(kind, type) else f"one of {', '.join(kind)}"
+    holds = f"is {text!r}, and {expected} was expected" if text else f"is not set, and {expected} was expected"
+    unset = "" if default is REQUIRED else ", or unset it"
+    raise UserError(f"the environment variable {name} {holds}. Set it right{unset}.")
 
 
 # From YAML

@@ -8,6 +8,8 @@ import platform
 import sys
 from pathlib import Path
 
+from hf_mlnmt.keys import variable
+
 GIB = 2**30
 # The parameters of mallopt(3).
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
@@ -31,7 +33,7 @@ def keep_memory() -> bool:
     global _kept
     if platform.libc_ver()[0] != "glibc":
         return False
-    if any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+    if any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in variable("GLIBC_TUNABLES", str, ""):
         return False
     mallopt = ctypes.CDLL(None).mallopt
     settings = {MMAP_THRESHOLD: 2**28, TRIM_THRESHOLD: 2**31 - 1, TOP_PAD: 2**26}

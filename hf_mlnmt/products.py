@@ -17,7 +17,6 @@ are those that torch.compile calls; a build of PyTorch without them has its own 
 
 from __future__ import annotations
 
-import os
 import platform
 import threading
 import time
@@ -34,6 +33,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import cache_folder, read_json, write_json
 from hf_mlnmt.kept_weights import LARGEST, kept
+from hf_mlnmt.keys import variable
 from hf_mlnmt.made_from import Digest
 from hf_mlnmt.modeling.linear import is_plain
 
@@ -181,10 +181,7 @@ def _is_for_onednn(states: Tensor, weight: Tensor) -> bool:
 
 def chosen() -> frozenset[str]:
     """Returns the kinds of products that oneDNN computes here. Raises: UserError for a bad HF_MLNMT_PRODUCTS."""
-    library = os.environ.get(VARIABLE)
-    if library:
-        if library not in LIBRARIES:
-            raise UserError(f"{VARIABLE}={library}: must be mkl or onednn, or not be set: then what is faster here is")
+    if library := variable(VARIABLE, LIBRARIES):
         return frozenset(KINDS if library == "onednn" and has_onednn() else ())
     return _USED[-1] if _USED else frozenset(measured()["onednn"])
 

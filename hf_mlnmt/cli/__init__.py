@@ -12,7 +12,6 @@ import io
 import os
 import pkgutil
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -22,8 +21,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from hf_mlnmt.cli.options import NamedPath
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.cli.options import NamedPath, as_typed
+from hf_mlnmt.errors import OptionError, UserError
+from hf_mlnmt.keys import variable
 from hf_mlnmt.model_folder import CONFIG, MODEL_FILES
 
 PANELS = ("First steps", "Train", "Translate", "Score", "Look into a model", "Publish", "Models of other toolkits")
@@ -49,7 +49,7 @@ def _add(verbs: typer.Typer, stem: str, file: ModuleType, panel: str | None = No
 
 
 # What else is a path and no input; a run's own recipe, in its folder, is both.
-_OUTPUTS, _NO_INPUTS = ("output", "html", "save_translations"), ("cache", "data", "recipe", "recipes")
+_OUTPUTS, _NO_INPUTS = ("output", "html", "save_translations", "scores_file"), ("cache", "data", "recipe", "recipes")
 
 
 def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
@@ -63,8 +63,11 @@ def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
         if len(set(written)) < len(written):
             raise UserError(f"{written[0]}: is the name of two outputs. Choose another for one of them.")
         read = [value for name, value in given.items() if name not in (*_OUTPUTS, *_NO_INPUTS)]
-        with keeping(path for value in read for path in _files_of(value)):
-            verb(*arguments, **given)
+        try:
+            with keeping(path for value in read for path in _files_of(value)):
+                verb(*arguments, **given)
+        except OptionError as error:
+            raise UserError(as_typed(str(error))) from error
 
     return run
 
@@ -136,9 +139,8 @@ def about(
 def main() -> None:
     """Run the command. It exits with 0; with 1 after one message about what was wrong; with 2 for wrong options; with
     130 after Ctrl-C, 143 after SIGTERM."""
-    _end_in_order()
     _replace_closed_streams()
-    if isinstance(sys.stdout, io.TextIOWrapper) and "PYTHONIOENCODING" not in os.environ:
+    if isinstance(sys.stdout, io.TextIOWrapper) and not variable("PYTHONIOENCODING"):
         # As standard input and files are read; by itself a pipe on Windows has the code page of the system.
         sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors, newline="\n")
     try:
@@ -159,6 +161,11 @@ def main() -> None:
 class _Closed(io.TextIOBase):
     """Standard output that is closed: what is written there is no loss that nobody hears of."""
 
+    @property
+    def buffer(self) -> Any:
+        """Returns what takes bytes: none either."""
+        return self
+
     def write(self, text: str) -> int:
         raise UserError("standard output is closed: nothing can be written there. Name a file, or open it.")
 
@@ -172,19 +179,6 @@ def _replace_closed_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # which gets the lowest free number
     sys.stdout = sys.stdout or _Closed()
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-
-
-def _end_in_order() -> None:
-    """Let SIGTERM and SIGHUP end the program as Ctrl-C does, so that nothing half-written is left."""
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup lets SIGHUP be ignored
-            signal.signal(number, _stop)
-
-
-def _stop(number: int, frame: object) -> NoReturn:
-    print(f"stopped by {signal.Signals(number).name}", file=sys.stderr)
-    sys.exit(128 + number)
 
 
 def _fail(message: str) -> NoReturn:

@@ -56,6 +56,11 @@ def evaluate(
     save_translations: Path | None = _of_files(
         None, "Write the model's translations to this file too, one a line. Stopped, the same command goes on."
     ),
+    scores_file: Path | None = _of_files(
+        None,
+        "Of references as translations of --source: a line each of ln P and its score by length; .jsonl: tokens too.",
+        "--scores",
+    ),
     output: Path | None = _of_files(
         None, "Results file (JSON) to write or add to. Of a matrix: a folder, else the run's.", "--output", "-o"
     ),
@@ -92,6 +97,19 @@ def evaluate(
     refuse({"--data": data}, "the score of a test set does not read this. Leave it out.")
     if not reference:
         raise UserError("Give the references: --reference FILE.")
+    if scores_file is not None:
+        others = {
+            **of_scores,
+            "--protocol": protocol,
+            "--metric": metric,
+            "--output": output,
+            "--perplexity": perplexity,
+        }
+        refuse(others, "--scores does not read this. Leave it out.")
+        if model is None or len(source or []) != 1 or len(reference) != 1:
+            raise UserError("--scores needs a model, one --source and one --reference, its translations.")
+        _given(model, (source or [])[0], reference[0], scores_file, decoding, device)
+        return
     if perplexity or (model is not None and not source and is_language_model(model)):
         if model is None:
             raise UserError("--perplexity is of a model: give its folder or name.")
@@ -137,6 +155,29 @@ def evaluate(
         results.add_scores(test_set, scores)
         results.add_system(system, shlex.join(["hf-mlnmt", *sys.argv[1:]]))
         print(f"Scores written to {results.write(output)}")
+
+
+def _given(
+    model: str, source: Path, reference: Path, output: Path, decoding: DecodingOptions, device: str | None
+) -> None:
+    import json
+
+    from hf_mlnmt.data.lines import read_lines
+    from hf_mlnmt.files import check_file, write_text
+    from hf_mlnmt.generation import TranslationPipeline
+
+    check_file(output)
+    silence()
+    texts, translations = list(read_lines(source)), list(read_lines(reference))
+    if len(texts) != len(translations):
+        raise UserError(f"{source} has {len(texts)} lines and {reference} {len(translations)}: give one for each.")
+    found = TranslationPipeline.from_pretrained(model, device=device).score(texts, translations, decoding)
+    lines = [f"{each.log_probability:.6f}\t{each.score:.6f}" for each in found]
+    if ".jsonl" in output.suffixes:
+        names = ("log_probability", "score", "tokens", "token_log_probabilities")
+        lines = [json.dumps({name: getattr(each, name) for name in names}, ensure_ascii=False) for each in found]
+    write_text(output, "".join(f"{line}\n" for line in lines))
+    tell(f"{output}: ln P and score by length of {len(found):,} translations")
 
 
 def _perplexity(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from functools import partial
@@ -151,6 +152,29 @@ def refuse(given: Mapping[str, Any], why: str) -> None:
     """Raises UserError for the first of these options that was given; `why` it cannot be."""
     if name := next((name for name, value in given.items() if value), None):
         raise UserError(f"{name}: {why}")
+
+
+_SHELL = {
+    field.name: next(iter(field.metadata["names"]), f"--{field.name.replace('_', '-')}")
+    for field in fields(DecodingOptions)
+    if field.metadata
+}
+
+
+def as_typed(message: str) -> str:
+    """Returns a message of an OptionError with the shell's names of the options; what is quoted stays."""
+    names = "|".join(sorted(_SHELL, key=len, reverse=True))
+
+    def named(found: re.Match[str]) -> str:
+        value = "" if found[2] in (None, "", "True") else f" {found[2]}"
+        return f"{_SHELL[found[1]]}{value}" if found[1] else found[0]
+
+    message = re.sub(r" \(--[^)]*\)", "", message)
+    for place in (rf"^({names})(?:=(\w+))?(?=[:\s])", rf"'[^']*'|(?<![\w.-])((?=\w+_)(?:{names}))\b(?:=(\w+))?"):
+        message = re.sub(place, named, message)
+    return re.sub(
+        r"(?<=leave )([\w, -]+)(?= out)", lambda some: re.sub(rf"(?<![\w-])({names})\b()(?!-)", named, some[0]), message
+    )
 
 
 TRANSLATION = (

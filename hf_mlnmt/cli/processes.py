@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.keys import variable
 from hf_mlnmt.memory import cores
 
 PARENT = "HF_MLNMT_PARENT"  # in the environment of a process: the one that it is to end with
@@ -25,7 +26,7 @@ LOOK_AFTER = 0.5  # seconds
 LOST = 76
 AFTER_THE_FIRST = 3.0  # seconds until it ends, so that torchrun sees the one that ended first
 PATIENCE = 30.0  # seconds that a process has to save its state when its parent is gone, and torchrun's when one failed
-TO_SAVE = "86400"  # seconds that all have after a signal; who sent it decides how long that may take
+TO_SAVE = 86_400  # seconds that all have after a signal; who sent it decides how long that may take
 # Windows has neither SIGHUP nor SIGUSR1.
 SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
@@ -35,7 +36,7 @@ def check_processes(count: int, option: str) -> None:
 
     Also for processes in each of the several that Slurm's srun starts.
     """
-    if (tasks := int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))) > 1:
+    if (tasks := variable("SLURM_STEP_NUM_TASKS", int, 1)) > 1:
         raise UserError(f"{option}: srun has started {tasks} processes, which train together. Leave it out.")
     if count > max(16, 2 * cores()):
         raise UserError(f"{option}: {count} processes, and this machine has {cores()} cores. Give fewer.")
@@ -65,8 +66,8 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // count)))
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", TO_SAVE)
+    for name, usual in (("OMP_NUM_THREADS", max(1, cores() // count)), ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", TO_SAVE)):
+        os.environ[name] = str(variable(name, int, usual))
     os.environ[PARENT] = str(os.getpid())
     logging.disable(logging.ERROR)  # one message, not torchrun's dozens of lines
     before = {number: signal.getsignal(number) for number in SIGNALS}
@@ -116,9 +117,9 @@ def start_alone(arguments: Sequence[str], log: Path, environment: Mapping[str, s
 
 def end_with_parent() -> bool:
     """Ends a process that `run_in_processes` or `start_alone` started with its starter; returns whether it is one."""
-    if PARENT not in os.environ:
+    if (parent := variable(PARENT, int)) is None:
         return False
-    parent = int(os.environ.pop(PARENT))
+    del os.environ[PARENT]
 
     def watch() -> None:
         while os.getppid() == parent:  # on Windows it stays so

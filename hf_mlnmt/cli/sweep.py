@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import typer
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, option
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.keys import variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,7 +102,7 @@ def sweep(
     if low_priority:
         lower_priority()
     how = {"recipes": recipes, "systems": systems, "over": over, "seeds": seeds, "set": settings, "order": order}
-    environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores() // (jobs * processes)))}
+    environment = {"OMP_NUM_THREADS": str(variable("OMP_NUM_THREADS", int, max(1, cores() // (jobs * processes))))}
     with alone(root), Progress(console=console, transient=True) as bar:
         task = bar.add_task("runs", total=len(planned))
 

@@ -1,6 +1,5 @@
 """`hf-mlnmt train`: a whole training from a recipe, or several that translate for one another."""
 
-import os
 import signal
 import sys
 from functools import partial
@@ -11,6 +10,7 @@ import typer
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, option
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.keys import variable
 
 PANEL = "Train"
 _of_pair = partial(option, rich_help_panel="From two files, without a recipe")
@@ -96,7 +96,7 @@ def train(
             "--system."
         )
     started_by_us = group.end_with_parent()
-    if processes > 1 and "RANK" not in os.environ:  # else this is one of them
+    if processes > 1 and variable("RANK", int) is None:  # else this is one of them
         group.check_processes(processes, "--processes")
         raise typer.Exit(_asking(requeue_code, group.run_in_processes(processes, sys.argv[1:])))
 

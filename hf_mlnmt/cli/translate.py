@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, argument, decoding_options, option
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.errors import OptionError, UserError
 from hf_mlnmt.files import check_file
 from hf_mlnmt.generation.lines import Shard
 from hf_mlnmt.generation.options import OUTPUT, SEARCH, SPEED, DecodingOptions
@@ -119,10 +119,10 @@ def translate(
     given = {"target_prefix": prefix_file, "force_phrases": must_file, "bad_phrases": must_not_file, "draft": draft}
     files_of = {name: file for name, file in given.items() if file is not None}
     if both := next((name for name in files_of if getattr(decoding, name) is not None), None):
-        raise UserError(f"{both}: given for all texts, and by a file with a line for each; leave one out.")
+        raise OptionError(f"{both}: given for all texts, and by a file with a line for each; leave one out.")
     if output is not None:
         check_file(output)
-    if scores and not decoding.num_return_sequences:
+    if scores and not decoding.num_return_sequences and not decoding.alternatives:
         decoding = replace(decoding, num_return_sequences=1)
     inputs = list(files or ["-"])
 

@@ -210,7 +210,9 @@ def read_pairs(
     if spec.is_two_files:
         return side_by_side(spec.local_files(root), spec.bad_lines == "drop", report)
     if spec.dataset:
-        return _records(_rows_of(_dataset(spec, Path(root)).skip(skip)), spec, f"{spec}, record", report, skip)
+        return _records(
+            _rows_of(_dataset(spec, Path(root)).skip(skip), f"{spec}"), spec, f"{spec}, record", report, skip
+        )
     assert spec.path
     path = Path(root) / spec.path
     if format_of(path) not in FORMATS:
@@ -498,10 +500,21 @@ def _dataset(spec: CorpusSpec, root: Path) -> Any:
         ) from error
 
 
-def _rows_of(records: Any) -> Iterator[Any]:
+def _rows_of(records: Any, name: str) -> Iterator[Any]:
     """Yields the records of a data set, whose Arrow files are mapped, not read into the memory."""
-    for table in records.with_format("arrow").iter(1000):
-        yield from table.to_pylist()
+    number, tables = 0, records.with_format("arrow").iter(1000)
+    while True:
+        try:
+            table = next(tables, None)
+        except Exception as error:  # each format has its own
+            said = first_line(error.__cause__ or error)
+            raise UserError(
+                f"{name}: what follows record {number:,} cannot be read ({said}). Mend or drop it."
+            ) from error
+        if table is None:
+            return
+        yield from (rows := table.to_pylist())
+        number += len(rows)
 
 
 def size_of(spec: Any, root: str | Path, read: bool = False) -> int | None:

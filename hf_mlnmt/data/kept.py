@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.errors import OptionError, suggest
 
 _NUMBER = r"\d+(?:[.,:/]\d+)*"
 _NUMBERS = re.compile(_NUMBER, re.ASCII)
@@ -78,19 +78,19 @@ def checked_patterns(given: Any, what: str) -> list[str]:
     parts: list[str] = []
     for each in [given] if isinstance(given, str) else given if isinstance(given, list | tuple) else [None]:
         if not isinstance(each, str) or not each.strip():
-            raise UserError(f"{what}: {given!r}: expected {', '.join(PATTERNS)}, or a regular expression.")
+            raise OptionError(f"{what}: {given!r}: expected {', '.join(PATTERNS)}, or a regular expression.")
         names = list(filter(None, map(str.strip, each.split(","))))
         near = all(map(str.isalpha, names)) and any(suggest(name, PATTERNS) for name in names)
         meant = near or not PATTERNS.keys().isdisjoint(names)
         for name in names if meant and len(names) > 1 else ():
             if name not in PATTERNS:
-                raise UserError(
+                raise OptionError(
                     f"{what}: {name!r}{suggest(name, PATTERNS)} is none of {', '.join(PATTERNS)}, whose names have "
                     "commas between them. Give a regular expression by itself, the option again for more."
                 )
         parts += names if meant else [each]
     if len(parts) > _MOST:
-        raise UserError(f"{what}: {len(parts):,} patterns; at most {_MOST}. Join some by |.")
+        raise OptionError(f"{what}: {len(parts):,} patterns; at most {_MOST}. Join some by |.")
     for each in parts:
         _compiled(each, what)
     return list(dict.fromkeys(parts))
@@ -102,19 +102,19 @@ def _compiled(pattern: str, what: str) -> Any:
     if pattern in PATTERNS:
         return regex.compile(PATTERNS[pattern], regex.VERBOSE | regex.ASCII)
     if pattern.isalpha() and (near := suggest(pattern, PATTERNS)):
-        raise UserError(f"{what}: {pattern!r}{near}. For the word itself, write (?:{pattern}).")
+        raise OptionError(f"{what}: {pattern!r}{near}. For the word itself, write (?:{pattern}).")
     repeats = math.prod(max(1, int(number)) for number in re.findall(r"\{(\d{1,9})[,}]", pattern))
     if len(pattern) > _LONGEST or repeats > _REPEATS:
-        raise UserError(
+        raise OptionError(
             f"{what}: a regular expression of {len(pattern):,} characters, written out {repeats:,} times by repeats in "
             f"repeats; at most {_LONGEST:,} and {_REPEATS:,}. Write a shorter one."
         )
     try:
         compiled = regex.compile(pattern)
         if compiled.fullmatch("", timeout=_SECONDS):
-            raise UserError(f"{what}: {pattern!r} matches where nothing is. Let it ask for a character.")
+            raise OptionError(f"{what}: {pattern!r} matches where nothing is. Let it ask for a character.")
     except (regex.error, RecursionError, OverflowError, TimeoutError) as error:
-        raise UserError(f"{what}: {pattern!r} is no regular expression ({error}).") from error
+        raise OptionError(f"{what}: {pattern!r} is no regular expression ({error}).") from error
     return compiled
 
 
@@ -142,7 +142,7 @@ class Kept:
                         start = match.end() - len(match[0].lstrip())
                         parts.append(Part(match[0].strip(), start, start + len(match[0].strip()), pattern))
                 except TimeoutError as error:
-                    raise UserError(
+                    raise OptionError(
                         f"{self.what}: the regular expression {pattern!r} does not come to an end: it tries too many "
                         "ways, as repeats inside of repeats do, such as (a+)+. Write it in another way."
                     ) from error

@@ -157,7 +157,8 @@ def _recipe(path: Path) -> dict[str, Any]:
         recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
         sections = [recipe.get(key) or {} for key in ("tasks", "data")]
     except (yaml.YAMLError, ValueError, RecursionError, AttributeError) as error:
-        raise UserError(f"{path}: not the recipe of a run ({type(error).__name__}): copy the run again.") from error
+        said = "it has no keys" if isinstance(error, AttributeError) else str(error).splitlines()[0]
+        raise UserError(f"{path}: not the recipe of a run ({said}): copy the run again.") from error
     if not all(isinstance(section, dict) for section in sections):
         raise UserError(f"{path}: tasks and data: expected mappings, as in the recipe of a run of many languages.")
     return recipe  # type: ignore[no-any-return]

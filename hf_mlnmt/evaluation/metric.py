@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.keys import variable
 
 METRIC_PATH = Path(__file__).resolve().parent / "hf_metric"
 """Our scores as an `evaluate` module: `evaluate.load(str(METRIC_PATH))`."""
@@ -58,8 +58,7 @@ def _load(name: str) -> Any:
 
 
 def _network() -> str:
-    keys, on = ("HF_HUB_OFFLINE", "HF_EVALUATE_OFFLINE"), ("1", "ON", "YES", "TRUE")
-    if switches := [key for key in keys if os.environ.get(key, "").upper() in on]:
+    if switches := [key for key in ("HF_HUB_OFFLINE", "HF_EVALUATE_OFFLINE") if variable(key, bool)]:
         return f"the Hub is switched off ({', '.join(switches)})"
     return "the Hub has no such module or cannot be reached"
 

@@ -198,14 +198,20 @@ def log_probabilities_of(
     parts: Parts, sequences: Sequence[Sequence[int]], rows: Sequence[Generated], arguments: dict[str, Any], skipped: int
 ) -> list[float]:
     """Returns ln P of one translation of each sequence of ids, with the arguments of generate()."""
+    return token_logs_of(parts, sequences, rows, arguments, skipped).sum(1).tolist()
+
+
+def token_logs_of(
+    parts: Parts, sequences: Sequence[Sequence[int]], rows: Sequence[Generated], arguments: dict[str, Any], skipped: int
+) -> Tensor:
+    """Returns ln P (rows, T) of the tokens of one translation of each sequence of ids, with generate()'s arguments."""
     pad_id, device = parts.source.pad_token_id or 0, parts.model.device
     firsts = first_tokens(parts.model, arguments, len(rows))
     targets, _ = pad([[first, *row.ids] for first, row in zip(firsts, rows, strict=True)], pad_id, device)
     lengths = torch.tensor([len(row.ids) for row in rows], device=device)
-    logs = log_probabilities(
+    return log_probabilities(
         parts.model, *pad(sequences, pad_id, device), targets, lengths, bool(skipped), **_scales(arguments)
     )
-    return logs.sum(1).tolist()
 
 
 @torch.inference_mode()

@@ -111,9 +111,9 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
     for token in ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id"):
         if getattr(settings, token, None) is None:  # a file that leaves it out
             setattr(settings, token, getattr(config, token, None))
-    for name in ("repetition_penalty", "encoder_repetition_penalty"):
-        if getattr(settings, name, None) is not None:
-            setattr(settings, name, float(getattr(settings, name)))  # generate() takes no int
+    for field in ("repetition_penalty", "encoder_repetition_penalty"):
+        if getattr(settings, field, None) is not None:
+            setattr(settings, field, float(getattr(settings, field)))  # generate() takes no int
     check_tokens(f"{name}: {GENERATION_CONFIG} or {CONFIG}", config, settings)
     parts.model.eval()
     return in_int8(parts) if rounded else parts
@@ -159,7 +159,7 @@ def _without_adapter(model: Any) -> Any:
 def check_search(where: str, settings: Mapping[str, Any]) -> None:
     """Raises UserError for a generation config that says of the search what DecodingOptions refuses."""
     names = ["num_beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens", "recombine"]
-    names.append("max_source_tokens")
+    names += ["max_source_tokens", "num_beam_groups"]
     said = {name: settings[name] for name in (*names, "alpha", "beta") if settings.get(name) is not None}
     longest = settings.get("max_length")
     try:

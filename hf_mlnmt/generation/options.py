@@ -18,6 +18,7 @@ docs/decoding.md maps other toolkits' options to these.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hf_mlnmt.data.kept import PATTERNS, checked_patterns
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.errors import OptionError, UserError, suggest
 from hf_mlnmt.files import Form, misfit, read_json
 from hf_mlnmt.keys import Range
 from hf_mlnmt.zoo.systems import positions_of
@@ -41,6 +42,7 @@ OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases", "draft")  # options
 CONSTRAINTS = ("terms", "force_phrases", "keep")  # on what a translation must have
 ONE_BY_ONE = ("do_sample", "mbr", "rerank", "num_return_sequences", "draft")  # what `alternatives` exclude
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma")
+CONTROL = re.compile(r"[\0-\x08\x0e-\x1f\x7f]")  # what no text has
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
 OF_RERANKERS = (  # what of a search their files may say
     *("num_beams", "do_sample", *SAMPLERS, "length_penalty", "length_normalization", "early_stopping"),
@@ -64,12 +66,12 @@ NUMBERS = {
     **dict.fromkeys(WHOLE, Range(0)),
     "length_penalty": Range(-math.inf),  # see LengthPenalty
     "temperature": Range(1e-30, more=" (above 0: float32 holds logits divided by it)"),
-    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), Range(0, above=True)),
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), Range(0.01, 100)),
     **dict.fromkeys(("top_p", "typical_p"), Range(0, 1, above=True)),
     **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), Range(0, 1, below=True)),
     "min_p": Range(0, 1),
     "top_n_sigma": Range(0, above=True),
-    **dict.fromkeys(("alpha", "beta"), Range(0)),
+    **dict.fromkeys(("alpha", "beta", "diversity_penalty"), Range(0)),
     "guidance_scale": Range(1, 1),  # others ask for texts without a condition, which a translation has not
 }
 
@@ -104,9 +106,11 @@ class LengthPenalty:
         if self.normalization not in LENGTH_NORMALIZATIONS:
             near = suggest(self.normalization, LENGTH_NORMALIZATIONS)
             known = ", ".join(LENGTH_NORMALIZATIONS)
-            raise UserError(f"length_normalization: unknown value {self.normalization!r}{near}. Choose one of {known}.")
+            raise OptionError(
+                f"length_normalization: unknown value {self.normalization!r}{near}. Choose one of {known}."
+            )
         if not abs(self.exponent) <= LARGEST_EXPONENT:
-            raise UserError(
+            raise OptionError(
                 f"length_penalty: {self.exponent!r} is not a number from {-LARGEST_EXPONENT:g} to "
                 f"{LARGEST_EXPONENT:g}; 0.6 to 1.1 are usual."
             )
@@ -159,13 +163,15 @@ def checked_terms(terms: Any) -> dict[str, list[str]]:
     if isinstance(terms, str | Path):
         return _read_terms(Path(terms))
     if not isinstance(terms, Mapping):
-        raise UserError(f"terms: {terms!r} is neither a dict of terms nor the name of a tsv file.")
+        raise OptionError(f"terms: {terms!r} is neither a dict of terms nor the name of a tsv file.")
     checked = {}
     for source, targets in terms.items():
         several = [targets] if isinstance(targets, str) else targets
         texts = [source, *several] if isinstance(several, list | tuple) and several else [None]
-        if not all(isinstance(text, str) and text.strip() for text in texts):
-            raise UserError(f"terms: {source!r}: {targets!r}: expected a term and its translation, or a list of some.")
+        if not all(isinstance(text, str) and text.strip() and not CONTROL.search(text) for text in texts):
+            raise OptionError(
+                f"terms: {source!r}: {targets!r}: expected a term and its translation, or a list of some."
+            )
         checked[source] = list(several)
     return checked
 
@@ -437,7 +443,7 @@ class DecodingOptions:
         if self.rerank is not None:
             self._take_reranker()
         if problem := next(self._problems(), None):
-            raise UserError(problem)
+            raise OptionError(problem)
         LengthPenalty(self.length_penalty or 0.0, self.length_normalization or "generate")
         for name in (item.name for item in fields(self) if "min" in item.metadata):
             if (number := getattr(self, name)) is not None:
@@ -450,7 +456,7 @@ class DecodingOptions:
         object.__setattr__(self, "rerank", content := checked_reranker(self.rerank))
         for name, value in content.get("decoding", {}).items() if self.num_beams is None and not self.do_sample else ():
             if name not in OF_RERANKERS:
-                raise UserError(f"rerank: decoding: {name!r} is none of {', '.join(OF_RERANKERS)}.")
+                raise OptionError(f"rerank: decoding: {name!r} is none of {', '.join(OF_RERANKERS)}.")
             if getattr(self, name) in (None, False):
                 object.__setattr__(self, name, value)
 
@@ -523,11 +529,18 @@ class DecodingOptions:
             value, least = getattr(self, item.name), item.metadata.get("min")
             if value is None or least is None:
                 continue
-            if not isinstance(value, Integral) or value < least:
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
                 yield f"{item.name}: {value!r} is not a whole number of at least {least}."
             if value > item.metadata.get("max", math.inf):
                 yield f"{item.name}: {value} is too large: at most {item.metadata['max']}."
-        for name in ("length_penalty", "alpha", "beta", "repetition_penalty", *(set(SAMPLERS) - {"top_k"})):
+        for name in (
+            "length_penalty",
+            "alpha",
+            "beta",
+            "repetition_penalty",
+            "diversity_penalty",
+            *(set(SAMPLERS) - {"top_k"}),
+        ):
             if (value := getattr(self, name)) is not None and (problem := problem_of_number(name, value)):
                 yield problem
         if self.min_new_tokens and self.max_new_tokens and self.min_new_tokens > self.max_new_tokens:
@@ -575,14 +588,14 @@ class DecodingOptions:
         beams = self.beams(model)
         n = self.samples or self.mbr or (beams if self.rerank else None) or self.num_return_sequences or 1
         if (several := self.num_return_sequences or 1) > n:
-            raise UserError(f"num_return_sequences: {several} of {n} candidates for rerank; raise num_beams.")
+            raise OptionError(f"num_return_sequences: {several} of {n} candidates for rerank; raise num_beams.")
         if n > beams and not (self.do_sample or self.samples):
-            raise UserError(f"num_return_sequences={n} needs num_beams of at least {n}, not {beams}.")
+            raise OptionError(f"num_return_sequences={n} needs num_beams of at least {n}, not {beams}.")
         for name in CONSTRAINTS:
             if getattr(self, name) and beams == 1:
-                raise UserError(f"{name}: need a beam search; say num_beams (--beams) too, of 4 or more.")
+                raise OptionError(f"{name}: need a beam search; say num_beams (--beams) too, of 4 or more.")
         if self.draft and beams > 1:
-            raise UserError(f"draft: is of a greedy search, this one has {beams} beams; say num_beams=1 (--beams 1).")
+            raise OptionError(f"draft: is of a greedy search, this one has {beams} beams; say num_beams=1 (--beams 1).")
         # Where draws are by text, their processor leaves only one token to choose.
         sampled = bool(self.samples) or (self.do_sample and not self.draws_by_text)
         arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": sampled}
@@ -599,23 +612,38 @@ class DecodingOptions:
             arguments["draws"] = "row"
         if self.without_replacement:
             arguments["without_replacement"] = True
-        for name in ("num_beam_groups", "diversity_penalty"):
-            if getattr(self, name) is not None:
-                arguments[name] = getattr(self, name)
+        of_groups = {name: getattr(self, name) for name in ("num_beam_groups", "diversity_penalty")}
+        arguments |= {name: value for name, value in of_groups.items() if value is not None}
+        config = model.generation_config
+        groups, penalty = (arguments.get(name) or getattr(config, name, None) for name in of_groups)
+        if problem := next(self._problems_of_groups(beams, groups, penalty, sampled), None):
+            raise OptionError(problem)
         arguments |= {name: getattr(self, name) for name in REPETITION if getattr(self, name) is not None}
         arguments |= self.scales(model)
         if self.recombine is not None:
             if beams == 1:
-                raise UserError("recombine: joins beams that share their last tokens; say num_beams (--beams) too.")
+                raise OptionError("recombine: joins beams that share their last tokens; say num_beams (--beams) too.")
             arguments["recombine"] = self.recombine
         return {**arguments, **self._length_limit(model), **direction.generate, **self.generate}
+
+    def _problems_of_groups(self, beams: int, groups: Any, penalty: Any, sampled: bool) -> Iterator[str]:
+        if groups in (None, 1) and penalty:
+            yield "diversity_penalty: acts between groups of beams: say num_beam_groups too, or leave it out."
+        if groups in (None, 1):
+            return
+        if not isinstance(groups, int) or beams % groups or beams == 1:
+            yield f"num_beam_groups: {groups} groups of {beams} beams (num_beams): choose a number that divides these."
+        if sampled or self.recombine is not None:
+            yield "num_beam_groups: are of a beam search: leave do_sample, mbr and recombine out."
+        if not penalty:
+            yield "num_beam_groups: say diversity_penalty too, above 0 (0.5), or all groups find the same."
 
     def scales(self, model: Any) -> dict[str, float]:
         """Returns a fused model's alpha and beta: as asked, else as its generation config says; of others nothing."""
         asked = {name: getattr(self, name) for name in ("alpha", "beta") if getattr(self, name) is not None}
         if not hasattr(model, "factors"):
             if asked:
-                raise UserError(
+                raise OptionError(
                     f"{next(iter(asked))}: {type(model).__name__} is no fused model; make one with hf-mlnmt model fuse."
                 )
             return {}
@@ -624,7 +652,7 @@ class DecodingOptions:
         try:
             model.factors(**scales)
         except ValueError as error:
-            raise UserError(f"{error}.") from error
+            raise OptionError(f"{error}.") from error
         return scales
 
     def _length_limit(self, model: Any) -> dict[str, int]:
@@ -635,14 +663,14 @@ class DecodingOptions:
         limit = {"max_new_tokens": (getattr(model.config, "max_position_embeddings", None) or 513) - 1}
         if asked is not None:
             if positions is not None and asked > positions:
-                raise UserError(f"max_new_tokens: {asked} is more than the model's {positions} positions; lower it.")
+                raise OptionError(f"max_new_tokens: {asked} is more than the model's {positions} positions; lower it.")
             limit = {"max_new_tokens": asked}
         elif usual is not None and (positions is None or usual <= positions):
             limit = {}
         most = limit.get("max_new_tokens", usual) or 0
         if (self.min_new_tokens or 0) > most:
             longest = f"is more than the longest translation of this model, {most}"
-            raise UserError(f"min_new_tokens: {self.min_new_tokens} {longest}; lower it, or raise max_new_tokens.")
+            raise OptionError(f"min_new_tokens: {self.min_new_tokens} {longest}; lower it, or raise max_new_tokens.")
         return limit
 
 

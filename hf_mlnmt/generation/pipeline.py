@@ -43,7 +43,7 @@ from hf_mlnmt.data.draws import mixed
 from hf_mlnmt.data.kept import Kept, Part, replaced
 from hf_mlnmt.data.tokenizer import decode, own_copy
 from hf_mlnmt.data.words import is_unspaced, is_visible
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.errors import OptionError, UserError, suggest
 from hf_mlnmt.generation.alignments import Link, SourceAttention, joined, word_links, words_of_source, words_of_target
 from hf_mlnmt.generation.batches import (
     Generated,
@@ -73,7 +73,7 @@ from hf_mlnmt.generation.linked import KeptPart, Linked, filled
 from hf_mlnmt.generation.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.minimum_risk import MinimumRisk
 from hf_mlnmt.generation.options import FEATURES_OF_FUSED, OF_TEXTS, DecodingOptions, forced_first, longest_translation
-from hf_mlnmt.generation.reranking import Reranker, coverage_of
+from hf_mlnmt.generation.reranking import Reranker, coverage_of, given_translations
 from hf_mlnmt.generation.segments import Piece, join, sentences_of, split_lines
 from hf_mlnmt.generation.wording import (
     Asked,
@@ -181,6 +181,14 @@ class Alternative(Hypothesis):
 
     word: str = ""
     probability: float = 0.0
+
+
+@dataclass(frozen=True)
+class Scored(Hypothesis):
+    """A translation that was given, with its tokens, the end among them, and ln P of each."""
+
+    tokens: tuple[str, ...] = ()
+    token_log_probabilities: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -310,8 +318,32 @@ class TranslationPipeline:
             return self._by_pairs(texts, decoding)
         for name in rows_by_text(given := {**decoding.generate, **of_texts(decoding)}):
             if (rows := len(given[name])) != len(texts):
-                raise UserError(f"{name}: {rows} rows for {len(texts)} texts: give one row for each text.")
+                raise OptionError(f"{name}: {rows} rows for {len(texts)} texts: give one row for each text.")
         return list(self._groups([texts], decoding, len(texts)))
+
+    def score(
+        self, texts: Sequence[str], translations: Sequence[str], decoding: DecodingOptions = USUAL, **options: Any
+    ) -> list[Scored]:
+        """Returns what the model makes of a given translation of each text, taken whole, as a search would score it.
+
+        options: languages, length_penalty and length_normalization.
+        Raises: UserError for other numbers of texts, and texts longer than the model reads.
+        """
+        texts, translations = list(_checked(texts)), list(_checked(translations))
+        if len(texts) != len(translations):
+            raise UserError(f"{len(translations)} translations of {len(texts)} texts: give one for each.")
+        if getattr(self.model, "logits_are_scores", False):
+            raise UserError(f"{self.name or 'the model'}: a fused model's scores are no probabilities of given texts.")
+        decoding = decoding.with_keywords(options)
+        pair = (None, None) if decoding.prefix else (decoding.source_language, decoding.target_language)
+        way, given = given_translations(self.parts, self.name, pair, decoding.prefix)
+        penalty, forced = decoding.penalty(self.model, way), int(forced_first(self.model, way))
+        found = []
+        for text, (ids, logs, total) in zip(translations, given(texts, translations, "score"), strict=True):
+            tokens = tuple(self.parts.target.convert_ids_to_tokens(ids))
+            score = total / penalty.divisor(len(ids) + forced)
+            found.append(Scored(text, score, total, len(ids), tokens=tokens, token_log_probabilities=tuple(logs)))
+        return found
 
     def _by_pairs(self, texts: list[str], decoding: DecodingOptions) -> list[Any]:
         """Translates each text between its own two languages, in order."""
@@ -376,7 +408,7 @@ class TranslationPipeline:
                 yield from results if options.in_lists else (best[0].text for best in results)
         for name, given in of_texts(options).items():
             if isinstance(given, list | tuple) and len(given) != count:
-                raise UserError(f"{name}: {len(given)} given for {count} texts: give one for each text.")
+                raise OptionError(f"{name}: {len(given)} given for {count} texts: give one for each text.")
 
 
 def of_texts(options: DecodingOptions) -> dict[str, Any]:
@@ -458,7 +490,7 @@ class TranslationCall:
         width = max(self.arguments["num_beams"], self.searched, 2) * (options.alternatives or 1)
         self.most = sentences_that_fit(width, parts.model)
         if options.alternatives and isinstance(self.run_batch, CTranslate2Search):
-            raise UserError("alternatives: the engine ctranslate2 does not know them; leave --engine out.")
+            raise OptionError("alternatives: the engine ctranslate2 does not know them; leave --engine out.")
         self.penalty = options.penalty(parts.model, way)
         self.skipped = int(forced_first(parts.model, way))
         ends = settings.eos_token_id
@@ -469,7 +501,7 @@ class TranslationCall:
         self.codes, self.processing = tuple(code_tokens(parts.source)), parts.target_processing
         self.calibration = Calibration.of(settings)
         if options.confidence and self.calibration is None:
-            raise UserError(f"confidence: {self.name or 'the model'} is not calibrated: hf-mlnmt model calibrate.")
+            raise OptionError(f"confidence: {self.name or 'the model'} is not calibrated: hf-mlnmt model calibrate.")
         self.keep = Kept(options.keep) if options.keep else None
         known = getattr(settings, "placeholders", None) or {}
         self.placeholders = {pattern: token for token, pattern in known.items()}  # that the model was trained with
@@ -1017,7 +1049,7 @@ class TranslationCall:
         if given is None or isinstance(given, str):
             return given or ""
         if number >= len(given):
-            raise UserError(f"{name}: {len(given)} given, but there is a text {number + 1}: give one for each.")
+            raise OptionError(f"{name}: {len(given)} given, but there is a text {number + 1}: give one for each.")
         return given[number] or ""
 
     def _forbidden(self, inputs: Sequence[Input]) -> list[ForbiddenPhrases]:
@@ -1046,12 +1078,12 @@ class TranslationCall:
         """Raises UserError for a prefix of several sentences where these are translated one by one, and for a phrase
         that must be in one of several pieces."""
         if pieces > 1 and self._of_line("force_phrases", line):
-            raise UserError(
+            raise OptionError(
                 f"force_phrases of line {line}: its {pieces} sentences or parts are translated one by one, and none of "
                 "them is named: give a sentence a line, or split='long' (--split long)."
             )
         if pieces > 1 and self.options.alternatives:
-            raise UserError(f"alternatives of line {line}: it has {pieces} sentences or parts: give one of them.")
+            raise OptionError(f"alternatives of line {line}: it has {pieces} sentences or parts: give one of them.")
         prefix = self._of_line("target_prefix", line)
         if (
             prefix
@@ -1059,7 +1091,7 @@ class TranslationCall:
             and pieces > 1
             and sum(len(sentences_of(piece)) for piece in split_lines(prefix)) > 1
         ):
-            raise UserError(
+            raise OptionError(
                 f"target_prefix of line {line}: holds several sentences, and the line's {pieces} sentences "
                 "or parts are translated one by one: give what the first one's translation begins with."
             )
@@ -1073,7 +1105,7 @@ class TranslationCall:
         asked = piece.begins or spelling_of(self.parts.target).prefix(text, self.processing, where)
         needed = len(asked.ids) + bool(asked.rest)
         if needed + self.skipped >= self.longest and piece.begins is None:
-            raise UserError(f"{where}: takes {needed} tokens and more, of {self.longest}: raise max_new_tokens.")
+            raise OptionError(f"{where}: takes {needed} tokens and more, of {self.longest}: raise max_new_tokens.")
         return asked
 
     def _prefixes(self, inputs: Sequence[Input]) -> list[PrefixProcessor]:

@@ -210,12 +210,28 @@ def _language_model(name: str, folder: str, device: str | None) -> Scorer:
 def _translation_model(
     name: str, folder: str, device: str | None, languages: tuple[str | None, str | None], reverse: bool
 ) -> Scorer:
-    from hf_mlnmt.generation.batches import Generated, batches_by_tokens, log_probabilities_of
-    from hf_mlnmt.generation.languages import TextEncoder, direction, has_modules, language_codes, pair_of
     from hf_mlnmt.generation.loading import load
 
-    parts = load(folder, device, fast=True)
-    pair = languages[::-1] if reverse else languages
+    _, given = given_translations(load(folder, device, fast=True), folder, languages[::-1] if reverse else languages)
+
+    def score(sources: Sequence[str], texts: Sequence[str], before: str | None) -> list[float]:
+        inputs, outputs = (texts, sources) if reverse else (sources, texts)
+        return [total for _, _, total in given(inputs, outputs, name)]
+
+    return score
+
+
+Given = tuple[list[int], list[float], float]
+"""The tokens of a translation that is given, the end among them, ln P of each, and their sum."""
+
+
+def given_translations(
+    parts: Any, folder: str, pair: tuple[str | None, str | None], prefix: str | None = None
+) -> tuple[Any, Callable[[Sequence[str], Sequence[str], str], list[Given]]]:
+    """Returns a model's Direction, and (sources, translations, name for messages) -> what it makes of each."""
+    from hf_mlnmt.generation.batches import Generated, batches_by_tokens, token_logs_of
+    from hf_mlnmt.generation.languages import TextEncoder, direction, has_modules, language_codes, pair_of
+
     if has_modules(parts.model):
         of_pair = pair_of(parts.model, *pair, folder)
         parts = parts.of(of_pair.config.source_languages[0], of_pair.config.target_languages[0])._replace(model=of_pair)
@@ -223,27 +239,28 @@ def _translation_model(
     elif not language_codes(parts.source) and "t5" not in parts.model.config.model_type:
         pair = (None, None)  # a model of one pair is told nothing
     way = direction(parts.model, parts.source, *pair, folder)
-    encoder = TextEncoder(parts.tokenizers, way)
+    encoder = TextEncoder(parts.tokenizers, way, prefix)
     forced = way.generate.get("forced_bos_token_id", parts.model.generation_config.forced_bos_token_id)
     first = [] if forced is None else [forced]
     ends = parts.model.generation_config.eos_token_id
     end = ends[0] if isinstance(ends, list) else ends
     others = {*parts.target.all_special_ids, *first} - {parts.target.unk_token_id}
 
-    def score(sources: Sequence[str], texts: Sequence[str], before: str | None) -> list[float]:
-        inputs, outputs = (texts, sources) if reverse else (sources, texts)
+    def score(inputs: Sequence[str], outputs: Sequence[str], name: str) -> list[Given]:
         read = encoder(list(inputs))
         encoded = parts.tokenizers.encode_target(list(outputs))
         rows = [Generated([*first, *(i for i in ids.tolist() if i not in others), end], 0.0) for ids in encoded]
         _check_lengths(name, parts.model.config, [*read, *(row.ids for row in rows)])
-        found = [0.0] * len(rows)
+        found: list[Any] = [None] * len(rows)
         for batch in batches_by_tokens([max(len(a), len(b.ids)) for a, b in zip(read, rows)], BATCH_TOKENS):
             chosen = [read[i] for i in batch], [rows[i] for i in batch]
-            for i, value in zip(batch, log_probabilities_of(parts, *chosen, way.generate, len(first)), strict=True):
-                found[i] = value
+            logs = token_logs_of(parts, *chosen, way.generate, len(first))
+            for i, own, total in zip(batch, logs.tolist(), logs.sum(1).tolist(), strict=True):
+                ids = rows[i].ids
+                found[i] = ids[len(first) :], own[len(first) : len(ids)], total
         return found
 
-    return score
+    return way, score
 
 
 def _check_lengths(name: str, config: Any, sequences: Sequence[Sequence[int]]) -> None:

@@ -27,8 +27,9 @@ from transformers.generation.logits_process import LogitsProcessor
 from hf_mlnmt.data.subwords import BYTES
 from hf_mlnmt.data.tokenizer import encode, own_copy
 from hf_mlnmt.data.words import is_unspaced
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.errors import OptionError
 from hf_mlnmt.generation.languages import code_tokens
+from hf_mlnmt.generation.options import CONTROL
 
 Phrases = tuple[tuple[str, ...], ...]  # of each phrase its alternatives
 
@@ -41,9 +42,11 @@ def phrases_of(given: Any, what: str) -> Phrases:
     for part in parts if isinstance(parts, list | tuple) else [None]:
         alternatives = part.split("|||") if isinstance(part, str) else part
         if not isinstance(alternatives, list | tuple) or not all(isinstance(text, str) for text in alternatives):
-            raise UserError(f"{what}: {given!r} is no text, and no list of phrases.")
-        if not alternatives or not all(map(str.strip, alternatives)):
-            raise UserError(f"{what}: {given!r} has an empty phrase, or an empty alternative; leave it out.")
+            raise OptionError(f"{what}: {given!r} is no text, and no list of phrases.")
+        if not alternatives or not all(text.strip() and not CONTROL.search(text) for text in alternatives):
+            raise OptionError(
+                f"{what}: {given!r} has an empty phrase or alternative, or a control character; leave it out."
+            )
         phrases.append(tuple(" ".join(text.split()) for text in alternatives))
     return tuple(phrases)
 
@@ -152,7 +155,9 @@ class Spelling:
             return Asked([], b"")
         whole = self.ids(" ".join(words))
         if self.tokenizer.unk_token_id in whole:
-            raise UserError(f"{where}: {text!r} has characters that are not in the model's vocabulary; leave them out.")
+            raise OptionError(
+                f"{where}: {text!r} has characters that are not in the model's vocabulary; leave them out."
+            )
         if text[-1:].isspace():
             return Asked(whole, b" ")
         before, spelt = self.ids(" ".join(words[:-1])), self.spelt(whole)

@@ -7,9 +7,7 @@ the same; where the compiler is missing or fails, a line of this file's logger s
 """
 
 import ctypes
-import os
 import re
-import shlex
 import shutil
 import subprocess
 import tempfile
@@ -23,6 +21,7 @@ from transformers.utils import logging
 
 from hf_mlnmt.files import cache_folder
 from hf_mlnmt.kept_weights import LARGEST, kept
+from hf_mlnmt.keys import variable
 from hf_mlnmt.made_from import Digest
 from hf_mlnmt.products import processor
 
@@ -188,21 +187,21 @@ def transposed(weight: Tensor) -> Tensor:
 
 def library(dtype: torch.dtype) -> Any:
     """Returns the compiled functions for numbers of this type, or None."""
-    if os.environ.get("HF_MLNMT_NATIVE", "1") == "0" or dtype not in TYPES:
+    if not variable("HF_MLNMT_NATIVE", bool, True) or dtype not in TYPES:
         return None
     return _library(TYPES[dtype])
 
 
 @cache
 def _library(number: str) -> Any:
-    compiler = shutil.which(shlex.split(os.environ.get("CC") or "cc")[0])
-    if compiler is None:
+    command = variable("CC", list) or ["cc"]
+    if (compiler := shutil.which(command[0])) is None:
         logger.info("decoding: no C compiler, so PyTorch's operations are called one by one")
         return None
     try:
-        functions: Any = ctypes.CDLL(str(_compiled(compiler, number)))
+        functions: Any = ctypes.CDLL(str(_compiled([compiler, *command[1:]], number)))
     except (OSError, subprocess.SubprocessError) as error:
-        logger.warning("decoding: search.c could not be compiled, PyTorch's operations are slower: %s", error)
+        logger.warning("decoding: no compiled search, PyTorch's operations are slower: %s", error)
         return None
     for name, (result, arguments) in FUNCTIONS.items():
         function = getattr(functions, name)
@@ -223,13 +222,13 @@ def _gemm(number: str) -> int | None:
     return None
 
 
-def _compiled(compiler: str, number: str) -> Path:
+def _compiled(compiler: list[str], number: str) -> Path:
     """Returns the library in the cache; compiled now if it is not there for this source, compiler and processor.
 
     Its name ends with the hash of its content: a file that was cut off or damaged would end the process that loads it.
     """
     made_from = Digest("sha256").file(C_FILE)
-    for part in (compiler, str(Path(compiler).stat().st_mtime_ns), number, *FLAGS, str(CHOICES), processor()):
+    for part in (*compiler, str(Path(compiler[0]).stat().st_mtime_ns), number, *FLAGS, str(CHOICES), processor()):
         made_from.text(f"{part}\0")
     folder, stem = cache_folder(), f"search_{number}_{made_from.hex()[:16]}_"
     for there in folder.glob(f"{stem}*.so"):
@@ -240,11 +239,12 @@ def _compiled(compiler: str, number: str) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / "made.so"
         for choice in CHOICES:
-            command = [compiler, *FLAGS, *choice, f"-DREAL={number}", "-o", str(made), str(C_FILE), "-lm"]
+            command = [*compiler, *FLAGS, *choice, f"-DREAL={number}", "-o", str(made), str(C_FILE), "-lm"]
             outcome = subprocess.run(command, capture_output=True, text=True, timeout=120)
             if outcome.returncode == 0:
                 return made.replace(folder / (stem + _hash(made)))
-    raise OSError(outcome.stderr.strip()[-500:])
+    said = outcome.stderr.strip()[-500:] or "without a word"
+    raise OSError(f"{' '.join(compiler)} ended with {outcome.returncode}, {said}")
 
 
 def _hash(path: Path) -> str:

@@ -367,6 +367,7 @@ async def detect(request: Request, api: Served) -> Response:
     return JSONResponse([found.to_dict() for found in ranked if found.confidence > 0] or [ranked[0].to_dict()])
 
 
+@_router.post("/languages", include_in_schema=False)  # as libretranslatepy 2.1 asks
 @_get("/languages")
 async def languages(api: Served) -> list[Language]:
     """List the languages, and those that each is translated into."""
@@ -578,7 +579,7 @@ def _add_page(app: FastAPI, api: Api, wanted: bool) -> None:
     every, allowed = {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, dict[str, str]()  # HEAD is gate.py's
     for route in [*_router.routes, *app.routes]:  # else the page would have these
         path, methods = getattr(route, "path", ""), getattr(route, "methods", None) or every
-        allowed[path] = ", ".join(sorted(methods))
+        allowed.setdefault(path, ", ".join(sorted(methods)))
         if every - methods:
             app.add_api_route(path, other_method, methods=sorted(every - methods), include_in_schema=False)
     for path in _CLOSED:

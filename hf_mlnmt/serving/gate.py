@@ -33,6 +33,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 FILES = "/translate_file"
+PROBES = ("/healthz", "/readyz")
 _FORM = 10_000  # bytes of a form beside its file
 _GONE = 499  # as nginx has it
 _HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(:\d*)?")  # of the header: name, port
@@ -134,14 +135,19 @@ class Gate:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun, record.status = True, message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-content-type-options", b"nosniff")]
+                # gradio lets every page of localhost read; whether others may is said by `cors`, outside of this.
+                kept = [
+                    each for each in message.get("headers", ()) if not each[0].lower().startswith(b"access-control")
+                ]
+                message["headers"] = [*kept, (b"x-content-type-options", b"nosniff")]
             elif record.method == "HEAD":
                 message = {**message, "body": b""}
             async with asyncio.timeout(self.limits.idle_seconds):
                 await send(message)
 
         try:
-            self._check_host(scope)
+            if scope["path"] not in PROBES:  # which come by an address, or without a name
+                self._check_host(scope)
             await self._handle(scope, receive, answer)
         except (TimeoutError, ConnectionError):  # the client does not take its answer
             record.status = _GONE

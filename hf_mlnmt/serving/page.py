@@ -11,6 +11,8 @@ those of the API (api.py).
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,10 +25,10 @@ from hf_mlnmt.data.kept import PATTERNS
 from hf_mlnmt.data.words import is_unspaced
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json
-from hf_mlnmt.generation.detection import SURE
+from hf_mlnmt.generation.detection import SURE, rank
 from hf_mlnmt.generation.options import DecodingOptions
 from hf_mlnmt.generation.pipeline import Alternative, Hypothesis, TranslationCall
-from hf_mlnmt.generation.segments import check_characters, join
+from hf_mlnmt.generation.segments import Piece, check_characters, join, split_sentences
 from hf_mlnmt.model_folder import CARD, RESULTS, fetch_small_files
 from hf_mlnmt.reports.facts import front_matter, inside
 from hf_mlnmt.reports.language_names import example, language_name
@@ -91,6 +93,7 @@ class _Page:
         self.gradio, self.api = gradio, api
         self.served, self.pairs = api.batcher.models, api.batcher.models.languages()
         self.source = next(iter(self.pairs), None)
+        self.directions = dict[str, str]()  # of a sentence to try, the language that it is translated into
         self.set: dict[str, Any] = dict.fromkeys(SET)
         with gradio.Blocks(title="Translation", analytics_enabled=False) as self.blocks:
             gradio.HTML(_head(self.served.models), apply_default_css=False, elem_classes="mlnmt")
@@ -184,8 +187,8 @@ class _Page:
         text, asked, source, target = (get[name] for name in ("text", "asked", "source", "target"))
         written = [get["beginning"], get["terms"], get["written"], self.kept]
 
-        def answer(request: Any, *values: Any) -> list[Any]:
-            return self.answer(request, dict(zip(get, values, strict=True)))
+        def answer(request: Any, *values: Any) -> Iterator[list[Any]]:
+            yield from self.answer(request, dict(zip(get, values, strict=True)))
 
         def offer(event: Any, request: Any, *values: Any) -> str:
             return self.offer(event.at, request, dict(zip(get, values, strict=True)))
@@ -216,21 +219,27 @@ class _Page:
         self.clear.click(None, None, text, js="() => ''", **shown)
         on([self.button.click, text.submit], _again, [text, asked], asked, **shown)
         self.samples.click(
-            lambda sample, asked: (sample[0], _again(sample[0], asked)), [self.samples, asked], [text, asked], **shown
+            lambda sample, target, asked: (sample[0], self.directions.get(sample[0], target), _again(sample[0], asked)),
+            [self.samples, target, asked],
+            [text, target, asked],
+            **shown,
         )
         target.change(self.keep, [target, get["written"], self.kept, *written[:2]], written, **shown)
         source.input(self.choose, [source, target, text, asked], [target, self.samples, asked], **shown)
         turned = [source, target, self.samples, text, asked]
         self.swap.click(self.turn, [source, target, text, get["best"], asked], turned, **shown)
 
-    def answer(self, request: Any, given: Mapping[str, Any]) -> list[Any]:
-        """Returns translations, attention, the row of places and its choices, the best translation, the places."""
+    def answer(self, request: Any, given: Mapping[str, Any]) -> Iterator[list[Any]]:
+        """Yields translations, attention, the row of places and its choices, the best translation, the places."""
         gradio, skip = self.gradio, self.gradio.skip
         state = _Answer(self.api, given, request.client.host if request and request.client else "")
-        panels, maps = state.panels(), state.maps()
+        panels = ""
+        for panels in state.panels_so_far():
+            yield [panels, *[skip()] * 6]
+        maps = state.maps()
         offered = state.layers, state.heads
         new = offered != given["offered"] and bool(state.layers)
-        return [
+        yield [
             panels,
             maps,
             gradio.Row(visible=bool(state.layers)),
@@ -268,7 +277,18 @@ class _Page:
 
     def _samples(self, source: str | None) -> list[list[str]]:
         """Returns sentences to try: those of the models' cards, or one of the language."""
-        cards = [text for model in self.served.models for text in examples_of(model.pipeline.name)]
+        cards = []
+        for model in self.served.models:
+            sources = list(dict.fromkeys(pair[0] for pair in model.pairs))
+            for text in examples_of(model.pipeline.name):
+                code = next(iter(re.findall(r"^<2([^>\s]+)> ", text)), "")  # what the model reads, and no reader
+                text = text[len(code) + 4 if code else 0 :]
+                if source != AUTO and source != (rank(text, sources)[0].language if len(sources) > 1 else sources[0]):
+                    continue
+                targets = {pair[1] for pair in model.pairs if source in (pair[0], AUTO)}
+                if code in targets or len(targets) == 1:
+                    self.directions[text] = code if code in targets else next(iter(targets))
+                cards.append(text)
         texts = cards or [example(self.source if source == AUTO else source)]
         return [[text] for text in dict.fromkeys(texts)][:MOST_EXAMPLES]
 
@@ -349,16 +369,26 @@ class _Answer:
 
     def panels(self) -> str:
         """Returns the translations by the chosen models."""
+        return list(self.panels_so_far())[-1]
+
+    def panels_so_far(self) -> Iterator[str]:
+        """Yields the translations by the chosen models, of a long text as far as they are done; the last is whole."""
         if not self.text.strip():
-            return _panels([], message(EMPTY))
+            yield _panels([], message(EMPTY))
+            return
         if len(self.text) > LIVE and self.given["asked"][0] != self.text:
-            return _panels([], message(f"A text of more than {LIVE:,} characters waits for the button Translate."))
+            yield _panels([], message(f"A text of more than {LIVE:,} characters waits for the button Translate."))
+            return
         articles, beside, detected, asked = [], None, "", list[Any]()
         for number in self.chosen:
             try:
                 with self._counted() as record:
                     detected = detected or self._detect()
-                    name, ranked, note, models = self._translate(number)
+                    for step in self._translate(number):
+                        name, ranked, note, models, left = step
+                        if left:
+                            done = translation(name, ranked, self.target, f"{left} is still to come.", beside)
+                            yield _panels([*articles, done], detected)
                     record.said |= {"pair": f"{self.source}-{self.target}", "models": models}
             except REFUSED as error:
                 articles.append(f"<article>{message(_said(error), 'error')}</article>")
@@ -371,7 +401,7 @@ class _Answer:
             articles.append(translation(name, ranked, self.target, note, beside))
             beside = ranked[0].text
         self.best = self.translated[0][1] if self.translated else ""
-        return _panels(articles, detected)
+        yield _panels(articles, detected)
 
     @contextmanager
     def _counted(self) -> Iterator[Record]:
@@ -427,9 +457,8 @@ class _Answer:
 
     def _ask(self, number: int, texts: Sequence[str], **options: Any) -> Translations:
         """Translates texts by a model, -1: any."""
-        return self.api.batcher.translate_now(
-            texts, self.source, self.target, model=self._name(number), timeout=self.api.limits.seconds, **options
-        )
+        options = {"timeout": self.api.limits.seconds, **options}
+        return self.api.batcher.translate_now(texts, self.source, self.target, model=self._name(number), **options)
 
     def _detect(self) -> str:
         """Finds the language of the text where it is not chosen; returns what is said of it."""
@@ -443,13 +472,23 @@ class _Answer:
         said = "Detected" if found.confidence >= SURE else "The language is not sure, it is taken to be"
         return message(f"{said}: {language_name(found.language)}, {found.confidence:g} %.")
 
-    def _translate(self, number: int) -> tuple[str | None, Any, str, list[str]]:
+    def _translate(self, number: int) -> Iterator[tuple[str | None, Any, str, list[str], str]]:
+        """Yields by whom, what, a note, the models, and how much of the text is left, "" at last."""
         if self.source == self.target:
-            return None, [Hypothesis(self.text, 0.0, 0.0, 0)], "This is the language of the text.", []
-        result = self._ask(number, [self.text], **self._options())
-        by = ", then ".join(result.models)
-        note = f"Through {language_name(result.via)}." if result.via else ""
-        return by if len(self.names) > 1 else None, result.texts[0], note, result.models
+            yield None, [Hypothesis(self.text, 0.0, 0.0, 0)], "This is the language of the text.", [], ""
+            return
+        options, until = self._options(), time.monotonic() + self.api.limits.seconds
+        whole = len(self.text) <= LIVE or options.keys() & {"num_return_sequences", "target_prefix"}
+        parts = [Piece(self.text, "")] if whole else _parts(self.text)
+        done: list[str] = []
+        for part in parts:
+            result = self._ask(number, [part.text], **options, timeout=max(0.0, until - time.monotonic()))
+            done.append(result.texts[0][0].text)
+            ranked = result.texts[0] if whole else [Hypothesis(join(done, parts[: len(done)]), 0.0, 0.0, 0)]
+            by = ", then ".join(result.models) if len(self.names) > 1 else None
+            note = f"Through {language_name(result.via)}." if result.via else ""
+            share = 1 - len(done) / len(parts)
+            yield by, ranked, note, result.models, f"{share:.0%} of the text" if share else ""
 
     def _name(self, number: int) -> str | None:
         return self.names[number] if number >= 0 else None
@@ -508,6 +547,16 @@ class _Answer:
             self.layers, self.heads = _places(attention)
             self.layer, self.head = f"{place.layer}/{place.encoder_layer}", place.head
         return attention_map(attention, place, leg.name if len(self.translated) > 1 else None)
+
+
+def _parts(text: str) -> list[Piece]:
+    """Returns a text in parts of whole sentences, of LIVE characters where these are not longer."""
+    parts: list[Piece] = []
+    for piece in split_sentences(text):
+        if parts and len(parts[-1].text) + len(parts[-1].space) + len(piece.text) <= LIVE:
+            piece = Piece(f"{parts[-1].text}{parts.pop().space}{piece.text}", piece.space)
+        parts.append(piece)
+    return parts
 
 
 def _places(attention: Attention) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -9,7 +9,6 @@ requests to one that ends.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ import yaml
 from ray import serve
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.keys import build
+from hf_mlnmt.keys import build, variable
 from hf_mlnmt.serving.limits import check_range, check_settings
 
 _ENVIRONMENT = "HF_MLNMT_"
@@ -48,16 +47,16 @@ class Settings:
     max_queue: int = 10_000
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
+    def of(cls, arguments: Mapping[str, Any]) -> Settings:
         """Reads arguments, then the environment. Raises: UserError for a key, a value or models that cannot be."""
         names = [field.name for field in fields(cls)]
-        given = {name: environment[key] for name in names if (key := _ENVIRONMENT + name.upper()) in environment}
+        given = {name: value for name in names if (value := variable(_ENVIRONMENT + name.upper()))}
         content: dict[str, Any] = {}
         for name, value in {**given, **arguments}.items():
             if isinstance(value, str):
                 value = value.split(",") if name == "models" else yaml.safe_load(value)
             content[name] = value
-        settings = build(cls, content, "serve run")
+        settings = build(cls, content, f"serve run, or {_ENVIRONMENT}KEY in the environment")
         if not settings.models:
             raise UserError(f"no model: say models=FOLDER, or {_ENVIRONMENT}MODELS=FOLDER in the environment.")
         for name, least in (("replicas", 1), ("cpus", 0), ("gpus", 0)):

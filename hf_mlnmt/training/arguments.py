@@ -18,6 +18,7 @@ import torch
 from transformers import GenerationConfig, Seq2SeqTrainingArguments, TrainingArguments
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.keys import variable
 from hf_mlnmt.model_folder import token_ids
 from hf_mlnmt.recipe.schema import Recipe
 
@@ -29,8 +30,7 @@ def is_compiled(recipe: Recipe, on_cpu: bool) -> bool:
 
 def lacks_compiler(on_cpu: bool) -> bool:
     """Returns whether torch.compile, which writes C++ for a CPU, finds no $CXX, g++ or clang++."""
-    names = (os.environ.get("CXX"), "g++", "clang++")
-    return on_cpu and not any(name and shutil.which(name) for name in names)
+    return on_cpu and not any(map(shutil.which, [*variable("CXX", list, [])[:1], "g++", "clang++"]))
 
 
 def remark(recipe: Recipe, on_cpu: bool) -> str | None:
@@ -48,26 +48,26 @@ _FSDP, _DIVIDED = "ACCELERATE_USE_FSDP", "HF_MLNMT_SHARDED"
 
 def is_sharded() -> bool:
     """Returns whether the launcher has asked for FSDP2."""
-    return _DIVIDED in os.environ
+    return variable(_DIVIDED, bool, False)
 
 
 def check_launcher() -> None:
     """Takes over FSDP2 and refuses what else a launcher asks for and a training does not do. Raises: UserError."""
-    if os.environ.get(_FSDP, "false").lower() in ("true", "1"):
-        if os.environ.get("FSDP_VERSION") != "2" or os.environ.get("FSDP_OFFLOAD_PARAMS", "false").lower() == "true":
+    if variable(_FSDP, bool):
+        if variable("FSDP_VERSION", int) != 2 or variable("FSDP_OFFLOAD_PARAMS", bool):
             raise UserError(
                 "accelerate launch asks for FSDP 1, or for weights offloaded to the CPU: in its configuration say "
                 "fsdp_version: 2 and fsdp_offload_params: false."
             )
         os.environ |= {_FSDP: "false", _DIVIDED: "true"}
     for name, what in _SHARDED.items():
-        if os.environ.get(f"ACCELERATE_USE_{name}", "false").lower() in ("true", "1"):
+        if variable(f"ACCELERATE_USE_{name}", bool):
             raise UserError(
                 f"accelerate launch asks for {what}, which trainings do not have here. Launch without it: --processes "
                 "N, torchrun, accelerate launch --multi_gpu, or with FSDP2 for a model that does not fit one card."
             )
     # accelerate says where several processes meet, but starts one on a CPU, which has no rank.
-    launched = {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR"} <= os.environ.keys()
+    launched = variable("ACCELERATE_MIXED_PRECISION") and variable("MASTER_ADDR")
     if launched and not any(name.endswith(("WORLD_SIZE", "PMI_SIZE")) for name in os.environ):
         raise UserError(
             "accelerate launch asks for several processes and has started one, as it does on a CPU. Start them with "
@@ -160,7 +160,7 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         arguments = Arguments(**{**settings, **recipe.arguments})
     except (ValueError, TypeError, ImportError) as error:
         raise UserError(f"{recipe.path}: precision or arguments: {error}") from error
-    launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    launched = variable("ACCELERATE_MIXED_PRECISION", ("no", "fp16", "bf16", "fp8"), "no")
     if launched not in ("no", computed := precision(arguments)):
         raise UserError(
             f"accelerate launch asks for {launched}, and {recipe.path} says {computed} (precision.dtype). Launch with "
@@ -186,14 +186,14 @@ def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
 @contextmanager
 def tracking_in(output: Path) -> Iterator[None]:
     """Sends TensorBoard's files to output/tracking while a block runs, unless the environment says where."""
-    if TRACKING in os.environ:
+    if variable(TRACKING):
         yield
         return
     os.environ[TRACKING] = str(output / "tracking")
     try:
         yield
     finally:
-        del os.environ[TRACKING]
+        os.environ.pop(TRACKING, None)
 
 
 def _trackers(recipe: Recipe) -> list[str] | str:

@@ -10,6 +10,8 @@ import functools
 import os
 import re
 import socket
+import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,12 +23,14 @@ import torch
 from accelerate import PartialState
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.keys import REQUIRED, variable
 
 T = TypeVar("T")
 # How long processes wait for one another: a process that ends is noticed at once, by its connection, a machine without
 # power only so.
 PATIENCE: dict[str, timedelta | None] = {"once": timedelta(days=30), "step": None}
 LOOK_AFTER = 0.05  # seconds
+TOLD_AFTER = 10.0  # seconds without a group, until it is said what is waited for
 
 
 def join_group(seconds: float | None = None) -> PartialState:
@@ -38,28 +42,74 @@ def join_group(seconds: float | None = None) -> PartialState:
     _take_place_in_slurm()
     timeout = {} if seconds is None else {"timeout": timedelta(seconds=seconds)}
     PATIENCE["step"] = timeout.get("timeout")
-    return PartialState(cpu=not torch.accelerator.is_available(), **timeout)
+    with _meeting(PATIENCE["step"]):
+        return PartialState(cpu=not torch.accelerator.is_available(), **timeout)
+
+
+@contextmanager
+def _meeting(patience: timedelta | None) -> Iterator[None]:
+    """Says what is waited for while a block joins the processes of torchrun's variables. Raises: UserError."""
+    for name in (names := ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
+        if variable(name, str if name == "MASTER_ADDR" else int) is None:
+            os.environ.pop(name, None)  # of an empty one torch and accelerate make a traceback
+    if not {"RANK", "WORLD_SIZE"} & os.environ.keys():
+        yield
+        return
+    rank, size = (variable(name, int, REQUIRED) for name in names[:2])
+    if rank >= size:
+        raise UserError(f"the environment variable RANK is {rank} of WORLD_SIZE {size} processes, counted from 0.")
+    if size == 1:
+        yield
+        return
+    place = variable("MASTER_ADDR", str, REQUIRED), variable("MASTER_PORT", int, REQUIRED)
+    try:
+        socket.getaddrinfo(place[0], place[1].to_bytes(2) and place[1])
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise UserError(
+            f"MASTER_ADDR {place[0]}, MASTER_PORT {place[1]}: no such place of the first process is known here "
+            f"({error}). Name a machine that this one reaches."
+        ) from error
+    minutes = (patience or (timedelta(minutes=10 if torch.accelerator.is_available() else 30))).total_seconds() / 60
+    what = f"process {rank}: {size} processes are to meet at {place[0]}, port {place[1]}"
+    said = threading.Timer(TOLD_AFTER, print, [f"{what}; waiting, for {minutes:g} minutes"], {"file": sys.stderr})
+    said.daemon = True
+    said.start()
+    try:
+        yield
+    except torch.distributed.DistError as error:
+        raise UserError(
+            f"{what}, and did not within {minutes:g} minutes. See that each is started, with its own RANK from 0 to "
+            f"{size - 1} and the same MASTER_ADDR and MASTER_PORT ({str(error).splitlines()[0][:200]})."
+        ) from error
+    finally:
+        said.cancel()
 
 
 def _take_place_in_slurm() -> None:
     """Says in torch's variables what srun says in its own: of how many tasks this is which, and where the first is."""
-    slurm = {name[6:]: value for name, value in os.environ.items() if name.startswith("SLURM_")}
     # Only in a step, which srun starts: in the script itself a job of two tasks has one process.
-    if "RANK" in os.environ or int(slurm.get("STEP_NUM_TASKS", 1)) < 2:
+    if variable("RANK", int) is not None or (tasks := variable("SLURM_STEP_NUM_TASKS", int, 1)) < 2:
         return
-    hosts = re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", slurm["STEP_NODELIST"])  # gpu[07-09,12],login1: gpu07,login1
-    here, devices = int(slurm["LOCALID"]), torch.accelerator.device_count()
+    numbers = ("SLURM_LOCALID", "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+    here, rank, job, step = (variable(name, int, REQUIRED) for name in numbers)
+    hosts = variable("SLURM_STEP_NODELIST", str, REQUIRED)
+    hosts = re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", hosts)  # gpu[07-09,12],login1: gpu07,login1
+    if not (on_first := re.match(r"\d+", each := variable("SLURM_STEP_TASKS_PER_NODE", str, REQUIRED))):
+        raise UserError(
+            f"the environment variable SLURM_STEP_TASKS_PER_NODE is {each!r}, and 4(x2) or 4,3 was expected."
+        )
+    devices = torch.accelerator.device_count()
     own = {
-        "RANK": slurm["PROCID"],
-        "WORLD_SIZE": slurm["STEP_NUM_TASKS"],
+        "RANK": rank,
+        "WORLD_SIZE": tasks,
         "LOCAL_RANK": here % devices if devices else here,  # with --gpus-per-task=1 each sees its own alone
-        "LOCAL_WORLD_SIZE": slurm["STEP_TASKS_PER_NODE"].partition("(")[0].partition(",")[0],
+        "LOCAL_WORLD_SIZE": on_first[0],
         "MASTER_ADDR": hosts.partition(",")[0],
-        "MASTER_PORT": 15000 + (int(slurm["JOB_ID"]) + int(slurm["STEP_ID"])) % 10000,
-        "OMP_NUM_THREADS": slurm.get("CPUS_PER_TASK", 1),
+        "MASTER_PORT": 15000 + (job + step) % 10000,
+        "OMP_NUM_THREADS": variable("SLURM_CPUS_PER_TASK", int, 1),
     }
     for name, value in own.items():
-        os.environ.setdefault(name, str(value))
+        os.environ[name] = variable(name) or str(value)
 
 
 @functools.cache

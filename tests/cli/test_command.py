@@ -14,18 +14,22 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
+from transformers import GenerationConfig
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import hf_mlnmt
 from hf_mlnmt import cli
+from hf_mlnmt.__main__ import _stop as stop
 from hf_mlnmt.__main__ import main as start
 from hf_mlnmt.cli import PANELS, app, main
-from hf_mlnmt.cli.options import NamedPath, by_name, decoding_options
-from hf_mlnmt.generation import DecodingOptions
+from hf_mlnmt.cli.options import _SHELL, NamedPath, as_typed, by_name, decoding_options
+from hf_mlnmt.errors import OptionError
+from hf_mlnmt.generation.options import DecodingOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = dict(get_command(app).commands)
@@ -236,11 +240,12 @@ def hold(folder: Path):
         print("ready", flush=True)
         time.sleep(60)
 
-cli.main()
+from hf_mlnmt.__main__ import main
+main()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT])
 def test_a_signal_leaves_nothing_half_written(tmp_path: Path, number):
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("whoever started this process has it ignore that signal, as nohup does")
@@ -269,7 +274,6 @@ def test_a_hangup_that_is_ignored_stays_ignored(tmp_path: Path):
 @pytest.fixture
 def in_main(monkeypatch, capsys):
     """main() with a stand-in for the verbs; returns (exit code, standard error)."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def call(verb) -> tuple[int, str]:
         monkeypatch.setattr(cli, "app", verb)
@@ -278,9 +282,22 @@ def in_main(monkeypatch, capsys):
             main()
         return end.value.code, capsys.readouterr().err
 
-    yield call
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    return call
+
+
+@pytest.mark.parametrize("given", ["--requeue-code 75", "--requeue-code=75", "r.yaml", "--set x=1"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+def test_a_signal_before_a_training_begins_asks_to_be_started_again(monkeypatch, given, number):
+    monkeypatch.setattr(sys, "argv", ["hf-mlnmt", "train", *given.split(" ")])
+    with pytest.raises(SystemExit) as ended:
+        stop(number, None)
+    assert ended.value.code == (75 if "75" in given and number != signal.SIGHUP else 128 + number)
+
+
+def test_standard_output_that_is_closed_takes_neither_text_nor_bytes():
+    for write in (cli._Closed().write, cli._Closed().buffer.write):
+        with pytest.raises(hf_mlnmt.UserError, match="standard output is closed"):
+            write(b"PK")
 
 
 def test_what_the_machine_refuses_is_one_message(in_main):
@@ -342,3 +359,76 @@ def test_ctrl_c_during_the_import_is_no_traceback(monkeypatch):
     with pytest.raises(SystemExit) as ended:
         start()
     assert ended.value.code == 130
+
+
+OPTIONS = [
+    ({"force_phrases": "a", "do_sample": True}, "--must: need a beam search"),
+    ({"bad_phrases": 3}, "--must-not: 3 is neither"),
+    ({"target_prefix": 3}, "--target-prefix: 3 is neither"),
+    ({"draft": "a", "num_beams": 4}, "--draft: is of a greedy search: leave --beams out"),
+    ({"draft": "a", "mbr": 4}, "leave --mbr out"),
+    ({"mbr": 8, "num_return_sequences": 9}, "--n-best: 9 of 8"),
+    ({"mbr": 8, "terms": {"a": "b"}}, "leave --terms out"),
+    ({"top_p": 0.5}, "--top-p only acts when sampling: add --sample, or"),
+    ({"num_beams": 0}, "--beams: 0 is not a whole number of at least 1"),
+    ({"num_beams": True}, "--beams: True is not a whole number"),
+    ({"num_beam_groups": True}, "--beam-groups: True is not"),
+    ({"diversity_penalty": float("nan")}, "--diversity-penalty: nan is not a number"),
+    ({"diversity_penalty": -1.0}, "--diversity-penalty: must be at least 0"),
+    ({"without_replacement": True}, "--without-replacement: needs --sample and --n-best of 2"),
+    ({"terms_consistent": True}, "--terms-consistent: is of terms, a glossary"),
+    ({"min_new_tokens": 9, "max_new_tokens": 3}, "--min-new-tokens: 9 is more than --max-new-tokens, 3"),
+    ({"no_repeat_ngram_size": -1}, "--no-repeat-ngram: -1 is not"),
+    ({"length_normalization": "x"}, "--length-normalization: unknown value 'x'"),
+    ({"length_penalty": 99.0}, "--length-penalty: 99.0 is not a number from"),
+    ({"keep": "(num_beams"}, "--keep: '(num_beams' is no regular expression"),
+    ({"terms": {"num_beams": ""}}, "--terms: 'num_beams': ''"),
+    (
+        {"alternatives": 2, "do_sample": True},
+        "--alternatives: each is one search for the best translation: leave --sample",
+    ),
+    ({"draws": "text", "do_sample": True, "num_return_sequences": 4}, "leave --n-best, --beams and --mbr out"),
+    ({"terms": {"man": "\0"}}, "--terms: 'man': '\\x00'"),
+    ({"terms": {"m\x1bn": "x"}}, "--terms: 'm\\x1bn'"),
+    ({"repetition_penalty": 1e-308}, "--repetition-penalty: must be at least 0.01"),
+    ({"repetition_penalty": 1e30}, "--repetition-penalty: must be at most 100"),
+    ({"early_stopping": "x"}, "--early-stopping: 'x' is neither"),
+    ({"utility": "chrf"}, "--utility: is of mbr, minimum"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), OPTIONS, ids=[message.split(":")[0] for _, message in OPTIONS])
+def test_an_option_is_named_as_it_is_typed(given, message):
+    """In Python by its keyword; what is quoted stays as it was given."""
+    with pytest.raises(OptionError) as raised:
+        DecodingOptions(**given)
+    typed = as_typed(str(raised.value))
+    assert message in typed
+    assert not {name for name in _SHELL if "_" in name and re.search(rf"(?<!\w){name}\b", re.sub("'[^']*'", "", typed))}
+
+
+GROUPS = [
+    ({"num_beam_groups": 3}, "--beam-groups: 3 groups of 4 beams"),
+    ({"num_beam_groups": 2}, "--beam-groups: say --diversity-penalty too"),
+    ({"num_beam_groups": 2, "diversity_penalty": 0.0}, "--beam-groups: say --diversity-penalty too"),
+    ({"diversity_penalty": 1.0}, "--diversity-penalty: acts between groups of beams: say --beam-groups too"),
+    ({"num_beam_groups": 1, "diversity_penalty": 1.0}, "--diversity-penalty: acts between groups"),
+    ({"num_beam_groups": 2, "diversity_penalty": 1.0, "do_sample": True}, "leave --sample, --mbr and --recombine out"),
+    ({"num_beam_groups": 2, "diversity_penalty": 1.0, "recombine": 1}, "leave --sample, --mbr and --recombine out"),
+    ({"num_beam_groups": 2, "diversity_penalty": 1.0, "num_beams": 1}, "2 groups of 1 beams (--beams)"),
+    ({"num_beam_groups": 8, "diversity_penalty": 1.0}, "8 groups of 4 beams"),
+]
+
+
+@pytest.mark.parametrize("where", ["options", "generation_config"])
+@pytest.mark.parametrize(("given", "message"), GROUPS)
+def test_groups_of_beams_that_cannot_be(given, message, where):
+    given = {"num_beams": 4, **given}
+    own = {"num_beam_groups": None, "diversity_penalty": None}
+    if where == "generation_config":
+        own = {name: given.pop(name, None) for name in own}
+    model = SimpleNamespace(generation_config=GenerationConfig(max_new_tokens=5), config=SimpleNamespace())
+    vars(model.generation_config).update(own)
+    with pytest.raises(OptionError) as raised:
+        DecodingOptions(**given).generation_arguments(model, SimpleNamespace(generate={}))
+    assert message in as_typed(str(raised.value))

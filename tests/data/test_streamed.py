@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hf_mlnmt.data import encoding, streamed
-from hf_mlnmt.data.corpus import CorpusSpec
+from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.encoding import encode_corpus
 from hf_mlnmt.data.filters import PairFilter
 from hf_mlnmt.data.streamed import Streamed
@@ -107,3 +107,12 @@ def test_the_last_block_is_filled_up_from_the_start(stream):
     data = stream()
     assert data.choose(4).tolist() == [*range(200, PAIRS - 1), *range(251 - PAIRS)]
     data.close()
+
+
+@pytest.mark.parametrize("bad", ["no json", '{"source": "a"', '{"source": "a", "target": "b"} x', "[1, 2]"])
+def test_a_line_of_a_streamed_data_set_that_is_no_record_is_named(tmp_path, bad):
+    (tmp_path / "set").mkdir()
+    good = json.dumps({"source": "The man.", "target": "Der Mann."})
+    (tmp_path / "set" / "train.jsonl").write_text("\n".join([good, good, bad, good]) + "\n")
+    with pytest.raises(UserError, match=r"set.*record"):
+        list(read_pairs(CorpusSpec(dataset="set", streaming=True), tmp_path))

@@ -180,7 +180,7 @@ def test_a_generation_config_that_is_no_object_is_refused(ours, tmp_path, conten
         ("top_p", 7, "top_p: must be at most 1"),
         ("top_k", -3, "top_k: must be at least 0"),
         ("top_k", 2.5, "top_k: 2.5 is not a whole number"),
-        ("repetition_penalty", 0, "repetition_penalty: must be above 0"),
+        ("repetition_penalty", 0, "repetition_penalty: must be at least 0.01"),
         ("no_repeat_ngram_size", -2, "no_repeat_ngram_size: must be at least 0"),
         ("epsilon_cutoff", True, "epsilon_cutoff: True is not a number"),
         ("max_length", 0, "max_length: 0 is not a whole number from 2 to 1,000,000"),

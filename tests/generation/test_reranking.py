@@ -256,3 +256,36 @@ def test_a_model_of_several_languages_is_told_its_direction(ours, monkeypatch, k
     monkeypatch.setattr(languages, "direction", lambda *given: asked.append(given[2:4]) or Direction())
     Reranker({"features": {f"{kind}={ours}": 1.0}}, languages=("en", "de"))
     assert asked == [pair]
+
+
+def test_given_translations_are_scored_token_by_token(pipeline, tmp_path):
+    sources, targets = SENTENCES[:9], SENTENCES[9:18]
+    given = pipeline.score(sources, targets, length_penalty=0.6, length_normalization="gnmt")
+    for each, source, target in zip(given, sources, targets, strict=True):
+        ids = TOKENIZER(target)["input_ids"]
+        assert each.log_probability == pytest.approx(log_probability(pipeline.model, source, target), abs=1e-4)
+        assert each.score == pytest.approx(each.log_probability / ((5 + len(ids)) / 6) ** 0.6, abs=1e-5)
+        assert sum(each.token_log_probabilities) == pytest.approx(each.log_probability, abs=1e-4)
+        assert (each.text, each.length, list(each.tokens)) == (target, len(ids), TOKENIZER.convert_ids_to_tokens(ids))
+    with pytest.raises(UserError, match="1 translations of 2 texts"):
+        pipeline.score(["a", "b"], ["c"])
+    pipeline.model.save_pretrained(tmp_path / "model")
+    TOKENIZER.save_pretrained(tmp_path / "model")
+    for name, lines in (("en", sources), ("de", targets)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    asked = ["evaluate", tmp_path / "model", "-s", tmp_path / "en", "-r", tmp_path / "de", "--scores"]
+    for output in (tmp_path / "out.tsv", tmp_path / "out.jsonl"):
+        result = CliRunner().invoke(app, list(map(str, [*asked, output, "--length-penalty", "0.6"])))
+        assert result.exit_code == 0, result.exception
+    rows = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
+    records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    for row, record, each in zip(rows, records, given, strict=True):
+        assert list(map(float, row)) == pytest.approx(
+            [each.log_probability, each.log_probability / each.length**0.6], abs=1e-3
+        )
+        assert record["tokens"] == list(each.tokens)
+        assert sum(record["token_log_probabilities"]) == pytest.approx(float(row[0]), abs=1e-3)
+    (tmp_path / "de").write_text("one\n")
+    for wrong in ([], ["--metric", "BLEU"], ["--output", "x.json"], ["--perplexity"], ["-r", tmp_path / "en"]):
+        assert CliRunner().invoke(app, list(map(str, [*asked, tmp_path / "no", *wrong]))).exit_code
+    assert not (tmp_path / "no").exists()

@@ -175,7 +175,7 @@ def test_rules_against_repetition_are_those_of_generate_on_the_fast_loops(ours, 
 
 
 def test_rules_that_are_none():
-    with pytest.raises(UserError, match="repetition_penalty: must be above 0, not -1"):
+    with pytest.raises(UserError, match=r"repetition_penalty: must be at least 0.01, not -1"):
         DecodingOptions(repetition_penalty=-1)
     with pytest.raises(UserError, match="repetition_penalty: 'x' is not a number"):
         DecodingOptions(repetition_penalty="x")

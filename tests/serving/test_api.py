@@ -235,6 +235,7 @@ def test_html(client, batcher):
 def test_languages_say_targets_that_are_no_source(client, batcher):
     """The npm client looks there for the target."""
     assert client.get("/languages").json()[0] == {"code": "en", "name": "English", "targets": ["de", "fr"]}
+    assert client.post("/languages").json() == client.get("/languages").json()  # libretranslatepy 2.1.1 posts
     batcher.models.languages = lambda: {"en": ["de"]}
     assert client.get("/languages").json()[1] == {"code": "de", "name": "German", "targets": []}
 
@@ -350,6 +351,10 @@ def test_the_page_has_its_place_and_reaches_no_file(batcher, monkeypatch):
     ):
         answer = client.request(method, path)
         assert (answer.status_code >= 400, answer.json().keys()) == (True, {"error"}), (method, path)
+    for origin in ("http://localhost:3000", "http://127.0.0.1:9", "null", "https://a.example"):
+        for path in ("/", "/config", "/languages", "/gradio_api/info"):  # which gradio would let localhost's pages read
+            answer = client.get(path, headers={"origin": origin, "host": "localhost:5000"})
+            assert not [name for name in answer.headers if name.startswith("access-control")], (origin, path)
     for path in ("v1/x", "gradio_api/file=/etc/passwd", "file=README.md", "gradio_api/proxy=https://a.hf.space/"):
         assert client.get(f"/{path}").json() == {"error": "Not Found"}
     assert client.post("/gradio_api/upload", files={"files": b"a"}).status_code == 404
@@ -500,7 +505,8 @@ def test_the_name_of_the_host(batcher, host, status):
     answer = client.post("/translate", json=GOOD, headers={"host": host})
     assert answer.status_code == status
     assert status == 200 or (answer.json().keys() == {"error"} and "--allow-host" in answer.text)
-    assert TestClient(make_app(batcher, page=False)).get("/healthz", headers={"host": host}).status_code == 200
+    for path in ("/healthz", "/readyz"):
+        assert client.get(path, headers={"host": host}).status_code == 200
 
 
 def test_a_worker_that_has_ended_is_seen(client, batcher):

@@ -23,6 +23,7 @@ from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.alignments import attending_copy
 from hf_mlnmt.generation.pipeline import Hypothesis
+from hf_mlnmt.serving import page as serving_page
 from hf_mlnmt.serving.batcher import Batcher, Overloaded
 from hf_mlnmt.serving.limits import Limits
 from hf_mlnmt.serving.models import ServedModels
@@ -450,29 +451,32 @@ def test_the_same_model_is_not_compared_with_itself(tab, served):
 # Without a browser
 
 
+EMPTY = {
+    "source": "en",
+    "target": "de",
+    "written": "de",
+    "begun": {},
+    "first": -1,
+    "second": -1,
+    "show": [],
+    "count": 5,
+}
+EMPTY |= {
+    "layer": None,
+    "head": None,
+    "beams": 0,
+    "penalty": "",
+    "beginning": "",
+    "terms": "",
+    "keep": [],
+    "best": "",
+}
+EMPTY["offered"] = ((), ())
+
+
 def answered(api: Api, **given: Any) -> str:
     """The right pane for what is set on the page."""
-    empty = {
-        "source": "en",
-        "target": "de",
-        "written": "de",
-        "begun": {},
-        "first": -1,
-        "second": -1,
-        "show": [],
-        "count": 5,
-    }
-    empty |= {
-        "layer": None,
-        "head": None,
-        "beams": 0,
-        "penalty": "",
-        "beginning": "",
-        "terms": "",
-        "keep": [],
-        "best": "",
-    }
-    state = {**empty, "asked": (given["text"], 1), "offered": ((), ()), **given}
+    state = {**EMPTY, "asked": (given["text"], 1), **given}
     return _Answer(api, state, "1.2.3.4").panels()
 
 
@@ -611,3 +615,31 @@ def test_the_examples_of_a_card(tmp_path, served):
     assert examples_of(str(folder)) == ["A red house."]
     (folder / "README.md").write_text("---\nwidget: {a: [\n---\n")
     assert examples_of(str(folder)) == []
+
+
+def test_examples_are_those_of_the_language_and_set_the_direction(batcher, monkeypatch):
+    """Of several models; what a model reads before the text is no part of it."""
+    gradio = pytest.importorskip("gradio")
+    cards = {name: ["A man."] if number else ["<2fr> Two dogs run on the grass.", "<2xx> A cat sleeps on the sofa."]
+             for number, name in enumerate(model.pipeline.name for model in batcher.models.models)}  # fmt: skip
+    monkeypatch.setattr(serving_page, "examples_of", cards.__getitem__)
+    made = serving_page._Page(gradio, Api(batcher))
+    made.pairs = {"en": ["de", "fr"], "de": ["en"]}
+    texts = [text for (text,) in made._samples("en")]
+    assert texts[:2] == ["Two dogs run on the grass.", "A cat sleeps on the sofa."]
+    assert made.directions["Two dogs run on the grass."] == "fr"
+    assert made._samples("cs") == [[serving_page.example("cs")]]
+
+
+def test_a_long_text_is_shown_as_far_as_it_is_done(batcher):
+    text = "  " + "\n\n".join(" ".join(SENTENCES[10 * number :][:10]) for number in range(6)) + "\n"
+    assert len(text) > LIVE
+    parts = serving_page._parts(text)
+    assert "".join(part.text + part.space for part in parts).strip() == text.strip()
+    assert all(len(part.text) <= LIVE for part in parts)
+    state = _Answer(Api(batcher, Limits(beams=4, n_best=3)), {**EMPTY, "text": text, "asked": (text, 1)}, "1.2.3.4")
+    *partly, last = state.panels_so_far()
+    assert len(partly) == len(parts) - 1 > 0
+    assert all("of the text is still to come" in each for each in partly)
+    assert "still to come" not in last
+    assert state.best == batcher.translate_now([text], "en", "de", split="sentences").texts[0][0].text
