@@ -40,6 +40,7 @@ from hf_mlnmt.modeling.tokenization import PARTS, POINTER, TranslationTokenizer,
 log = logging.getLogger(__name__)
 _BATCH = 1000
 _ROUNDED = 128
+EXPECTS = "expects_text"  # in tokenizer_config.json: how text must be cut that a tokenizer of words reads
 
 
 @dataclass

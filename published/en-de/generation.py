@@ -16,6 +16,7 @@ _as_of_transformers: Any = functools.wraps(GenerationMixin.generate)  # with its
 Generation: Any = GenerationMixin  # Any, or mypy would hold every model to the types that this mixin asks for
 
 
+NO_TOKEN = -1
 # Options that Transformers do not have, and where a prepared config has them.
 OWN = (
     ("recombine", "recombine"),
@@ -134,8 +135,15 @@ class TranslationGenerationMixin(Generation):
         refuse_for_transformers(generation_config)
         model = for_outputs(self)
         processors = normalization_undone(model, logits_processor)
-        search = super(TranslationGenerationMixin, model)._beam_search
-        return search(input_ids, processors, stopping_criteria, generation_config, **kwargs)
+        search, pad = super(TranslationGenerationMixin, model)._beam_search, generation_config._pad_token_tensor
+        if pad is not None:  # behind shorter hypotheses; with id 0 Transformers would put </s> there
+            generation_config = copy.copy(generation_config)
+            generation_config._pad_token_tensor = pad.new_full((), NO_TOKEN)
+        found = search(input_ids, processors, stopping_criteria, generation_config, **kwargs)
+        if pad is not None:
+            sequences = getattr(found, "sequences", found)
+            sequences.masked_fill_(sequences == NO_TOKEN, pad.to(sequences.device))
+        return found
 
     def compute_transition_scores(self, sequences, scores, beam_indices=None, normalize_logits=False) -> Tensor:
         """Computes what GenerationMixin's does, also where source and target have vocabularies of their own.
