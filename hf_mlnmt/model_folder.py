@@ -146,6 +146,9 @@ def read_part(folder: Path, name: str) -> dict[str, Any]:
     return read_json(folder / name, FORMS.get(name, dict))
 
 
+_RUN = "hf-mlnmt translate --trust-remote-code, in Python trust_remote_code=True. Read that code first."
+
+
 def read_config(path: Path, **options: Any) -> Any:
     """Returns the config of a model folder or of a JSON file, as AutoConfig.from_pretrained reads it.
 
@@ -162,6 +165,9 @@ def read_config(path: Path, **options: Any) -> Any:
         config = AutoConfig.from_pretrained(path, **{"trust_remote_code": False, **options})
     except Exception as error:  # whatever Transformers raises for a value that it cannot use
         said = _untrusted(error) or str(error).strip().split("\n\n")[0]  # without the advice below
+        if said != _untrusted(error) and "auto_map" in read_json(file, FORMS[CONFIG]):
+            said += "\nIt was made by another version of this package, or a changed one; its own code lies beside it: "
+            said += _RUN
         raise UserError(f"{file}: not the config of a model: {said}") from error
     if config.dtype is not None and not (isinstance(config.dtype, torch.dtype) and config.dtype.is_floating_point):
         raise UserError(f"{file}: dtype: expected float32, float16 or bfloat16, not {config.dtype}. Mend it there.")
@@ -174,7 +180,7 @@ def _untrusted(error: Exception) -> str:
         return ""
     return (
         "neither Transformers nor this package has such a model, and code of its own (auto_map) is not run unless you "
-        "say so: hf-mlnmt translate --trust-remote-code, in Python trust_remote_code=True. Read that code first."
+        f"say so: {_RUN}"
     )
 
 
@@ -388,15 +394,22 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
 
     check_name(name)
     options = {"trust_remote_code": False, **options}
+    auto_class = head or AutoModelForSeq2SeqLM
+    loader = (_class_in(name, auto_class.__name__, options) if options["trust_remote_code"] else None) or auto_class
     if Path(name).is_dir():
-        config = read_config(Path(name), trust_remote_code=options["trust_remote_code"])
+        own = None if loader is auto_class else loader.config_class
+        config = (
+            own.from_pretrained(name)
+            if own
+            else read_config(Path(name), trust_remote_code=options["trust_remote_code"])
+        )
         if head is None and not config.is_encoder_decoder:
             raise UserError(f"{name}: not an encoder-decoder (translation) model.")
         weight_files(Path(name))
     how = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         with _one_message(strict, Path(name).is_dir()):
-            model, report = (head or AutoModelForSeq2SeqLM).from_pretrained(str(name), **how, **options)
+            model, report = loader.from_pretrained(str(name), **how, **options)
     except SafetensorError as error:
         raise UserError(f"{name}: the weights are broken or half-written ({error}). Copy them again.") from error
     except (StrictDataclassError, ValueError, TypeError, AttributeError, ImportError) as error:
@@ -418,6 +431,25 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
             with ExitStack() as stack:
                 open_weights(fetch_small_files(name, **options), stack)
     return model
+
+
+def _class_in(name: str | Path, auto_class: str, options: Mapping[str, Any]) -> Any:
+    """Returns the class that a published folder's own code has for the weights; None where that code is this
+    package's, which Transformers takes by itself."""
+    from huggingface_hub import snapshot_download
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    hub = {key: options[key] for key in ("revision", "token", "cache_dir") if options.get(key) is not None}
+    folder = fetch_small_files(name, **hub)
+    if auto_class not in (pointers := read_part(folder, CONFIG).get("auto_map") or {}):
+        return None
+    if not Path(name).is_dir():
+        folder = Path(snapshot_download(str(name), allow_patterns="*.py", **hub))
+    ours = Path(__file__).parent / "modeling"
+    here = [(file, ours / file.name) for file in folder.glob("*.py")]
+    if all(mine.is_file() and mine.read_bytes() == file.read_bytes() for file, mine in here):
+        return None
+    return get_class_from_dynamic_module(pointers[auto_class], str(folder))
 
 
 @contextmanager

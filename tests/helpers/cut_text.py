@@ -26,10 +26,7 @@ ne w
 n d</w>
 low s</w>
 """
-TOKENS = (
-    "the o@@ est . lower river f@@ than er a@@ lows slower low@@ one new@@ g@@ rows nd wid@@ th@@ e@@ n@@ b@@ t@@ a "
-    "ne@@ r , f m d@@ y k@@ ows s@@ e w@@ h@@ o r@@"
-).split()  # 40; it lacks pieces that the codes make of some of the lines below
+TOKENS = ["the", "o@@", "est", ".", "lower", "river", "f@@", "than", "er", "a@@", "lows", "slower", "low@@", "one", "new@@", "g@@", "rows", "nd", "wid@@", "th@@", "e@@", "n@@", "b@@", "t@@", "a", "ne@@", "r", ",", "f", "m", "d@@", "y", "k@@", "ows", "s@@", "e", "w@@", "h@@", "o", "r@@"]  # 40; it lacks pieces that the codes make of some of the lines below
 CUT = {
     "the lower river flows slower than the lowest one .": "the lower river f@@ lows slower than the low@@ est one .",
     "a newer flower , and the widest": "a new@@ er f@@ lower , a@@ nd the wid@@ est",

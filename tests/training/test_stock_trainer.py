@@ -33,7 +33,7 @@ def test_evaluation_gives_the_loss(tmp_path, tokenizer):
     assert trainer.label_names == ["labels"]
 
 
-def test_predict_with_generate_and_resume(tmp_path, tokenizer):
+def test_predict_with_generate_and_resume(tmp_path, tokenizer, caplog):
     settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, "predict_with_generate": True}
     settings |= {"eval_strategy": "steps", "eval_steps": 2, "generation_max_length": 9}
     whole = stock(tmp_path / "whole", tokenizer, tiny_model(), **settings)
@@ -43,6 +43,7 @@ def test_predict_with_generate_and_resume(tmp_path, tokenizer):
     again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, again.model.state_dict()[name]), name
+    assert "missing keys" not in caplog.text
 
 
 def test_labels_that_label_smoothing_takes_away(tmp_path, tokenizer):
