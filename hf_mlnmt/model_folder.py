@@ -51,7 +51,7 @@ SMALL_FILES = ("*.json", "*.spm", "*.model", "*.txt", "*.s2t", f"{TARGET_TOKENIZ
 # Fields of a config that weights have as a dimension, and those that say how often there are such weights.
 _SIZES = re.compile(r"(vocab_size|d_model|d_ff|_dim|hidden_size|intermediate_size|heads|(?P<layers>layers|n_layer))$")
 # What the JSON of a model folder is to be. What else is in it Transformers checks as it reads it (`read_config`).
-_WHOLE, _NUMBER, _TRUTH = (None, int), (None, float), (None, bool)
+_WHOLE, _NUMBER, _TRUTH, _TOKEN = (None, int), (None, float), (None, bool), (None, {"content": str}, str)
 _TRUTHS = "use_cache do_sample renormalize_logits remove_invalid_values return_dict_in_generate"
 _TRUTHS += " output_scores output_logits output_attentions output_hidden_states low_memory disable_compile"
 _UNUSED = "stop_strings constraints force_words_ids watermarking_config penalty_alpha dola_layers prefill_chunk_size"
@@ -78,6 +78,7 @@ FORMS: dict[str, Form] = {
     },
     TEXT_PROCESSING: {"source?": dict, "target?": dict},
     "tokenizer.json": {"model?": dict},
+    "tokenizer_config.json": {f"{name}_token?": _TOKEN for name in ("bos", "eos", "pad", "unk", "mask", "cls", "sep")},
     "special_tokens_map.json": {...: (None, str, dict, [(str, dict)])},
     "added_tokens.json": {...: int},
     ADAPTER: {"base_model_name_or_path": str},
@@ -85,6 +86,7 @@ FORMS: dict[str, Form] = {
 }
 # What no model has as a weight: places, counters and masks that older files of Transformers' models hold.
 _NO_WEIGHTS = re.compile(r"(position_ids|num_batches_tracked|attn\.(masked_)?bias)$")
+_LARGEST = 1e9  # above any weight; products of such would be infinite
 _MOST_LAYERS = 10_000  # where there are no weights to compare with
 _HINT = f"Give a model folder, such as a run's {MODELS_OF_A_RUN[0]}/ or {MODELS_OF_A_RUN[1]}/"
 
@@ -161,17 +163,19 @@ def read_config(path: Path, **options: Any) -> Any:
     if not file.is_file():
         raise UserError(f"{file}: no such file.")
     check_config(file)
+    content = read_json(file, FORMS[CONFIG])
+    named = content.get("dtype") or content.get("torch_dtype")
+    dtype = named and getattr(torch, named.removeprefix("torch."), None)
+    if named and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise UserError(f"{file}: dtype: expected float32, float16 or bfloat16, not {named}. Mend it there.")
     try:
-        config = AutoConfig.from_pretrained(path, **{"trust_remote_code": False, **options})
+        return AutoConfig.from_pretrained(path, **{"trust_remote_code": False, **options})
     except Exception as error:  # whatever Transformers raises for a value that it cannot use
         said = _untrusted(error) or str(error).strip().split("\n\n")[0]  # without the advice below
-        if said != _untrusted(error) and "auto_map" in read_json(file, FORMS[CONFIG]):
+        if said != _untrusted(error) and "auto_map" in content:
             said += "\nIt was made by another version of this package, or a changed one; its own code lies beside it: "
             said += _RUN
         raise UserError(f"{file}: not the config of a model: {said}") from error
-    if config.dtype is not None and not (isinstance(config.dtype, torch.dtype) and config.dtype.is_floating_point):
-        raise UserError(f"{file}: dtype: expected float32, float16 or bfloat16, not {config.dtype}. Mend it there.")
-    return config
 
 
 def _untrusted(error: Exception) -> str:
@@ -264,7 +268,7 @@ def check_weights(path: Path, stack: ExitStack, quantised: bool = False) -> dict
             whole += [] if quantised or _NO_WEIGHTS.search(name) else [name]
             continue
         wide = tensor.float() if tensor.itemsize == 1 else tensor
-        if tensor.numel() and not all(end.isfinite() for end in wide.aminmax()):
+        if tensor.numel() and not all(end.abs() < _LARGEST for end in wide.aminmax()):
             broken.append(name)
     if whole:
         raise UserError(
@@ -273,8 +277,9 @@ def check_weights(path: Path, stack: ExitStack, quantised: bool = False) -> dict
         )
     if broken:
         raise UserError(
-            f"{path}: weights hold values that are not finite numbers ({_some(broken)}): the training that made them "
-            "went wrong, or the file is damaged. Use an earlier checkpoint, or copy the file again."
+            f"{path}: weights hold values that are not finite numbers ({_some(broken)}), or above {_LARGEST:g}: the "
+            "training that made them went wrong, or the file is damaged. Use an earlier checkpoint, or copy the file "
+            "again."
         )
     return tensors
 

@@ -18,6 +18,7 @@ RECORD = "import.json"
 _MARIAN = (".npz", ".bin")
 _PICKLES = (".pt", ".ckpt")  # fairseq's and OpenNMT-py's; JoeyNMT's
 _FILES = _MARIAN + _PICKLES
+_PADDING = 128  # rows that pad a table to a multiple
 _TOLERANCE = 1e-4  # of logits in float32, relative to the largest one; rounding makes some 1e-6
 
 
@@ -138,6 +139,12 @@ def _build(checkpoint: Checkpoint) -> Any:
     with torch.device("meta"):
         empty = kind(config)
     check_vocabulary(placement.where, config, tokenizers.source, tokenizers.target)
+    for side, rows in ((tokenizers.source, config.vocab_size), (tokenizers.target, config.decoder_vocab_size)):
+        if rows - len({*side.get_vocab().values()}) > _PADDING:
+            raise UserError(
+                f"{placement.where}: {rows:,} rows of embeddings, but only {len({*side.get_vocab().values()}):,} "
+                "tokens in the vocabulary beside it. They are not of one model: copy its own vocabulary."
+            )
     model = kind.from_pretrained(None, config=config, state_dict=placement.finish(empty), dtype=torch.float32)
     model.generation_config = checkpoint.generation_config
     return model.eval()

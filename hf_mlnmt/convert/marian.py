@@ -84,6 +84,12 @@ def read(path: Path) -> Checkpoint:
     sides = read_vocabularies(file, decoding["vocabs"])
     source, target = sizes = [len(side.ids) for side in sides]
     rows = {"Wemb": max(sizes), "encoder_Wemb": source, "decoder_Wemb": target}
+    for name, count in rows.items():
+        if name in tensors and len(tensors[name]) >= count + 8:  # Marian pads to a multiple of 8
+            raise UserError(
+                f"{file}: {name} has {len(tensors[name]):,} rows, the vocabulary beside it {count:,} tokens: they are "
+                "not of one model. Copy its own vocabulary."
+            )
     notes = [
         f"{name} has {len(tensors[name])} rows, its vocabulary {count} tokens: those are kept"
         for name, count in rows.items()
