@@ -324,7 +324,7 @@ def test_a_generation_config_of_another_form_is_refused_by_all_that_load(folder,
         ("added_tokens.json", {"<bt>": "x"}, '<bt>: expected a whole number, not "x"'),
         ("tokenizer_config.json", {"eos_token": 5}, "eos_token: expected a text, not 5"),
         ("tokenizer_config.json", {"pad_token": [1]}, r"pad_token: expected a JSON object|pad_token: expected a text"),
-        ("tokenizer_config.json", {"mask_token": {"content": 3}}, r"mask_token\.content: expected a text, not 3"),
+        ("tokenizer_config.json", {"mask_token": {"content": 3}}, "mask_token: expected a text, not"),
         ("tokenizer.json", {"model": 5}, "model: expected a JSON object, not 5"),
     ],
 )

@@ -17,7 +17,12 @@ from .layers import Dropout
 from .positions import positions_of
 from .releases import CACHE_NAMES
 
-SHARED, ENCODER_TABLE = "share_encoder_decoder_embeddings", "encoder.embed_tokens."
+SHARED = "share_encoder_decoder_embeddings"
+
+
+def _field_of(key: str) -> str:
+    """Returns the field of the config that says whether this weight, an encoder's table or an output, is tied."""
+    return SHARED if "encoder.embed_tokens." in key else "tie_word_embeddings"
 
 
 class TransformerPreTrainedModel(PreTrainedModel):
@@ -59,21 +64,18 @@ class TransformerPreTrainedModel(PreTrainedModel):
         `tie_word_embeddings`, which in Transformers decides over both."""
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels)
-        return {key: source for key, source in (self._tied_weights_keys or {}).items() if self._is_tied(key)}
-
-    def _is_tied(self, key: str) -> bool:
-        return getattr(self.config, SHARED if ENCODER_TABLE in key else "tie_word_embeddings", False)
+        tied = (self._tied_weights_keys or {}).items()
+        return {key: source for key, source in tied if getattr(self.config, _field_of(key), False)}
 
     def tie_weights(self, missing_keys: set[str] | None = None, recompute_mapping: bool = True):
         super().tie_weights(missing_keys, recompute_mapping)
-        if missing_keys is not None:  # loaded: a file that holds both tables leaves them two
-            self._note_ties()
+        self._note_ties()  # a file that holds both tables leaves them two
 
     def save_pretrained(
         self, save_directory: Any, is_main_process: bool = True, state_dict: Any = None, **options: Any
     ):
         self._note_ties()
-        own = [key for key in self._tied_weights_keys or {} if not self._is_tied(key)]
+        own = (self._tied_weights_keys or {}).keys() - self.get_expanded_tied_weights_keys()
         if state_dict is None and len({id(self.get_parameter(key)) for key in own}) < len(own):
             # Encoder and output have one table, the decoder another: no config says so, three are saved.
             state_dict = self.state_dict()
@@ -81,15 +83,18 @@ class TransformerPreTrainedModel(PreTrainedModel):
         return super().save_pretrained(save_directory, is_main_process, state_dict, **options)
 
     def _note_ties(self) -> None:
-        """Has the config say which tables are one: PEFT, and whoever sets a weight, changes one without the other."""
-        found: dict[str, bool] = {}
-        for key, source in (self._tied_weights_keys or {}).items():
-            target, table = self.get_parameter(key), self.get_parameter(source)
-            if not target.is_meta and not table.is_meta:
-                field = SHARED if ENCODER_TABLE in key else "tie_word_embeddings"
-                found[field] = found.get(field, False) or target is table
-        for field, tied in found.items():
-            setattr(self.config, field, tied)
+        """Has the config say which tables are one: PEFT, and whoever sets a weight, changes one without the other.
+
+        What is one is saved once; a Trainer that goes on does not miss the other (`_keys_to_ignore_on_save`).
+        """
+        tied = self._tied_weights_keys or {}
+        pairs = {key: (self.get_parameter(key), self.get_parameter(source)) for key, source in tied.items()}
+        one = {
+            key: target is table for key, (target, table) in pairs.items() if not target.is_meta and not table.is_meta
+        }
+        self._keys_to_ignore_on_save = set(self._keys_to_ignore_on_save or ()) - tied.keys() | {*filter(one.get, one)}
+        for field in dict.fromkeys(map(_field_of, one)):
+            setattr(self.config, field, any(one[key] for key in one if _field_of(key) == field))
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True

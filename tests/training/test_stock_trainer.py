@@ -8,6 +8,8 @@ from helpers.stock import stock
 from helpers.training_helpers import tiny_model
 from transformers import DataCollatorForSeq2Seq
 
+from hf_mlnmt.modeling.generation import logger
+
 
 def test_the_loss_is_right_under_accumulation(tmp_path, tokenizer):
     """8 sentences as 1 x 8 and as 4 x 2: the same loss, gradient and weights."""
@@ -54,3 +56,19 @@ def test_labels_that_label_smoothing_takes_away(tmp_path, tokenizer):
         trainer.train()
     trainer.data_collator = DataCollatorForSeq2Seq(tokenizer, model=trainer.model)
     trainer.train()
+
+
+def test_padding_that_changes_the_loss_is_said_once(caplog):
+    model = tiny_model()
+    for labels in ([[-100, 5, 1]], [[5, 1, model.config.pad_token_id]], [[5, 6, 1], [5, 1, -100], [-100] * 3]):
+        caplog.clear()
+        logger.warning_once.cache_clear()
+        for _ in range(2):
+            model.prepare_decoder_input_ids_from_labels(torch.tensor(labels))
+        assert len(caplog.records) == (len(labels) == 1)
+    for mask, warned in (([[0, 1, 1]], 1), ([[1, 1, 0]], 0)):
+        caplog.clear()
+        ids = torch.tensor([[5, 5, 5]])
+        for _ in range(2):
+            model.generate(input_ids=ids, attention_mask=torch.tensor(mask), max_new_tokens=2, output_scores=True)
+        assert caplog.text.count("padded on the left") == warned
