@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from contextlib import nullcontext, suppress
+from pathlib import Path
 
 import huggingface_hub
 import pytest
@@ -548,3 +549,26 @@ def test_from_the_hub_too_only_safetensors_are_loaded(monkeypatch):
         load_model("owner/name", revision="main")
     assert asked["use_safetensors"] is True
     assert asked["revision"] == "main"
+
+
+def test_code_of_a_changed_package_is_run_where_it_is_asked_for(tmp_path):
+    """Without that, the message says whose config it is."""
+    published, variant = Path(__file__).parents[1] / "published" / "en-de", tmp_path / "variant"
+    shutil.copytree(published, variant)
+    assert type(load_model(variant, trust_remote_code=True)).__module__.startswith("hf_mlnmt")  # the same code
+    text = (variant / "configuration.py").read_text()
+    (variant / "configuration.py").write_text(text.replace('"learned"]', '"learned", "mine"]'))
+    (variant / "positions.py").write_text(
+        (published / "positions.py")
+        .read_text()
+        .replace(
+            "*sizes, config.position_embedding,", "*sizes, config.position_embedding.replace('mine', 'interleaved'),"
+        )
+    )
+    change_config(variant, position_embedding="mine")
+    with pytest.raises(UserError, match="made by another version of this package, or a changed one"):
+        load_model(variant)
+    texts = ["A man rides a horse."]
+    found = TranslationPipeline.from_pretrained(str(variant), trust_remote_code=True)
+    assert type(found.model).__module__.startswith("transformers_modules.")
+    assert found(texts) == TranslationPipeline.from_pretrained(str(published))(texts)

@@ -178,9 +178,8 @@ def test_codes_beside_a_checkpoint_cut_text_as_they_do_there(name, form, tmp_pat
             assert imported.tokenizers.decode_target([ids]) == [line]
     rows, new = (model.get_encoder().embed_tokens.weight for model in (before.model, imported.model))
     assert len(new) == len(imported.tokenizers.source) > len(known)
-    assert torch.equal(new[: len(known)], rows) and torch.equal(
-        new[len(known) :], rows[:1].expand(len(new) - len(rows), -1)
-    )
+    assert torch.equal(new[: len(known)], rows)
+    assert torch.equal(new[len(known) :], rows[:1].expand(len(new) - len(rows), -1))
     batch = {"input_ids": IDS, "attention_mask": (IDS != 1).long(), "decoder_input_ids": TARGET}
     ours, theirs = (model(**batch).logits.softmax(-1) for model in (imported.model, before.model))
     assert_same(ours[..., : len(known)], theirs, 1e-6)
