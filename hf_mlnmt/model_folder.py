@@ -51,7 +51,7 @@ SMALL_FILES = ("*.json", "*.spm", "*.model", "*.txt", "*.s2t", f"{TARGET_TOKENIZ
 # Fields of a config that weights have as a dimension, and those that say how often there are such weights.
 _SIZES = re.compile(r"(vocab_size|d_model|d_ff|_dim|hidden_size|intermediate_size|heads|(?P<layers>layers|n_layer))$")
 # What the JSON of a model folder is to be. What else is in it Transformers checks as it reads it (`read_config`).
-_WHOLE, _NUMBER, _TRUTH = (None, int), (None, float), (None, bool)
+_WHOLE, _NUMBER, _TRUTH, _TOKEN = (None, int), (None, float), (None, bool), (None, {"content": str}, str)
 _TRUTHS = "use_cache do_sample renormalize_logits remove_invalid_values return_dict_in_generate"
 _TRUTHS += " output_scores output_logits output_attentions output_hidden_states low_memory disable_compile"
 _UNUSED = "stop_strings constraints force_words_ids watermarking_config penalty_alpha dola_layers prefill_chunk_size"
@@ -78,6 +78,7 @@ FORMS: dict[str, Form] = {
     },
     TEXT_PROCESSING: {"source?": dict, "target?": dict},
     "tokenizer.json": {"model?": dict},
+    "tokenizer_config.json": {f"{name}_token?": _TOKEN for name in ("bos", "eos", "pad", "unk", "mask", "cls", "sep")},
     "special_tokens_map.json": {...: (None, str, dict, [(str, dict)])},
     "added_tokens.json": {...: int},
     ADAPTER: {"base_model_name_or_path": str},
@@ -85,6 +86,7 @@ FORMS: dict[str, Form] = {
 }
 # What no model has as a weight: places, counters and masks that older files of Transformers' models hold.
 _NO_WEIGHTS = re.compile(r"(position_ids|num_batches_tracked|attn\.(masked_)?bias)$")
+_LARGEST = 1e9  # above any weight; products of such would be infinite
 _MOST_LAYERS = 10_000  # where there are no weights to compare with
 _HINT = f"Give a model folder, such as a run's {MODELS_OF_A_RUN[0]}/ or {MODELS_OF_A_RUN[1]}/"
 
@@ -146,6 +148,9 @@ def read_part(folder: Path, name: str) -> dict[str, Any]:
     return read_json(folder / name, FORMS.get(name, dict))
 
 
+_RUN = "hf-mlnmt translate --trust-remote-code, in Python trust_remote_code=True. Read that code first."
+
+
 def read_config(path: Path, **options: Any) -> Any:
     """Returns the config of a model folder or of a JSON file, as AutoConfig.from_pretrained reads it.
 
@@ -158,14 +163,19 @@ def read_config(path: Path, **options: Any) -> Any:
     if not file.is_file():
         raise UserError(f"{file}: no such file.")
     check_config(file)
+    content = read_json(file, FORMS[CONFIG])
+    named = content.get("dtype") or content.get("torch_dtype")
+    dtype = named and getattr(torch, named.removeprefix("torch."), None)
+    if named and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise UserError(f"{file}: dtype: expected float32, float16 or bfloat16, not {named}. Mend it there.")
     try:
-        config = AutoConfig.from_pretrained(path, **{"trust_remote_code": False, **options})
+        return AutoConfig.from_pretrained(path, **{"trust_remote_code": False, **options})
     except Exception as error:  # whatever Transformers raises for a value that it cannot use
         said = _untrusted(error) or str(error).strip().split("\n\n")[0]  # without the advice below
+        if said != _untrusted(error) and "auto_map" in content:
+            said += "\nIt was made by another version of this package, or a changed one; its own code lies beside it: "
+            said += _RUN
         raise UserError(f"{file}: not the config of a model: {said}") from error
-    if config.dtype is not None and not (isinstance(config.dtype, torch.dtype) and config.dtype.is_floating_point):
-        raise UserError(f"{file}: dtype: expected float32, float16 or bfloat16, not {config.dtype}. Mend it there.")
-    return config
 
 
 def _untrusted(error: Exception) -> str:
@@ -174,7 +184,7 @@ def _untrusted(error: Exception) -> str:
         return ""
     return (
         "neither Transformers nor this package has such a model, and code of its own (auto_map) is not run unless you "
-        "say so: hf-mlnmt translate --trust-remote-code, in Python trust_remote_code=True. Read that code first."
+        f"say so: {_RUN}"
     )
 
 
@@ -258,7 +268,7 @@ def check_weights(path: Path, stack: ExitStack, quantised: bool = False) -> dict
             whole += [] if quantised or _NO_WEIGHTS.search(name) else [name]
             continue
         wide = tensor.float() if tensor.itemsize == 1 else tensor
-        if tensor.numel() and not all(end.isfinite() for end in wide.aminmax()):
+        if tensor.numel() and not all(end.abs() < _LARGEST for end in wide.aminmax()):
             broken.append(name)
     if whole:
         raise UserError(
@@ -267,8 +277,9 @@ def check_weights(path: Path, stack: ExitStack, quantised: bool = False) -> dict
         )
     if broken:
         raise UserError(
-            f"{path}: weights hold values that are not finite numbers ({_some(broken)}): the training that made them "
-            "went wrong, or the file is damaged. Use an earlier checkpoint, or copy the file again."
+            f"{path}: weights hold values that are not finite numbers ({_some(broken)}), or above {_LARGEST:g}: the "
+            "training that made them went wrong, or the file is damaged. Use an earlier checkpoint, or copy the file "
+            "again."
         )
     return tensors
 
@@ -388,15 +399,22 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
 
     check_name(name)
     options = {"trust_remote_code": False, **options}
+    auto_class = head or AutoModelForSeq2SeqLM
+    loader = (_class_in(name, auto_class.__name__, options) if options["trust_remote_code"] else None) or auto_class
     if Path(name).is_dir():
-        config = read_config(Path(name), trust_remote_code=options["trust_remote_code"])
+        own = None if loader is auto_class else loader.config_class
+        config = (
+            own.from_pretrained(name)
+            if own
+            else read_config(Path(name), trust_remote_code=options["trust_remote_code"])
+        )
         if head is None and not config.is_encoder_decoder:
             raise UserError(f"{name}: not an encoder-decoder (translation) model.")
         weight_files(Path(name))
     how = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         with _one_message(strict, Path(name).is_dir()):
-            model, report = (head or AutoModelForSeq2SeqLM).from_pretrained(str(name), **how, **options)
+            model, report = loader.from_pretrained(str(name), **how, **options)
     except SafetensorError as error:
         raise UserError(f"{name}: the weights are broken or half-written ({error}). Copy them again.") from error
     except (StrictDataclassError, ValueError, TypeError, AttributeError, ImportError) as error:
@@ -418,6 +436,25 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
             with ExitStack() as stack:
                 open_weights(fetch_small_files(name, **options), stack)
     return model
+
+
+def _class_in(name: str | Path, auto_class: str, options: Mapping[str, Any]) -> Any:
+    """Returns the class that a published folder's own code has for the weights; None where that code is this
+    package's, which Transformers takes by itself."""
+    from huggingface_hub import snapshot_download
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    hub = {key: options[key] for key in ("revision", "token", "cache_dir") if options.get(key) is not None}
+    folder = fetch_small_files(name, **hub)
+    if auto_class not in (pointers := read_part(folder, CONFIG).get("auto_map") or {}):
+        return None
+    if not Path(name).is_dir():
+        folder = Path(snapshot_download(str(name), allow_patterns="*.py", **hub))
+    ours = Path(__file__).parent / "modeling"
+    here = [(file, ours / file.name) for file in folder.glob("*.py")]
+    if all(mine.is_file() and mine.read_bytes() == file.read_bytes() for file, mine in here):
+        return None
+    return get_class_from_dynamic_module(pointers[auto_class], str(folder))
 
 
 @contextmanager

@@ -80,6 +80,7 @@ def reason_of(error: Exception) -> str:
     return [type(error).__name__, *str(error.__cause__ or error).strip().splitlines()][-1].strip()
 
 
+NEVER = -100.0  # an output bias: e^-100 of the probability, and yet no infinity for a smoothed loss to meet
 # Values of settings that are on or off, or left out; and of those that the baseline does not have.
 FLAG, OFF = (False, True, None), (False,)
 

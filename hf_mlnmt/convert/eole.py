@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hf_mlnmt.convert.checkpoint import OFF, Checkpoint, Settings, how_to_cut, layer_parts, load_safetensors
+from hf_mlnmt.convert.checkpoint import OFF, Checkpoint, Settings, layer_parts, load_safetensors
 from hf_mlnmt.convert.opennmt import SPECIAL, build, place
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json
@@ -57,7 +57,6 @@ def read(folder: Path) -> Checkpoint:
     for name, tensor in tensors.items():
         if name.endswith(".layer_scalar") and bool((tensor == 1).all()):
             checkpoint.placement.leave_out(name, "a factor of one")
-    checkpoint.notes.append(how_to_cut())
     return checkpoint
 
 
@@ -78,5 +77,7 @@ def _settings(content: Settings) -> Settings:
         ours |= {f"{side[:3]}_layers": own.get("layers"), f"{side[:3]}_hid_size": own.get("hidden_size")}
         ours[f"{side}_type"] = own.get(f"{side}_type")
     ours["position_encoding_type"] = embeddings.get("position_encoding_type", "SinusoidalInterleaved")
+    for step in (each for part in (content, training) for each in (part.get("transforms_configs") or {}).values()):
+        ours |= {name: step[name] for name in ("src_subword_model", "tgt_subword_model") if step and step.get(name)}
     defaults = {"share_embeddings": False, "share_decoder_embeddings": False, "generator_function": "softmax"}
     return Settings(content.where, ours | {name: model.get(name, default) for name, default in defaults.items()})

@@ -22,11 +22,10 @@ from hf_mlnmt.convert.checkpoint import (
     Settings,
     baseline_config,
     generation_config,
-    how_to_cut,
     stacks,
     weights_of,
 )
-from hf_mlnmt.convert.vocabularies import Side, Special, numbered, tokenizers_of, word_tokenizers
+from hf_mlnmt.convert.vocabularies import Special, cut_tokenizers, numbered
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling import TransformerConfig
 
@@ -48,8 +47,8 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
     settings = _settings(path, content)
     tensors = weights_of(f"{path}: model", content["model"])
     dictionaries, notes = _dictionaries(path, settings), []
-    sizes = [len(each.ids) for each in dictionaries]
-    if settings.get("share_all_embeddings") and dictionaries[0].ids != dictionaries[1].ids:
+    sizes = [len(ids) for ids in dictionaries]
+    if settings.get("share_all_embeddings") and dictionaries[0] != dictionaries[1]:
         raise UserError(f"{path}: its sides share their embeddings, but their dictionaries beside it differ.")
     for place, side in enumerate(("encoder", "decoder")):
         table = tensors.get(f"{side}.embed_tokens.weight")
@@ -69,11 +68,8 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
     earlier = "decoder.embed_out"  # what earlier versions call the output
     output = earlier if earlier in tensors else "decoder.output_projection.weight"
     placement.move_embeddings(config, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", output)
-    if dictionaries[0].spm:
-        tokenizers = tokenizers_of(dictionaries, PAD)
-    else:
-        tokenizers = word_tokenizers([side.ids for side in dictionaries], SPECIAL)
-        notes.append(how_to_cut())
+    tokenizers, said = cut_tokenizers(path, dictionaries, SPECIAL)
+    notes = [*said, *notes]
     return Checkpoint("fairseq", config, placement, tokenizers, generation_config(config, num_beams=5), notes=notes)
 
 
@@ -92,18 +88,15 @@ def _settings(path: Path, content: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _dictionaries(path: Path, settings: Settings) -> list[Side]:
+def _dictionaries(path: Path, settings: Settings) -> list[dict[str, int]]:
     """Reads the source's and the target's: dict.<language>.txt, or the one dict.txt."""
-    spm = [file for ending in ("*.model", "*.spm") for file in sorted(path.parent.glob(ending))]
-    if len(spm) > 1:
-        raise UserError(f"{path}: several SentencePiece models lie beside it; leave the one that cut both sides.")
     sides = []
     for option in ("source_lang", "target_lang"):
         names = (f"dict.{settings.get(option)}.txt", "dict.txt")
         file = next((path.parent / name for name in names if (path.parent / name).is_file()), None)
         if file is None:
             raise UserError(f"{path}: the dictionary {' or '.join(names)} is not beside it.")
-        sides.append(Side(read_dictionary(file), spm[0] if spm else None))
+        sides.append(read_dictionary(file))
     return sides
 
 

@@ -142,7 +142,9 @@ def config_of(name: str, model: Any) -> TransformerConfig:
         **{name: getattr(theirs, name) for name in _SAME},
         **KNOWN[theirs.model_type],
         decoder_vocab_size=getattr(theirs, "decoder_vocab_size", None) or theirs.vocab_size,
-        share_encoder_decoder_embeddings=getattr(theirs, "share_encoder_decoder_embeddings", True),
+        # In Transformers tie_word_embeddings decides over both.
+        share_encoder_decoder_embeddings=theirs.tie_word_embeddings
+        and getattr(theirs, "share_encoder_decoder_embeddings", True),
         output_bias=bias is not None and bool(bias.any()),
     )
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hf_mlnmt.convert.checkpoint import Checkpoint, load
-from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.convert.checkpoint import NEVER, Checkpoint, load
+from hf_mlnmt.data.tokenizer import Tokenizers, check_vocabulary, size_of
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, check_made_before, write_json
 from hf_mlnmt.model_folder import CONFIG
@@ -18,6 +18,7 @@ RECORD = "import.json"
 _MARIAN = (".npz", ".bin")
 _PICKLES = (".pt", ".ckpt")  # fairseq's and OpenNMT-py's; JoeyNMT's
 _FILES = _MARIAN + _PICKLES
+_PADDING = 128  # rows that pad a table to a multiple
 _TOLERANCE = 1e-4  # of logits in float32, relative to the largest one; rounding makes some 1e-6
 
 
@@ -127,9 +128,10 @@ def _read_pickle(path: Path) -> Checkpoint:
 
 def _build(checkpoint: Checkpoint) -> Any:
     """Makes our model with the checkpoint's weights, float32, ready to translate."""
-    from hf_mlnmt.data.tokenizer import check_vocabulary
     from hf_mlnmt.zoo.systems import architecture_of
 
+    if checkpoint.original is None:
+        _add_rows(checkpoint)
     config, placement, tokenizers = checkpoint.config, checkpoint.placement, checkpoint.tokenizers
     architecture = architecture_of(config)
     assert architecture is not None
@@ -137,9 +139,34 @@ def _build(checkpoint: Checkpoint) -> Any:
     with torch.device("meta"):
         empty = kind(config)
     check_vocabulary(placement.where, config, tokenizers.source, tokenizers.target)
+    for side, rows in ((tokenizers.source, config.vocab_size), (tokenizers.target, config.decoder_vocab_size)):
+        if rows - len({*side.get_vocab().values()}) > _PADDING:
+            raise UserError(
+                f"{placement.where}: {rows:,} rows of embeddings, but only {len({*side.get_vocab().values()}):,} "
+                "tokens in the vocabulary beside it. They are not of one model: copy its own vocabulary."
+            )
     model = kind.from_pretrained(None, config=config, state_dict=placement.finish(empty), dtype=torch.float32)
     model.generation_config = checkpoint.generation_config
     return model.eval()
+
+
+def _add_rows(checkpoint: Checkpoint) -> None:
+    """Gives pieces behind a vocabulary (vocabularies.py) the rows of <unk>, as which the toolkit reads them."""
+    config, state = checkpoint.config, checkpoint.placement.state
+    sides = [checkpoint.tokenizers.source, checkpoint.tokenizers.target]
+    before = [config.vocab_size, config.decoder_vocab_size]
+    sizes = [max(map(size_of, sides))] * 2 if config.share_encoder_decoder_embeddings else [*map(size_of, sides)]
+    sizes = [max(pair) for pair in zip(sizes, before)]
+    if sizes == before:
+        return
+    state.setdefault("lm_head.bias", torch.zeros(before[1]))
+    checkpoint.placement.origin.setdefault("lm_head.bias", [])
+    names = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight", "lm_head.bias")
+    for name, side in zip(names, (0, 1, 1, 1)):
+        row = state[name][sides[side].unk_token_id] if name != names[-1] else torch.tensor(NEVER)
+        state[name] = torch.cat([state[name], row.expand(sizes[side] - before[side], *row.shape)])
+    fields = {"vocab_size": sizes[0], "decoder_vocab_size": sizes[1], "output_bias": True}
+    checkpoint.config = type(config).from_dict({**config.to_dict(), **fields})
 
 
 @torch.no_grad()

@@ -19,13 +19,12 @@ from hf_mlnmt.convert.checkpoint import (
     Settings,
     baseline_config,
     generation_config,
-    how_to_cut,
     layer_parts,
     stacks,
     weights_of,
     yaml_of,
 )
-from hf_mlnmt.convert.vocabularies import BOS, EOS, PAD, UNK, Side, Special, tokenizers_of, word_tokenizers
+from hf_mlnmt.convert.vocabularies import BOS, EOS, PAD, UNK, Special, cut_tokenizers
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
@@ -60,8 +59,6 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
     for side in _SIDES:
         placement.leave_out_sines(f"{side}.pe.pe", config)
     tokenizers, notes = _tokenizers(path, sides, vocabularies, special)
-    if model.get("tied_embeddings") and not config.share_encoder_decoder_embeddings:
-        notes.append("tied_embeddings without tied_softmax: the two embeddings are equal, and trained each by itself")
     return Checkpoint("joeynmt", config, placement, tokenizers, _generation_config(settings, config), notes=notes)
 
 
@@ -93,19 +90,13 @@ def _tokenizers(
     path: Path, sides: Sequence[Settings], vocabularies: Sequence[dict[str, int]], special: Special
 ) -> tuple[Tokenizers, list[str]]:
     """Returns tokenizers, and what a user must know of them."""
-    notes: list[str] = []
     for side in sides:
         if (level := side.get("level")) not in ("word", "bpe"):
             raise UserError(f"{side.where}level: {level}: word and bpe can be imported.")
-    both = [Side(ids, _sentencepiece(path, side)) for ids, side in zip(vocabularies, sides, strict=True)]
-    if all(side.spm for side in both) and (special.pad, special.end, special.unknown) == (PAD, EOS, UNK):
-        tokenizers = tokenizers_of(both, vocabularies[0][special.pad])
-    else:
-        tokenizers = word_tokenizers(vocabularies, special)
-        codes = {Path(side.below("tokenizer_cfg").text("codes", "the codes")).name for side in sides}
-        words = all(side["level"] == "word" for side in sides)
-        by = "" if words else f" by subword-nmt apply-bpe ({', '.join(sorted(codes))})"
-        notes.append(how_to_cut(by, "words" if words else "subwords"))
+    cutters = [side.below("tokenizer_cfg") for side in sides]
+    by = [Path(cutter.text("codes", cutter.text("model_file"))).name for cutter in cutters]
+    parts = "words" if all(side["level"] == "word" for side in sides) else "subwords"
+    tokenizers, notes = cut_tokenizers(path, vocabularies, special, by, parts=parts)
     lowercase = [TextProcessing(lowercase=bool(side.get("lowercase"))) for side in sides]
     tokenizers.processing = dict(zip(("source", "target"), lowercase, strict=True))
     for side in sides:
@@ -113,16 +104,6 @@ def _tokenizers(
         for step in [step for step, how in asked.items() if how and how != "none"]:
             notes.append(f"{side.where.split(': ')[-1]}{step} is not done here: give text that it was done to")
     return tokenizers, notes
-
-
-def _sentencepiece(path: Path, side: Settings) -> Path | None:
-    kind = side.get("tokenizer_type", side.get("bpe_type", "sentencepiece"))
-    name = Path(side.below("tokenizer_cfg").text("model_file")).name
-    if side.get("level") != "bpe" or kind != "sentencepiece" or not name:
-        return None
-    if (file := _beside(path, name)) is None:
-        raise UserError(f"{path}: the SentencePiece model {name} of config.yaml is not beside it.")
-    return file
 
 
 def _config(
@@ -167,7 +148,7 @@ def _config(
         layer_norm_eps=1e-6,
         scale_embedding=scales[0]["embeddings.scale"],
         max_position_embeddings=_POSITIONS,
-        share_encoder_decoder_embeddings=tied and bool(model.get("tied_embeddings")),
+        share_encoder_decoder_embeddings=bool(model.get("tied_embeddings")),
         tie_word_embeddings=tied,
     )
 

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from hf_mlnmt.convert.checkpoint import (
     FLAG,
+    NEVER,
     OFF,
     Checkpoint,
     Move,
@@ -43,7 +44,6 @@ from hf_mlnmt.languages import pair_in
 from hf_mlnmt.modeling import SSRUConfig, TransformerConfig
 
 KEPT, SHORTLIST = "marian.json", "shortlist.s2t"  # of a model folder
-_NEVER = -100.0  # an output bias: e^-100 of the probability, and yet no infinity for a smoothed loss to meet
 # What the baseline cannot do, if it is set to anything else.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "type": ("transformer",),
@@ -84,6 +84,12 @@ def read(path: Path) -> Checkpoint:
     sides = read_vocabularies(file, decoding["vocabs"])
     source, target = sizes = [len(side.ids) for side in sides]
     rows = {"Wemb": max(sizes), "encoder_Wemb": source, "decoder_Wemb": target}
+    for name, count in rows.items():
+        if name in tensors and len(tensors[name]) >= count + 8:  # Marian pads to a multiple of 8
+            raise UserError(
+                f"{file}: {name} has {len(tensors[name]):,} rows, the vocabulary beside it {count:,} tokens: they are "
+                "not of one model. Copy its own vocabulary."
+            )
     notes = [
         f"{name} has {len(tensors[name])} rows, its vocabulary {count} tokens: those are kept"
         for name, count in rows.items()
@@ -120,7 +126,7 @@ def _model_file(path: Path) -> Path:
 def _languages(file: Path, side: Side) -> tuple[str, str] | None:
     """Returns the languages that a file's name says, if its vocabulary's says the same: model.base.bin says none."""
     pair = pair_in(file)
-    return pair if pair and side.spm and f".{''.join(pair)}." in side.spm.name else None
+    return pair if pair and f".{''.join(pair)}." in side.cutter.name else None
 
 
 def _files(file: Path, kept: dict[str, Any], sizes: Sequence[int]) -> dict[str, bytes]:
@@ -232,7 +238,7 @@ def _config(file: Path, tensors: Mapping[str, Tensor], settings: Settings, pad: 
         layer_norm_eps=1e-6,
         normalize_embedding="n" in settings.text("transformer-postprocess-emb"),
         position_embedding="tensor2tensor",
-        share_encoder_decoder_embeddings=everywhere,
+        share_encoder_decoder_embeddings=everywhere or settings.get("tied-embeddings-src", False),
         tie_word_embeddings=everywhere or settings.get("tied-embeddings", False),
         output_bias=True,
     )
@@ -261,7 +267,7 @@ def _placement(
     placement.move(moves(config))
     for name, tensor in placement.state.items():  # Marian keeps vectors as (1, d)
         placement.state[name] = tensor.flatten() if name.endswith((".bias", "norm.weight")) else tensor
-    placement.state["lm_head.bias"] = _extended(placement, "lm_head.bias", sizes[1], rows, _NEVER)
+    placement.state["lm_head.bias"] = _extended(placement, "lm_head.bias", sizes[1], rows, NEVER)
     return placement
 
 

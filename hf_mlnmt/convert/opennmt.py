@@ -22,14 +22,13 @@ from hf_mlnmt.convert.checkpoint import (
     Settings,
     baseline_config,
     generation_config,
-    how_to_cut,
     layer_parts,
     layers,
     load_safetensors,
     modules,
     weights_of,
 )
-from hf_mlnmt.convert.vocabularies import Special, numbered, word_tokenizers
+from hf_mlnmt.convert.vocabularies import Special, cut_tokenizers, numbered
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling import TransformerConfig
 
@@ -74,12 +73,6 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
     names = [f"{side}.embeddings.make_embedding.emb_luts.0.weight" for side in ("encoder", "decoder")]
     stacks, shared = ["encoder.transformer", "decoder.transformer_layers"], bool(settings.get("share_embeddings"))
     place(checkpoint, names, _PARTS, stacks, shared)
-    corpora = settings.below("data")
-    used = [step for corpus in corpora for step in corpora.below(corpus).texts("transforms")]
-    cutting = [step for step in dict.fromkeys(used) if step in ("sentencepiece", "bpe", "onmt_tokenize")]
-    models = [Path(settings.text(f"{side}_subword_model")).name for side in ("src", "tgt")]
-    files = f" ({', '.join(dict.fromkeys(filter(None, models)))})" if any(models) else ""
-    checkpoint.notes.append(how_to_cut((f" by {', '.join(cutting)}" if cutting else "") + files))
     return checkpoint
 
 
@@ -107,8 +100,9 @@ def build(name: str, path: str, settings: Settings, tensors: dict[str, Tensor], 
     config = _config(path, settings, sides, start, tensors)
     never = [[config.pad_token_id], [config.bos_token_id]]
     generation = generation_config(config, num_beams=5, bad_words_ids=never)  # 5: both toolkits' default
-    tokenizers = word_tokenizers(sides, SPECIAL, ends=(False, True))
-    return Checkpoint(name, config, Placement(path, tensors), tokenizers, generation)
+    by = [Path(settings.text(f"{side}_subword_model")).name for side in ("src", "tgt")]
+    tokenizers, notes = cut_tokenizers(Path(path), sides, SPECIAL, by, ends=(False, True))
+    return Checkpoint(name, config, Placement(path, tensors), tokenizers, generation, notes=notes)
 
 
 def _config(
@@ -136,7 +130,7 @@ def _config(
         layer_norm_eps=settings.get("norm_eps", 1e-6),
         position_embedding=_POSITIONS[settings.get("position_encoding_type", "SinusoidalInterleaved")],
         max_position_embeddings=_LENGTH,
-        share_encoder_decoder_embeddings=tied and bool(settings.get("share_embeddings")),
+        share_encoder_decoder_embeddings=bool(settings.get("share_embeddings")),
         tie_word_embeddings=tied,
         output_bias=True,
     )

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from hf_mlnmt.convert.checkpoint import Settings, yaml_of
-from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.convert.checkpoint import Settings, how_to_cut, yaml_of
+from hf_mlnmt.data.tokenizer import EXPECTS, Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.languages import pair_in
 
@@ -33,10 +33,10 @@ PAD, BOS, EOS, UNK = "<pad>", "<s>", "</s>", "<unk>"
 
 
 class Side(NamedTuple):
-    """The ids of a side's tokens, and the SentencePiece model that cuts its text, if one does."""
+    """The ids of a side's tokens, and what cuts its text: a SentencePiece model, or codes of subword-nmt."""
 
     ids: dict[str, int]
-    spm: Path | None
+    cutter: Path
 
 
 def numbered(where: str, tokens: Sequence[str], needed: Iterable[str] = ()) -> dict[str, int]:
@@ -49,29 +49,110 @@ def numbered(where: str, tokens: Sequence[str], needed: Iterable[str] = ()) -> d
     return ids
 
 
-def word_tokenizers(
-    sides: Sequence[Mapping[str, int]], special: Special, ends: tuple[bool, bool] = (True, True)
-) -> Tokenizers:
-    """Returns tokenizers that split at white space, by the ids of source and target; one where they agree.
+def cut_tokenizers(
+    where: Path,
+    sides: Sequence[Mapping[str, int]],
+    special: Special,
+    by: Sequence[str] = ("", ""),
+    ends: tuple[bool, bool] = (True, True),
+    parts: str = "subwords",
+) -> tuple[Tokenizers, list[str]]:
+    """Returns tokenizers by the ids of source and target, one where they agree, and what a user must know of them.
 
-    ends: for each side, its text gets the end of sentence behind it. There is no decoder: what comes out are tokens
-    with a space between them.
+    What cut the training data, codes of subword-nmt or a SentencePiece model, cuts text if it lies beside the
+    checkpoint `where`. Otherwise they split at white space, and what comes out are tokens with a space between them. A
+    piece that the vocabulary lacks, <unk> to the toolkit, gets a number behind it (importing.py gives it a row).
+
+    Args:
+        by: the name of each side's file, if the settings say it. ends: text gets the end of sentence behind it.
     """
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
 
-    made = []
-    for ids, end in zip(sides, ends, strict=True):
-        backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special.unknown))
-        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    files, made = [_cutter(where, ids, name) for ids, name in zip(sides, by, strict=True)], []
+    names = ", ".join(dict.fromkeys(file.name if file else name for file, name in zip(files, by) if file or name))
+    note = f"{names} cuts text, which must have the tokens and the case of the training data"
+    for ids, end, file in zip(sides, ends, files, strict=True):
+        backend = _backend(file, dict(ids), special)
         if end:
             token = (special.end, ids[special.end])
             backend.post_processor = processors.TemplateProcessing(single=f"$A {special.end}", special_tokens=[token])
-        names = {"pad_token": special.pad, "bos_token": special.start, "eos_token": special.end}
-        options = {**names, "unk_token": special.unknown, "clean_up_tokenization_spaces": False}
+        options = {"pad_token": special.pad, "bos_token": special.start, "eos_token": special.end}
+        options |= {"unk_token": special.unknown, "clean_up_tokenization_spaces": False}
+        if file is None:
+            options[EXPECTS] = note = how_to_cut(f" by {names}" if names else "", parts)
         made.append(PreTrainedTokenizerFast(tokenizer_object=backend, **options))
-    same = sides[0] == sides[1] and ends[0] == ends[1]
-    return Tokenizers(made[0], made[0] if same else made[1])
+    same = sides[0] == sides[1] and ends[0] == ends[1] and files[0] == files[1]
+    return Tokenizers(made[0], made[0] if same else made[1]), [note]
+
+
+def _cutter(where: Path, ids: Mapping[str, int], name: str) -> Path | None:
+    """Returns the codes or the SentencePiece model that cut text into such tokens, if they lie there."""
+    folder, marked = where if where.is_dir() else where.resolve().parent, any(token.endswith("@@") for token in ids)
+    if not marked and not any(token.startswith("▁") for token in ids):
+        return None  # words
+    endings = ("code", "bpe") if marked else (".model", ".spm")
+    found = [file for file in sorted(folder.iterdir()) if file.is_file() and any(part in file.name for part in endings)]
+    found = [file for file in found if not marked or _merges(file)]
+    if name:
+        return next((file for file in found if file.name == name), None)
+    if len(found) > 1:
+        listed = ", ".join(file.name for file in found)
+        raise UserError(f"{where}: {listed} lie beside it; leave the one that cut both sides.")
+    return found[0] if found else None
+
+
+def _merges(file: Path) -> list[tuple[str, str]]:
+    """Returns the merges of subword-nmt 0.2 or later, or of fastBPE (which counts them); none of another file."""
+    try:
+        lines = file.read_bytes().decode().removesuffix("\n").split("\n")
+    except UnicodeDecodeError:
+        return []
+    columns = 2 if lines[0].startswith("#version: 0.2") else 3
+    rows = [line.removesuffix("\r").split(" ") for line in lines[3 - columns :]]
+    return list(dict.fromkeys((row[0], row[1]) for row in rows)) if {*map(len, rows)} == {columns} else []
+
+
+def _backend(file: Path | None, ids: dict[str, int], special: Special) -> Any:
+    """Returns the tokenizer that cuts text as `file` says, or at white space."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    if file is None or (merges := _merges(file)):
+        model: Any = models.WordLevel(ids, unk_token=special.unknown)
+        if file is not None:
+            ids = {x if x in special else x[:-2] if x.endswith("@@") else f"{x}</w>": ids[x] for x in ids}
+            _add(ids, (piece for pair in merges for piece in (*pair, "".join(pair))))
+            model = models.BPE(ids, merges, unk_token=special.unknown, end_of_word_suffix="</w>")
+        backend = Tokenizer(model)
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        if file is not None:
+            backend.decoder = decoders.BPEDecoder("</w>")
+        return backend
+    from transformers.convert_slow_tokenizer import import_protobuf
+
+    _pieces(file)
+    proto = import_protobuf().ModelProto.FromString(file.read_bytes())
+    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type in (1, 4)}
+    _add(ids, scores)
+    if proto.trainer_spec.model_type == 2:
+        order = {piece: place for place, piece in enumerate(scores)}
+        halves = ((x[:cut], x[cut:], x) for x in scores for cut in range(1, len(x)))
+        ranked = sorted((-scores[x], order[x], a, b) for a, b, x in halves if a in scores and b in scores)
+        model = models.BPE(ids, [pair[2:] for pair in ranked], unk_token=special.unknown, fuse_unk=True)
+    else:
+        lowest = min(scores.values()) - 100.0  # of what text is never cut into
+        listed = [(token, scores.get(token, lowest)) for token in sorted(ids, key=ids.__getitem__)]
+        model = models.Unigram(listed, ids[special.unknown], False)
+    backend, charsmap = Tokenizer(model), proto.normalizer_spec.precompiled_charsmap
+    spaces = [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    backend.normalizer = normalizers.Sequence([*([normalizers.Precompiled(charsmap)] if charsmap else []), *spaces])
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    return backend
+
+
+def _add(ids: dict[str, int], pieces: Iterable[str]) -> None:
+    for piece in pieces:
+        ids.setdefault(piece, len(ids))
 
 
 def read_decoding(file: Path) -> Settings:
@@ -109,9 +190,12 @@ def read_vocabularies(file: Path, names: Sequence[str]) -> list[Side]:
         if path is None:
             raise UserError(f"{file}: its vocabulary {Path(name).name} is not beside it.")
         spm = path if path.suffix == ".spm" else file.parent / f"{side}.spm"
-        if not spm.is_file():
+        ids = (_pieces if path is spm else read_list)(path, EOS, UNK)
+        codes = spm.with_suffix(".bpe")  # of OPUS-MT's earlier releases
+        cutter = spm if spm.is_file() else _cutter(file, ids, codes.name if codes.is_file() else "")
+        if cutter is None:
             raise UserError(f"{path}: a list of tokens, which says nothing of how text is cut: {spm.name} is missing.")
-        sides.append(Side((_pieces if path is spm else read_list)(path, EOS, UNK), spm))
+        sides.append(Side(ids, cutter))
     return sides
 
 
@@ -188,15 +272,18 @@ def tokenizers_of(sides: Sequence[Side], pad: int, languages: tuple[str, str] | 
     """Makes Transformers' tokenizer for Marian, with <pad> as number `pad` on both sides; `languages` are its own."""
     from transformers import MarianTokenizer
 
-    separate = sides[0].ids != sides[1].ids
+    separate, cutters = sides[0].ids != sides[1].ids, [side.cutter for side in sides]
+    if any(map(_merges, cutters)):
+        special, names = Special(PAD, PAD, EOS, UNK), [cutter.name for cutter in cutters]
+        return cut_tokenizers(cutters[0], [{**side.ids, PAD: pad} for side in sides], special, names)[0]
     with tempfile.TemporaryDirectory() as scratch:
         files = {}
         for name, side in zip(("vocab", "target_vocab_file"), sides, strict=True):
             files[name] = str(Path(scratch) / f"{name}.json")
             Path(files[name]).write_text(json.dumps({**side.ids, PAD: pad}), encoding="utf-8")
         tokenizer = MarianTokenizer(
-            source_spm=str(sides[0].spm),
-            target_spm=str(sides[1].spm),
+            source_spm=str(cutters[0]),
+            target_spm=str(cutters[1]),
             vocab=files["vocab"],
             target_vocab_file=files["target_vocab_file"] if separate else None,
             separate_vocabs=separate,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer as Backend
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hf_mlnmt.data.processing import TextProcessing, load_processing, save_processing
 from hf_mlnmt.data.subwords import BYTES, MASK, code_of, train_tokenizer  # noqa: F401, others take it from here
@@ -40,6 +40,7 @@ from hf_mlnmt.modeling.tokenization import PARTS, POINTER, TranslationTokenizer,
 log = logging.getLogger(__name__)
 _BATCH = 1000
 _ROUNDED = 128
+EXPECTS = "expects_text"  # in tokenizer_config.json: how text must be cut that a tokenizer of words reads
 
 
 @dataclass
@@ -337,7 +338,9 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
             f"{folder}: no tokenizer there (tokenizer.json). Give a model folder, or train one: hf-mlnmt tokenizer."
         )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        # With a config that says nothing: one of code in the folder could be none of this package's.
+        how = {"config": PreTrainedConfig()} if trust_remote_code and read_part(folder, CONFIG).get("auto_map") else {}
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code, **how)
         ours = hasattr(tokenizer, "text_processing")  # this class, or its published code
         tokenizer = own_copy(tokenizer, PreTrainedTokenizerFast if ours else None)
         # How and from what it was loaded, which Transformers would save.

@@ -41,7 +41,7 @@ from transformers.generation.logits_process import (
 
 from hf_mlnmt.data.draws import mixed
 from hf_mlnmt.data.kept import Kept, Part, replaced
-from hf_mlnmt.data.tokenizer import decode, own_copy
+from hf_mlnmt.data.tokenizer import EXPECTS, decode, own_copy
 from hf_mlnmt.data.words import is_unspaced, is_visible
 from hf_mlnmt.errors import OptionError, UserError, suggest
 from hf_mlnmt.generation.alignments import Link, SourceAttention, joined, word_links, words_of_source, words_of_target
@@ -512,6 +512,8 @@ class TranslationCall:
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines
         self.of_several: list[int] = []  # numbers of lines
+        if (said := parts.source.init_kwargs.get(EXPECTS)) is not None:
+            logger.warning("%s expects text that is cut: %s", self.name or "the model", said)
         if settings.do_sample and not options.do_sample:
             logger.warning(
                 "the model's generation_config.json says do_sample, which is not done unless a call says so too: "

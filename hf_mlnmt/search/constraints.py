@@ -78,7 +78,6 @@ class Automaton(NamedTuple):
                     met[number, node, constraint_met] = True
                 for constraint_begun, depth in depths.items():
                     begun[number, node, constraint_begun] = depth
-        begun = torch.minimum(begun, (sizes - 1).clamp(min=0).unsqueeze(1))
         return cls(*(part.to(device) for part in (alphabet, goto, met, begun, sizes, times)))
 
     def follow(self, nodes: Tensor, met: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:

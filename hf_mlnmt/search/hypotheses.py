@@ -219,9 +219,9 @@ def pad_token_of(config: Any, device: torch.device) -> Any:
 
 
 def blank_of(config: Any) -> int:
-    """Returns the token behind shorter hypotheses; as in Transformers, a padding token with id 0 counts as none."""
-    ends = config._eos_token_tensor
-    return -1 if ends is None else int(config._pad_token_tensor or ends[0])
+    """Returns the token behind shorter hypotheses: padding, or an end where there is no such token."""
+    pad, ends = config._pad_token_tensor, config._eos_token_tensor
+    return int(pad) if pad is not None else -1 if ends is None else int(ends[0])
 
 
 def sampled(sequences: Any, config: Any) -> Any:

@@ -593,7 +593,7 @@ def find_step(model: Any) -> type[DecoderStep] | None:
     A class that overrides one of them is called as modules: its own file need not know of a search.
     """
     step = entry_of_class(model, STEPS)
-    if step is None:
+    if step is None or not all(isinstance(decoder, Decoder) for decoder in step.decoders(model.model)):
         return None
     parts: list[tuple[Any, Any]] = [(model, TransformerForConditionalGeneration), (model.model, TransformerModel)]
     for decoder in step.decoders(model.model):

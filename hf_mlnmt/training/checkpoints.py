@@ -202,7 +202,7 @@ def _mean(name: str, paths: Sequence[str | Path], readers: Sequence[dict[str, An
                 f"{path}: {name} has shape {list(tensor.shape)}, but {list(first.shape)} in {paths[0]}. "
                 "Only checkpoints of one architecture and vocabulary can be averaged."
             )
-        total += tensor
+        total += tensor.double()  # float8 is added to nothing
     return (total / len(readers)).to(first.dtype)
 
 

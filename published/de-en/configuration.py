@@ -72,8 +72,7 @@ class StackConfig(PreTrainedConfig):
         position_embedding: how places are told apart, see positions.py. position_offset: the number of the first place
             (fairseq, M2M100 and NLLB count sines from 2).
         max_position_embeddings: the longest sequence, in subwords.
-        tie_word_embeddings: the output projection is the target embedding. False unties everything, the shared
-            source embedding too, as Transformers does.
+        tie_word_embeddings: the output projection is the target embedding.
         output_bias: a bias, trained, for each entry of the target vocabulary (Marian).
         init_std: None: Xavier-uniform matrices, embeddings from N(0, 1/d_model); a number: all from N(0, init_std^2).
     """
@@ -172,7 +171,8 @@ class TransformerConfig(StackConfig):
     Args:
         decoder_vocab_size: entries of the target vocabulary (None: one vocabulary for both sides).
         encoder_layers, encoder_attention_heads, encoder_ffn_dim: of the encoder (L), as those of the decoder.
-        share_encoder_decoder_embeddings: one matrix embeds source and target (needs one vocabulary).
+        share_encoder_decoder_embeddings: one matrix embeds source and target (needs one vocabulary), also where
+            `tie_word_embeddings` is False, which in Transformers unties both.
     """
 
     model_type = "mlnmt-transformer"

@@ -9,13 +9,18 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import GenerationMixin
+from transformers.utils import logging
 
 _as_of_transformers: Any = functools.wraps(GenerationMixin.generate)  # with its signature and help
 Generation: Any = GenerationMixin  # Any, or mypy would hold every model to the types that this mixin asks for
 
 
+logger = logging.get_logger(__name__)
+NO_TOKEN = -1
+_ON_THE_RIGHT = "tokenizer.padding_side = 'right', and pad there what you pad yourself."
 # Options that Transformers do not have, and where a prepared config has them.
 OWN = (
     ("recombine", "recombine"),
@@ -87,9 +92,21 @@ class TranslationGenerationMixin(Generation):
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Shifts labels right by one, beginning with the decoder's start token; -100 becomes padding."""
+        if labels.device.type == "cpu" and not torch.compiler.is_compiling():
+            self._warn_of_padding(labels)
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         shifted[:, 1:] = labels[:, :-1]
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id or 0)
+
+    def _warn_of_padding(self, labels: Tensor) -> None:
+        ignored, pad = labels == -100, self.config.pad_token_id
+        if bool((ignored[:, 0] & ~ignored.all(1)).any()):
+            logger.warning_once(f"The labels are padded on the left, so another loss is computed: {_ON_THE_RIGHT}")
+        if pad is not None and pad != self.config.eos_token_id and bool((labels == pad).any()):
+            logger.warning_once(
+                f"The labels hold the padding token ({pad}), which counts in the loss like a word: put -100 in its "
+                "place, as DataCollatorForSeq2Seq does."
+            )
 
     @_as_of_transformers
     def generate(self, *args, **kwargs):
@@ -116,6 +133,10 @@ class TranslationGenerationMixin(Generation):
             real = inputs != pad
             if model_kwargs.get("attention_mask") is None and not bool(real.all()):
                 model_kwargs["attention_mask"] = (real | ~real.any(dim=1, keepdim=True)).long()
+        mask = model_kwargs.get("attention_mask")
+        on_cpu = self.config.is_encoder_decoder and mask is not None and mask.dim() == 2 and mask.device.type == "cpu"
+        if on_cpu and not bool(mask[:, 0].all()):
+            logger.warning_once(f"Sources are padded on the left, which are others to the model: {_ON_THE_RIGHT}")
         return inputs, name, model_kwargs
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
@@ -134,8 +155,15 @@ class TranslationGenerationMixin(Generation):
         refuse_for_transformers(generation_config)
         model = for_outputs(self)
         processors = normalization_undone(model, logits_processor)
-        search = super(TranslationGenerationMixin, model)._beam_search
-        return search(input_ids, processors, stopping_criteria, generation_config, **kwargs)
+        search, pad = super(TranslationGenerationMixin, model)._beam_search, generation_config._pad_token_tensor
+        if pad is not None:  # behind shorter hypotheses; with id 0 Transformers would put </s> there
+            generation_config = copy.copy(generation_config)
+            generation_config._pad_token_tensor = pad.new_full((), NO_TOKEN)
+        found = search(input_ids, processors, stopping_criteria, generation_config, **kwargs)
+        if pad is not None:
+            sequences = getattr(found, "sequences", found)
+            sequences.masked_fill_(sequences == NO_TOKEN, pad.to(sequences.device))
+        return found
 
     def compute_transition_scores(self, sequences, scores, beam_indices=None, normalize_logits=False) -> Tensor:
         """Computes what GenerationMixin's does, also where source and target have vocabularies of their own.

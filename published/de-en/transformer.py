@@ -199,8 +199,6 @@ class TransformerModel(TransformerPreTrainedModel):
         super().__init__(config)
         self.encoder = self.encoder_class(config)
         self.decoder = self.decoder_class(config)
-        if not config.share_encoder_decoder_embeddings:
-            self._tied_weights_keys = {}
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -208,7 +206,7 @@ class TransformerModel(TransformerPreTrainedModel):
 
     def set_input_embeddings(self, value: nn.Module):
         self.encoder.embed_tokens = value  # type: ignore[assignment]
-        if self.config.share_encoder_decoder_embeddings and self.config.tie_word_embeddings:
+        if self.config.share_encoder_decoder_embeddings:
             self.decoder.embed_tokens = value  # type: ignore[assignment]
 
     @takes_cache
@@ -280,8 +278,6 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
         super().__init__(config)
         self.model = self.model_class(config)
         self.lm_head = nn.Linear(config.d_model, config.target_vocab_size, bias=config.output_bias)
-        if not config.share_encoder_decoder_embeddings:
-            self._tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
         self.post_init()
 
     @takes_cache

@@ -39,7 +39,7 @@ class Positions(nn.Module):
 
 
 class SinusoidalPositions(Positions):
-    """Sines and cosines: a buffer, neither trained nor saved, as exact as the numbers that the model computes with."""
+    """Sines and cosines: a buffer, neither trained nor saved; `compute` says how exact."""
 
     def __init__(self, positions: int, width: int, kind: str = "interleaved", offset: int = 0):
         super().__init__()

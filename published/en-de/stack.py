@@ -17,6 +17,13 @@ from .layers import Dropout
 from .positions import positions_of
 from .releases import CACHE_NAMES
 
+SHARED = "share_encoder_decoder_embeddings"
+
+
+def _field_of(key: str) -> str:
+    """Returns the field of the config that says whether this weight, an encoder's table or an output, is tied."""
+    return SHARED if "encoder.embed_tokens." in key else "tie_word_embeddings"
+
 
 class TransformerPreTrainedModel(PreTrainedModel):
     """A base class: all that Transformers must know of the models of this family, and how weights begin.
@@ -52,26 +59,61 @@ class TransformerPreTrainedModel(PreTrainedModel):
         if begin is not None:
             begin(self.config)
 
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """Returns target -> source of all that is tied: an encoder's table where both sides share one, and an output by
+        `tie_word_embeddings`, which in Transformers decides over both."""
+        if all_submodels:
+            return super().get_expanded_tied_weights_keys(all_submodels)
+        tied = (self._tied_weights_keys or {}).items()
+        return {key: source for key, source in tied if getattr(self.config, _field_of(key), False)}
+
+    def tie_weights(self, missing_keys: set[str] | None = None, recompute_mapping: bool = True):
+        super().tie_weights(missing_keys, recompute_mapping)
+        self._note_ties()  # a file that holds both tables leaves them two
+
+    def save_pretrained(
+        self, save_directory: Any, is_main_process: bool = True, state_dict: Any = None, **options: Any
+    ):
+        self._note_ties()
+        own = (self._tied_weights_keys or {}).keys() - self.get_expanded_tied_weights_keys()
+        if state_dict is None and len({id(self.get_parameter(key)) for key in own}) < len(own):
+            # Encoder and output have one table, the decoder another: no config says so, three are saved.
+            state_dict = self.state_dict()
+            state_dict.update((key, state_dict[key].clone()) for key in own)
+        return super().save_pretrained(save_directory, is_main_process, state_dict, **options)
+
+    def _note_ties(self) -> None:
+        """Has the config say which tables are one: PEFT, and whoever sets a weight, changes one without the other.
+
+        What is one is saved once; a Trainer that goes on does not miss the other (`_keys_to_ignore_on_save`).
+        """
+        tied = self._tied_weights_keys or {}
+        pairs = {key: (self.get_parameter(key), self.get_parameter(source)) for key, source in tied.items()}
+        one = {
+            key: target is table for key, (target, table) in pairs.items() if not target.is_meta and not table.is_meta
+        }
+        self._keys_to_ignore_on_save = set(self._keys_to_ignore_on_save or ()) - tied.keys() | {*filter(one.get, one)}
+        for field in dict.fromkeys(map(_field_of, one)):
+            setattr(self.config, field, any(one[key] for key in one if _field_of(key) == field))
+
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Resize the one vocabulary on both sides (Transformers knows one side only), or of two the source's."""
-        shared = getattr(self.config, "share_encoder_decoder_embeddings", False)
+        """Resize the one table of both sides, or of two the source's."""
+        self._note_ties()
+        shared = getattr(self.config, SHARED, False)
         if self.config.is_encoder_decoder and not shared:
             return self._resize(self.get_encoder(), "vocab_size", new_num_tokens, pad_to_multiple_of, mean_resizing)
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        size = embeddings.num_embeddings
-        if self.config.is_encoder_decoder and (target := self.get_decoder().embed_tokens).num_embeddings != size:
-            target = self._get_resized_embeddings(target, size, mean_resizing=mean_resizing)
-            self.get_decoder().embed_tokens = target  # untied
         if shared:
-            self.config.decoder_vocab_size = size
+            self.config.decoder_vocab_size = embeddings.num_embeddings
         return embeddings
 
     def resize_decoder_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
         """Resize the target's vocabulary, of a model that has two."""
+        self._note_ties()
         if self.config.share_encoder_decoder_embeddings:
             raise ValueError("this model has one vocabulary: call resize_token_embeddings, which resizes both sides")
         sizes = new_num_tokens, pad_to_multiple_of, mean_resizing

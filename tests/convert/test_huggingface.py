@@ -254,7 +254,7 @@ DAMAGES = {
         lambda f: edit(f, model_type=["marian"]),
         r'config\.json: model_type: expected a text, not \["marian"\]',
     ),
-    "no type of numbers": (lambda f: edit(f, dtype="floaty"), r"config\.json: not the config of a model: .*floaty"),
+    "no type of numbers": (lambda f: edit(f, dtype="floaty"), r"config.json: dtype: .*floaty"),
     "text for a number": (lambda f: edit(f, d_model="sixteen"), "d_model.*sixteen"),
     "an end outside": (lambda f: edit(f, eos_token_id=4444), "config.json: eos_token_id: 4444 is no number of a token"),
     "an end outside, generation": (

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import toolkit_checkpoints
 from helpers.contract import assert_same
+from helpers.cut_text import CODES, CUT, TOKENS
 from helpers.toolkit_checkpoints import IDS, TARGET, VARIANTS, eole, joeynmt, opennmt
 
 from hf_mlnmt import UserError, import_model
@@ -122,14 +124,85 @@ def test_sentencepiece_of_joeynmt_cuts_raw_text(tmp_path):
     tokens = [token for token, _ in pieces if not token.startswith("<")][:40]
     for name in ("src_vocab.txt", "trg_vocab.txt"):
         (folder / name).write_text("".join(f"{token}\n" for token in ("<unk>", "<pad>", "<s>", "</s>", *tokens)))
-    with pytest.raises(UserError, match=r"the SentencePiece model joint\.spm of config\.yaml is not beside it"):
-        import_model(folder)
+    assert "was by joint.spm, subwords separated by spaces" in import_model(folder).record["notes"][0]
     (folder / "joint.spm").write_bytes(Path(spm).read_bytes())
     imported = import_model(folder)
     ids = imported.tokenizers.encode_source(["the dog"])[0].tolist()
     assert ids[-1] == 3
     assert imported.tokenizers.source.convert_ids_to_tokens(ids)[0].startswith("▁")
-    assert not imported.record["notes"]
+    assert imported.record["notes"] == [
+        "joint.spm cuts text, which must have the tokens and the case of the training data"
+    ]
+    vocabulary = {"<unk>": 0, "<pad>": 1, "<s>": 2, "</s>": 3, **{token: 4 + n for n, token in enumerate(tokens)}}
+    import sentencepiece
+
+    model = sentencepiece.SentencePieceProcessor(model_file=str(spm))
+    for line in ("the dog", "  two   dogs run", "The Dog is here.", "ﬁne", "", "a house by the sea"):
+        (ids,) = imported.tokenizers.encode_source([line])
+        read_as = [number if number < len(vocabulary) else 0 for number in ids.tolist()]  # a row of <unk>
+        assert read_as == [*(vocabulary.get(piece, 0) for piece in model.encode(line, out_type=str)), 3], line
+
+
+SUBWORD_NMT = {"level": "bpe", "tokenizer_type": "subword-nmt", "tokenizer_cfg": {"codes": "/x/codes.bpe"}}
+CUTTING = {
+    "joeynmt": lambda folder: joeynmt(folder, data__src=SUBWORD_NMT, data__trg=SUBWORD_NMT),
+    "opennmt": lambda folder: opennmt(folder, tied=True, src_subword_model="/x/codes.bpe"),
+    "opennmt, two tables": lambda folder: opennmt(folder, src_subword_model=""),
+    "eole": lambda folder: eole(folder, tied=True),
+}
+FORMS = {
+    "subword-nmt": CODES,
+    "fastBPE": "".join(f"{merge} 7\n" for merge in CODES.splitlines()[1:]),
+    "with a count of merges": f"{CODES.splitlines()[0]}\r\n" + "\r\n".join(CODES.splitlines()[1:]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [*((name, "subword-nmt") for name in CUTTING), *(("eole", form) for form in list(FORMS)[1:])]
+)
+def test_codes_beside_a_checkpoint_cut_text_as_they_do_there(name, form, tmp_path, monkeypatch, caplog):
+    """A piece that the vocabulary lacks is <unk> to the toolkit: it gets another number here, and its row."""
+    monkeypatch.setattr(toolkit_checkpoints, "WORDS", TOKENS)
+    folder = CUTTING[name](tmp_path / "x")
+    before = import_model(folder, tmp_path / "without")
+    (folder / "codes.bpe").write_bytes(FORMS[form].encode())
+    imported = import_model(folder, tmp_path / "with")
+    known = before.tokenizers.source.get_vocab()
+    for line, cut in CUT.items():
+        expected = [known.get(token, 0) for token in cut.split()]
+        ids = imported.tokenizers.encode_target([line])[0].tolist()
+        assert [number if number < len(known) else 0 for number in ids] == [*expected, 3], line
+        source = imported.tokenizers.encode_source([line])[0]
+        assert source.tolist() == ids[: len(source)]
+        if 0 not in expected:
+            assert imported.tokenizers.decode_target([ids]) == [line]
+    rows, new = (model.get_encoder().embed_tokens.weight for model in (before.model, imported.model))
+    assert len(new) == len(imported.tokenizers.source) > len(known)
+    assert torch.equal(new[: len(known)], rows)
+    assert torch.equal(new[len(known) :], rows[:1].expand(len(new) - len(rows), -1))
+    batch = {"input_ids": IDS, "attention_mask": (IDS != 1).long(), "decoder_input_ids": TARGET}
+    ours, theirs = (model(**batch).logits.softmax(-1) for model in (imported.model, before.model))
+    assert_same(ours[..., : len(known)], theirs, 1e-6)
+    said = {}
+    for folder in ("with", "without"):
+        pipeline = TranslationPipeline.from_pretrained(tmp_path / folder, device="cpu")
+        for _ in range(2):
+            caplog.clear()
+            pipeline(["the lower river"], max_new_tokens=2)
+            said.setdefault(folder, []).append("expects" in caplog.text)
+    assert said == {"with": [False, False], "without": [True, True]}
+
+
+def test_codes_of_another_kind_are_no_codes(tmp_path, monkeypatch):
+    monkeypatch.setattr(toolkit_checkpoints, "WORDS", TOKENS)
+    folder = CUTTING["eole"](tmp_path / "x")
+    for content in (b"", b"\xff\xfe", b"#version: 0.1\nt h\n", b"t h\no w\n", b"#version: 0.2\na b c\n", b"one line\n"):
+        (folder / "codes.bpe").write_bytes(content)
+        assert "cut already" in import_model(folder).record["notes"][0], content
+    for name in ("codes.bpe", "codes.de"):
+        (folder / name).write_text(CODES)
+    with pytest.raises(UserError, match=r"codes\.bpe, codes\.de lie beside it; leave the one that cut both sides"):
+        import_model(folder)
 
 
 def test_weights_of_opennmt_may_lie_beside_the_options(tmp_path):
@@ -358,8 +431,6 @@ def test_weights_that_are_no_mapping(part, odd, tmp_path):
         (joeynmt, {"model__encoder__embeddings__scale": "false"}, r"embeddings\.scale: 'false'"),
         (joeynmt, {"model__tied_softmax": "false"}, r"model\.tied_softmax: 'false'"),
         (joeynmt, {"model__decoder__num_layers": 10**12}, r"num_layers is 1,000,000,000,000, which the weights cannot"),
-        (opennmt, {"data": ["x"]}, "data: settings below it are expected"),
-        (opennmt, {"data": {"corpus_1": {"transforms": "bpe"}}}, "transforms: a list of texts is expected, not 'bpe'"),
         (opennmt, {"share_embeddings": "false"}, "share_embeddings: 'false'"),
         (eole, {"training": [1]}, r"config\.json: training: settings below it are expected, not \[1\]"),
         (eole, {"model__decoder__layers": 10**12}, "dec_layers is 1,000,000,000,000, which the weights cannot have"),

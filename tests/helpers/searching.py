@@ -35,10 +35,23 @@ def assert_equal_loops(model, monkeypatch, fast=True, **arguments):
         expected = decode(model, **arguments, output_scores=True)
     assert (calls[0] is not None) == fast
     assert found.sequences.tolist() == expected.sequences.tolist()
+    assert_padded(model, found.sequences, **arguments)
     if "beam_indices" in expected and "sequences_scores" in found:
         assert_same(found.sequences_scores, expected.sequences_scores, 1e-5)
         assert found.beam_indices.tolist() == expected.beam_indices.tolist()
     return found
+
+
+def assert_padded(model, sequences, eos_token_id=None, pad_token_id=None, **_):
+    """Behind the first end of a sentence stands nothing but padding."""
+    ends, pad = (
+        getattr(model.generation_config, name) if given is None else given
+        for name, given in (("eos_token_id", eos_token_id), ("pad_token_id", pad_token_id))
+    )
+    is_end = torch.isin(sequences, torch.tensor(ends))
+    is_end[:, 0] = False  # what the decoder begins with
+    behind = is_end.cumsum(1) - is_end.int() > 0
+    assert (sequences[behind] == pad).all()
 
 
 def toy(vocabulary: int = 200, seed: int = 0, system: str = "transformer", **fields):

@@ -12,6 +12,7 @@ from huggingface_hub import ModelCard, parse_eval_result_entries
 from huggingface_hub.utils import validate_repo_id
 from transformers import AutoTokenizer
 
+from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.hub import check_folder
 from hf_mlnmt.recipe.schema import LICENCES
@@ -110,3 +111,12 @@ def test_the_files_for_engines_translate_as_their_card_says(monkeypatch, capsys)
     assert f"# {capsys.readouterr().out}" in block
     assert sum(path.stat().st_size for path in Path("published/en-de-firefox").iterdir()) < 8_000_000
     assert "license: cc-by-nc-sa-4.0" in card
+
+
+@pytest.mark.parametrize("name", ["en-de", "de-en", "en-de-student"])
+def test_a_token_in_a_text_is_text_to_both(name):
+    """To AutoTokenizer, with which others train, and to this package."""
+    stock, ours = AutoTokenizer.from_pretrained(ROOT / "published" / name), load_tokenizers(ROOT / "published" / name)
+    for text in ("</s> a <pad> dog", "<mask>", "<bt> a", "<unk></s>", "plain"):
+        assert stock(text)["input_ids"] == ours.encode_source([text])[0].tolist()
+        assert stock(text)["input_ids"].count(stock.eos_token_id) == 1

@@ -15,7 +15,7 @@ from hf_mlnmt.modeling.aggregation import MERGING_MODULES, Aggregate, WeightedSu
 from hf_mlnmt.modeling.layers import DecoderLayer
 
 MEMBERS = list(MERGING_MODULES)
-MERGING = MEMBERS[:-1]  # all that give one representation
+MERGING = [name for name in MEMBERS if name != "Transparent"]  # all that give one representation
 LAYERS = 4
 SIZES = {**TINY, "encoder_layers": LAYERS, "decoder_layers": 3}
 BEAMS = {**DECODING, "num_beams": 3}
@@ -67,6 +67,7 @@ def expected_memory(module: nn.Module, name: str, features: list[torch.Tensor]) 
         return reference.aggregate(features, as_unit(module))
     if name == "Iter-C-Agg":
         return reference.iterative_aggregate(features, [as_unit(unit) for unit in module.units])
+    assert name == "Transparent", f"{name} has no reference"
     weights = module.weight.softmax(0) if module.softmax else module.weight
     layers = range(weights.shape[1])
     return torch.stack([reference.transparent(features, weights, m) for m in layers], dim=2)

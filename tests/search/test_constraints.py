@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.contract import Member
+from helpers.contract import Member, assert_same
 from helpers.fused import fused
 from helpers.searching import decode, sources
 from helpers.toy_context import bigram_translator
@@ -20,7 +21,8 @@ from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.wording import Spelling, Terms
-from hf_mlnmt.search.constraints import Automaton, allocated
+from hf_mlnmt.search.constraints import Automaton, Constrained, allocated
+from hf_mlnmt.search.hypotheses import IMPOSSIBLE
 from hf_mlnmt.search.rules import Constraints
 
 VOCABULARY, LONGEST, END = 5, 5, 1
@@ -127,6 +129,21 @@ def test_beams_go_to_the_best_of_each_bank_in_turn():
     sums = torch.tensor([[-1.0, -2.0, -9.0, -3.0, -8.0, -torch.inf], [-5.0, -4.0, -3.0, -2.0, -1.0, -1.5e9]])
     banks = torch.tensor([[0, 0, 2, 0, 2, 1], [0] * 6])
     assert allocated(sums, banks).tolist() == [[4, 0, 2, 1, 3, 5], [4, 3, 2, 1, 0, 5]]
+
+
+def test_no_hypothesis_to_come_is_better_than_the_best_beam_that_is_possible():
+    """Beams are in the order of their banks, not of their scores."""
+    running = torch.tensor([[IMPOSSIBLE, -5.0, -2.0], [-3.0, -1.0, IMPOSSIBLE], [IMPOSSIBLE] * 3])
+    found = Constrained.highest(SimpleNamespace(beams=SimpleNamespace(running=running)))
+    assert found.tolist() == [-2.0, -1.0, -torch.inf]
+
+
+def test_many_tokens_that_end_a_sentence_leave_enough_that_go_on():
+    model, inputs, options = lively(eos_token_id=[1, *range(5, 40, 2)], num_return_sequences=5, early_stopping="never")
+    plain = decode(model, **inputs, **options)
+    found = decode(model, **inputs, **options, logits_processor=[Constraints([[]] * 6)])
+    assert found.sequences.tolist() == plain.sequences.tolist()
+    assert_same(found.sequences_scores, plain.sequences_scores, 1e-5)
 
 
 def lively(**options):

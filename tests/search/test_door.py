@@ -6,7 +6,7 @@ import logging
 
 import pytest
 import torch
-from helpers.contract import SEPARATE, TINY, Member
+from helpers.contract import FIELDS, RECURRENT, SEPARATE, TINY, Member
 from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy, written_out
 from transformers import AutoModelForSeq2SeqLM
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, DynamicLayer
@@ -103,6 +103,12 @@ def test_a_family_whose_step_is_not_written_out(name, monkeypatch):
     for options in ({}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2}):
         found = assert_equal_loops(model, monkeypatch, **inputs, **{**ENDING, **options})
         assert found.sequences.tolist() != decode(plain, **inputs, **{**ENDING, **options}).sequences.tolist()
+
+
+@pytest.mark.parametrize("system", RECURRENT)
+def test_a_recurrent_model_has_no_step_that_is_written_out(system):
+    """Asked for all the same where such a model was searched on a GPU and moved to a CPU."""
+    assert find_step(Member(system, "post", {**TINY, **FIELDS.get(system, {})}).model()) is None
 
 
 class LouderWords(extended_cross_attention.ExtendedDecoder):

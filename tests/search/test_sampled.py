@@ -11,6 +11,7 @@ from helpers.contract import Member
 from helpers.searching import assert_equal_loops, decode, sources, toy
 
 from hf_mlnmt.search.rules import TopNSigma
+from hf_mlnmt.search.sampled import SampledBeams
 
 VOCABULARY, END, START, LONGEST = 5, 1, 3, 5
 DRAWS = 4000
@@ -22,7 +23,7 @@ def tiny(system):
 
 
 @torch.no_grad()
-def every_sequence(model, source) -> dict[tuple[int, ...], float]:
+def every_sequence(model, source, temperature: float) -> dict[tuple[int, ...], float]:
     """Sequence -> P, of all that can be generated within the limit."""
     others, found = [token for token in range(VOCABULARY) if token != END], {}
     for length in range(LONGEST + 1):
@@ -30,7 +31,7 @@ def every_sequence(model, source) -> dict[tuple[int, ...], float]:
         inputs = torch.cat([torch.full((len(bodies), 1), START), bodies], 1)[:, :LONGEST]
         rows = bodies if length == LONGEST else torch.cat([bodies, torch.full((len(bodies), 1), END)], 1)
         repeated = {name: value.expand(len(bodies), -1) for name, value in source.items()}
-        logs = model(**repeated, decoder_input_ids=inputs).logits.log_softmax(-1)
+        logs = (model(**repeated, decoder_input_ids=inputs).logits / temperature).log_softmax(-1)
         sums = logs.gather(2, rows.unsqueeze(-1)).sum((1, 2)).exp().tolist()
         found |= dict(zip(map(tuple, rows.tolist()), sums))
     assert sum(found.values()) == pytest.approx(1)
@@ -47,13 +48,14 @@ def assert_fits(drawn, expected) -> None:
     assert square < free + 5 * math.sqrt(2 * free)
 
 
-@pytest.mark.parametrize("system", ["transformer", "rnn"])
-def test_draws_without_replacement(system):
-    """The first of two is a draw, the second one of what is left; the scores are log P."""
+@pytest.mark.parametrize(("system", "temperature"), [("transformer", 1.5), ("rnn", 1.0)])
+def test_draws_without_replacement(system, temperature):
+    """The first of two is a draw, the second one of what is left; the scores are log P, by the rules."""
     model, source = tiny(system), sources((3,), VOCABULARY)
-    shares = every_sequence(model, source)
+    shares = every_sequence(model, source, temperature)
     many = {name: value.expand(DRAWS, -1) for name, value in source.items()}
     options = {"do_sample": True, "num_beams": 2, "num_return_sequences": 2, "top_k": 0, "max_new_tokens": LONGEST}
+    options["temperature"] = temperature
     output = decode(model, **many, **options, without_replacement=True)
     rows = [tuple(row[1 : row.index(END) + 1] if END in row else row[1:]) for row in output.sequences.tolist()]
     first, second = rows[::2], rows[1::2]
@@ -79,10 +81,14 @@ def test_in_a_batch_with_sentences_that_leave():
 def test_drawn_beams_are_those_of_transformers(options, monkeypatch):
     ends = {"exponential_decay_length_penalty": (2, 1.2), "max_new_tokens": 20, "temperature": 1.3}
     options = {"top_k": 0, **ends, **options}
-    found = assert_equal_loops(toy(), monkeypatch, **sources((6, 1, 4)), num_beams=4, do_sample=True, **options)
-    best = decode(
-        toy(), **sources((6, 1, 4)), num_beams=4, **ends, num_return_sequences=options["num_return_sequences"]
+    inputs, counts = sources((6, 1, 4, 9, 2, 7)), []
+    step = SampledBeams.step
+    monkeypatch.setattr(
+        SampledBeams, "step", lambda self, *given: (counts.append(len(self.batch.ids)), step(self, *given))[1]
     )
+    found = assert_equal_loops(toy(), monkeypatch, **inputs, num_beams=4, do_sample=True, **options)
+    assert counts[0] == len(inputs["input_ids"]) > counts[-1]  # sentences have left
+    best = decode(toy(), **inputs, num_beams=4, **ends, num_return_sequences=options["num_return_sequences"])
     assert found.sequences.tolist() != best.sequences.tolist()
 
 

@@ -8,6 +8,8 @@ from helpers.stock import stock
 from helpers.training_helpers import tiny_model
 from transformers import DataCollatorForSeq2Seq
 
+from hf_mlnmt.modeling.generation import logger
+
 
 def test_the_loss_is_right_under_accumulation(tmp_path, tokenizer):
     """8 sentences as 1 x 8 and as 4 x 2: the same loss, gradient and weights."""
@@ -33,7 +35,7 @@ def test_evaluation_gives_the_loss(tmp_path, tokenizer):
     assert trainer.label_names == ["labels"]
 
 
-def test_predict_with_generate_and_resume(tmp_path, tokenizer):
+def test_predict_with_generate_and_resume(tmp_path, tokenizer, caplog):
     settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, "predict_with_generate": True}
     settings |= {"eval_strategy": "steps", "eval_steps": 2, "generation_max_length": 9}
     whole = stock(tmp_path / "whole", tokenizer, tiny_model(), **settings)
@@ -43,6 +45,7 @@ def test_predict_with_generate_and_resume(tmp_path, tokenizer):
     again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, again.model.state_dict()[name]), name
+    assert "missing keys" not in caplog.text
 
 
 def test_labels_that_label_smoothing_takes_away(tmp_path, tokenizer):
@@ -53,3 +56,19 @@ def test_labels_that_label_smoothing_takes_away(tmp_path, tokenizer):
         trainer.train()
     trainer.data_collator = DataCollatorForSeq2Seq(tokenizer, model=trainer.model)
     trainer.train()
+
+
+def test_padding_that_changes_the_loss_is_said_once(caplog):
+    model = tiny_model()
+    for labels in ([[-100, 5, 1]], [[5, 1, model.config.pad_token_id]], [[5, 6, 1], [5, 1, -100], [-100] * 3]):
+        caplog.clear()
+        logger.warning_once.cache_clear()
+        for _ in range(2):
+            model.prepare_decoder_input_ids_from_labels(torch.tensor(labels))
+        assert len(caplog.records) == (len(labels) == 1)
+    for mask, warned in (([[0, 1, 1]], 1), ([[1, 1, 0]], 0)):
+        caplog.clear()
+        ids = torch.tensor([[5, 5, 5]])
+        for _ in range(2):
+            model.generate(input_ids=ids, attention_mask=torch.tensor(mask), max_new_tokens=2, output_scores=True)
+        assert caplog.text.count("padded on the left") == warned

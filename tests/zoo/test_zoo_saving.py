@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import fresh
-from helpers.contract import RECURRENT, Batch, Member, assert_same
+from helpers.contract import RECURRENT, Batch, Member, assert_same, members_once, of_each_kind
 from helpers.once import asked_for, made_once
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 from transformers.dynamic_module_utils import get_imports
@@ -46,14 +48,111 @@ def test_tying(member, tmp_path):
     model.save_pretrained(tmp_path)
     config = model.config
     weights = [model.lm_head.weight, model.get_decoder().embed_tokens.weight, model.get_encoder().embed_tokens.weight]
-    distinct = 3 if not config.tie_word_embeddings else 1 if config.share_encoder_decoder_embeddings else 2
+    distinct = 3 - config.tie_word_embeddings - config.share_encoder_decoder_embeddings
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     again = [loaded.lm_head.weight, loaded.get_decoder().embed_tokens.weight, loaded.get_encoder().embed_tokens.weight]
     assert len({id(w) for w in weights}) == len({id(w) for w in again}) == distinct
     vocabularies = {config.vocab_size, config.decoder_vocab_size}
     saved = load_file(tmp_path / "model.safetensors")
-    assert sum(1 for value in saved.values() if value.shape[0] in vocabularies and value.dim() == 2) == distinct
+    assert sum(1 for value in saved.values() if value.dim() == 2 and value.shape[0] in vocabularies) == distinct
     assert sum(value.numel() for value in saved.values()) == model.num_parameters()
+
+
+def with_lora(**options):
+    """Merges a LoRA adapter, and what was saved beside it, into the model; all of it differs from what was there."""
+
+    def change(model):
+        adapted = get_peft_model(model, LoraConfig(r=2, init_lora_weights=False, **options))
+        with torch.no_grad():
+            for name, parameter in adapted.named_parameters():
+                if "modules_to_save" in name:
+                    parameter.copy_(torch.randn_like(parameter))
+        return adapted.merge_and_unload()
+
+    return change
+
+
+def with_its_own(*names):
+    def change(model):
+        for name in names:
+            part = model.get_submodule(name)
+            part.weight = torch.nn.Parameter(torch.randn_like(part.weight))
+        return model
+
+    return change
+
+
+def untied_by_hand(model):
+    model.config.tie_word_embeddings = False
+    return model
+
+
+ENCODER, DECODER, OUTPUT = "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"
+# Change of a model -> which of encoder, decoder and output it gives a table of its own (None: all are one table).
+CHANGES = {
+    "LoRA of all layers": (with_lora(), ""),
+    "LoRA and its own output": (with_lora(modules_to_save=["lm_head"]), "o"),
+    "LoRA and its own embeddings": (with_lora(modules_to_save=["embed_tokens"]), "edo"),
+    "LoRA and all three": (with_lora(modules_to_save=["embed_tokens", "lm_head"]), "edo"),
+    "an output of its own": (with_its_own(OUTPUT), "o"),
+    "an encoder's table of its own": (with_its_own(ENCODER), "e"),
+    "a decoder's table of its own": (with_its_own(DECODER), "edo"),
+    "three tables": (with_its_own(ENCODER, DECODER, OUTPUT), "edo"),
+    "untied in the config alone": (untied_by_hand, ""),
+    "nothing": (lambda model: model, ""),
+}
+
+
+VOCABULARIES = {
+    "one": {},
+    "two": {"decoder_vocab_size": 27, "share_encoder_decoder_embeddings": False},
+    "one, as two": {"share_encoder_decoder_embeddings": False},
+    "output untied": {"tie_word_embeddings": False},
+    "all untied": {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False},
+}
+SYSTEMS = list({member.system: member for member in members_once()}.values())
+TIES = [
+    (SYSTEMS[0], change, vocabularies)
+    for change in CHANGES
+    for vocabularies in (("one", "two") if "LoRA" in change else VOCABULARIES)
+]
+TIES += [(system, "untied in the config alone", vocabulary) for system in SYSTEMS[1:] for vocabulary in ("one", "two")]
+
+
+@pytest.mark.filterwarnings("ignore:(?s).*(tied|tie_word_embeddings)")
+@pytest.mark.parametrize(
+    ("system", "change", "vocabularies"),
+    [pytest.param(*case, id=", ".join(map(str, case)), marks=of_each_kind(case[:1])[0].marks) for case in TIES],
+)
+def test_what_is_tied_is_what_the_weights_say(system, change, vocabularies, batch, tmp_path):
+    """Whatever was tied or untied, and by whom: the model that is saved is the one that is loaded, also resized."""
+    torch.manual_seed(0)
+    make, own = CHANGES[change]
+    model = make(system.model(**VOCABULARIES[vocabularies])).eval()
+    told = system.config(**VOCABULARIES[vocabularies])
+    bridge = system.system.startswith("bridge")
+    for size in (None,) if bridge else (None, 40):
+        if size:
+            model.resize_token_embeddings(size)
+            if not model.config.share_encoder_decoder_embeddings:
+                model.resize_decoder_token_embeddings(size)
+        folder = tmp_path / str(size)
+        model.save_pretrained(folder)
+        loaded, report = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
+        assert not any(report.values()), report
+        assert_same(logits_of(loaded, batch), logits_of(model, batch))
+        tables = [loaded.get_encoder().embed_tokens, loaded.get_decoder().embed_tokens, loaded.lm_head]
+        sizes = [told.vocab_size, told.decoder_vocab_size, told.decoder_vocab_size]
+        assert [table.weight.shape[0] for table in tables] == ([size] * 3 if size else sizes)
+        shared, tied = (one.weight is other.weight for one, other in itertools.pairwise(tables))
+        assert shared == (told.share_encoder_decoder_embeddings and not set("ed") & set(own))
+        assert tied == (told.tie_word_embeddings and "o" not in own)
+        assert (shared, tied) == (
+            loaded.config.share_encoder_decoder_embeddings,
+            loaded.config.tie_word_embeddings,
+        )
+        saved = load_file(folder / "model.safetensors")
+        assert sum(value.numel() for value in saved.values()) == loaded.num_parameters()
 
 
 @pytest.fixture
