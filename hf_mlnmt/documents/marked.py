@@ -363,8 +363,13 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
     element = run = base = Element(wrap=_main_run(tokens))
     outer: list[tuple[Element, int, int, int]] = []  # around the open ones; tokens, characters, marks before them
 
-    def add_mark(raw: str, line: bool) -> None:
+    def add_mark(raw: str, line: bool, kept: bool = False) -> None:
         spaced = not owners or text[-1] == " "
+        before = marks[-1] if marks and marks[-1].owner is element and not line and not marks[-1].line else None
+        between = "".join(text[before.offset :]) if before else ""
+        if before and not between and not before.spaced[1]:  # nothing is between: one mark
+            marks[-1] = before._replace(raw=before.raw + raw)
+            return
         if line and not spaced:  # words of two lines are two words
             text.append(" ")
             owners.append(element)
