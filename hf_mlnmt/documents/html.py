@@ -80,17 +80,19 @@ def html_tokens(html: str, reading: Reading) -> Iterator[Token]:
             yield Token("end" if inline else "break", raw, name)
         elif untranslated(match["attributes"]):
             at = at if empty or name in _VOID else _end_of_element(html, at, name)
-            yield Token("mark" if inline or name in _OPAQUE_INLINE else "break", html[match.start() : at])
+            yield Token("mark" if inline or name in _OPAQUE_INLINE else "break", html[match.start() : at], "kept")
         else:
             raw = _start_tag(raw, name, reading)
             if name == "br":
                 yield Token("line", raw, name)
             elif name in _VOID:
-                yield Token("mark" if name in ("img", "wbr", "input") else "break", raw, name)
+                yield Token(
+                    "mark" if name in ("img", "wbr", "input") else "break", raw, "kept" if name == "img" else name
+                )
             elif name in _OPAQUE or empty:
                 start = at
                 at = at if empty else _end_of_element(html, at, name)
-                yield Token("mark" if inline or name in _OPAQUE_INLINE else "break", raw + html[start:at])
+                yield Token("mark" if inline or name in _OPAQUE_INLINE else "break", raw + html[start:at], "kept")
             else:
                 yield Token("start" if inline else "break", raw, name)
     if at < len(html):

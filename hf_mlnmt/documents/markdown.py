@@ -68,7 +68,9 @@ def _quote(text: str) -> str:
     return _BEGINS_ITEM.sub(r"\1\\", text)
 
 
-_MARKDOWN = Form(lambda raw: unescape(re.sub(rf"\\({_PUNCTUATION})", r"\1", raw)), _quote, str)
+_MARKDOWN = Form(
+    lambda raw: unescape(re.sub(rf"\\({_PUNCTUATION})", r"\1", raw)), _quote, str, needed=re.compile(r"\[|<a\b").match
+)
 _CELL = _MARKDOWN._replace(quote=lambda text: _quote(text).replace("|", r"\|"))
 
 
@@ -143,9 +145,9 @@ class _Block:
                 self._add_text(raw)
             elif match["image"]:
                 raw = f"![{self.reading.text(match['alt'], _MARKDOWN)}]{self._titled(match['to'])}"
-                self.tokens.append(Token("mark", self._placed(raw)))
+                self.tokens.append(Token("mark", self._placed(raw), "kept"))
             elif match["code"] or match["mark"]:
-                self.tokens.append(Token("mark", self._placed(raw)))
+                self.tokens.append(Token("mark", self._placed(raw), "kept"))
             elif match["tag"]:
                 tokens = html_tokens(raw, self.reading)
                 self.tokens += [token._replace(raw=self._placed(token.raw)) for token in tokens]

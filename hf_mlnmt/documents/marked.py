@@ -34,6 +34,10 @@ _SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
 # would begin anew at each space).
 _LEADING = re.compile(r"(?:\s|&nbsp;|&#160;|&#xa0;)*+", re.IGNORECASE)
 _TRAILING = re.compile(r"(?:\s|;psbn&|;061#&|;0ax#&)*+", re.IGNORECASE)
+# What is no word though it has letters or digits: the sign of a note or of a heading's address.
+_NOTE = re.compile(r"\W*\d{0,3}\W*|\[[^\W\d]?[\w-]*[\W]?\d*\]|\w(?<=[a-z])")
+_OF_SENTENCES = re.compile(r"[\w.,;:!?\u2026'\"()\[\]{}\u2010-\u2015\u2018-\u201f\xab\xbb\u3000-\u303f\uff00-\uff65-]")
+_JOINT = re.compile(r"\s?(?![.\u2026\u3002]\s)[^\w\s()\[\]{}\"'!?\u2018-\u201f\xab\xbb]{1,3}\s?")
 _ENDS_SENTENCE = re.compile(r"[.!?…。！？:։۔।][\"'”’“»›)\]}]*\s*$")
 
 
@@ -44,20 +48,24 @@ def without_id(tag: str) -> str:
 
 class Form(NamedTuple):
     """The characters of a format: how they are read, and how text is written. `again`: a start tag for the second time;
-    `ordered`: what has no words stays in its order, since some of it opens and some closes."""
+    `ordered`: what has no words stays in its order, since some of it opens and some closes; `needed`: whether the element
+    of a start tag takes the nearest word, where none is left for it, and is not left out."""
 
     read: Callable[[str], str] = str
     quote: Callable[[str], str] = str
     again: Callable[[str], str] = without_id
     ordered: bool = False
+    needed: Callable[[str], object] = bool
 
 
-HTML, PLAIN = Form(unescape, lambda text: escape(text, quote=False)), Form()
+_NEEDED = re.compile(r"<a\b|.*?\sid\s*=", re.IGNORECASE | re.DOTALL).match  # links, and where they lead
+HTML, PLAIN = Form(unescape, lambda text: escape(text, quote=False), needed=_NEEDED), Form(needed=_NEEDED)
 
 
 class Token(NamedTuple):
-    """A piece of the document. `break`: between texts; `mark`: stays in its text, without words; `line`: a line break,
-    which parts two texts where a sentence ends; `gone`: is left out of a translation. `wrap` is a text's run."""
+    """A piece of the document. `break`: between texts; `mark`: stays in its text, without words, and of the name "kept" is
+    seen (code, a picture); `line`: a line break, which parts two texts where a sentence ends; `gone`: is left out of a
+    translation. `wrap` is a text's run."""
 
     kind: Literal["text", "start", "end", "mark", "line", "break", "gone"]
     raw: str
@@ -72,13 +80,15 @@ class Token(NamedTuple):
 
 class Mark(NamedTuple):
     """Something without words at an offset of a text, in an element; whether white space is before and behind it, or a
-    sign, as a full stop, behind."""
+    sign, as a full stop, behind. `kept`: it is seen; `end`: the number of the token behind it."""
 
     offset: int
     raw: str
     line: bool
     spaced: tuple[bool, bool]
     owner: Element
+    end: int
+    kept: bool = False
     sign: bool = False
 
 
@@ -196,6 +206,7 @@ class Passage:
         units: list[tuple[str, str, Element]] = []  # white space before, text, element
         placed: dict[int, list[Mark]] = {}  # before which unit
         offset, at, rest = 0, 0, deque(self.marks)  # which stand in the order of their offsets
+        line, line_at = 0, -1  # the last line break: its unit, and its offset
         for number, (sentence, space, hypothesis) in enumerate(zip(self.sentences, self.spaces, hypotheses)):
             end = offset + len(sentence)
             last = number == len(self.sentences) - 1
@@ -206,11 +217,18 @@ class Passage:
             while rest and (last or rest[0].offset < end + len(space)):
                 marks.append(rest.popleft())
             cuts = [mark.offset - offset for mark in marks]
-            match = Match(sentence, self.owners[offset:end], hypothesis, self.base, cuts)
+            match = Match(sentence, self.owners[offset:end], hypothesis, self.base, cuts, self.form.needed)
             units += [(gap if i else between, text, owner) for i, (gap, text, owner) in enumerate(match.units())]
             for mark in marks:
                 check()
-                unit = first + match.place(mark.offset - offset, mark.line, mark.spaced[0])
+                inside = mark.line and 0 < mark.offset < len(self.text) and mark.offset != line_at
+                unit = first + match.place(
+                    mark.offset - offset, mark.line, mark.spaced[0], line + 1 - first if inside else 0
+                )
+                empty = not any(text for _, text, _ in units[line:unit]) or (last and unit == len(units))
+                if inside and empty and mark.raw.strip("\\ \t")[:1] in ("\r", "\n"):
+                    continue  # no word is left for a line of its own, and an empty one ends a cue or a paragraph
+                line, line_at = (unit, mark.offset) if mark.line else (line, line_at)
                 at = max(at, unit) if self.form.ordered else unit
                 placed.setdefault(at, []).append(mark)
             offset = end + len(space)
@@ -229,7 +247,12 @@ class Passage:
         for number, (gap, text, owner) in enumerate([*units, ("", "", self.base)]):
             check()
             same, marks = shared(current, owner), placed.get(number, [])
-            path, around, late = list(current.path), (same or (self.base,))[-1].wrap, ""
+            # White space is in the plainest run beside it: that before a link is not underlined.
+            beside = (each for each in (current, owner) if each.path in (same, (*same, each)) and not each.start)
+            path, late = list(current.path), ""
+            around = min(
+                (each.wrap for each in beside), key=lambda wrap: len(wrap[0]), default=(same or (self.base,))[-1].wrap
+            )
             inside = [place for place, mark in enumerate(marks) if _holds(current, mark.owner, same)]
             first = inside[-1] + 1 if inside else 0  # marks before the elements end, and from `last` behind the starts
             last = next((n for n in range(first, len(marks)) if _holds(owner, marks[n].owner, same)), len(marks))
@@ -363,17 +386,20 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
     element = run = base = Element(wrap=_main_run(tokens))
     outer: list[tuple[Element, int, int, int]] = []  # around the open ones; tokens, characters, marks before them
 
-    def add_mark(raw: str, line: bool, kept: bool = False) -> None:
+    def add_mark(raw: str, start: int, end: int, line: bool = False, kept: bool = False) -> None:
+        """Adds the tokens from `start` to `end`; to the mark before them, if nothing is between both or a sign is."""
         spaced = not owners or text[-1] == " "
         before = marks[-1] if marks and marks[-1].owner is element and not line and not marks[-1].line else None
         between = "".join(text[before.offset :]) if before else ""
-        if before and not between and not before.spaced[1]:  # nothing is between: one mark
-            marks[-1] = before._replace(raw=before.raw + raw)
+        if before and ((kept and before.kept and _JOINT.fullmatch(between)) or not (between or before.spaced[1])):
+            raw = before.raw + "".join(each.whole for each in tokens[before.end : start] if each.kind != "gone") + raw
+            marks[-1] = before._replace(raw=raw, spaced=(before.spaced[0], False), end=end, kept=kept, sign=False)
+            del text[before.offset :], owners[before.offset :]
             return
         if line and not spaced:  # words of two lines are two words
             text.append(" ")
             owners.append(element)
-        marks.append(Mark(len(owners), raw, line, (spaced and not line, False), element))
+        marks.append(Mark(len(owners), raw, line, (spaced and not line, False), element, end, kept))
 
     for number, token in enumerate(tokens):
         if token.kind == "text":
@@ -396,21 +422,20 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
             inner, (element, begun, characters, before) = element, outer.pop()
             run = element
             inner.end = token.raw
-            said = "".join(text[characters:])
+            said, kept = "".join(text[characters:]), any(mark.kept for mark in marks[before:])
+            note = token.name in ("a", "sup", "[") and _NOTE.fullmatch(said.strip())
             if not said.strip():  # an element without words is a mark
                 raw = inner.start + "".join(mark.raw for mark in marks[before:]) + inner.end
                 owners[characters:] = [element] * (len(owners) - characters)
-            elif all(
-                unicodedata.category(sign)[0] in "SMCZ" or (token.name == "a" and sign.isdigit()) for sign in said
-            ):
+            elif note or not _OF_SENTENCES.search(said):
                 raw = "".join(each.whole for each in tokens[begun : number + 1] if each.kind != "gone")
                 del text[characters:], owners[characters:]  # an arrow, or the number of a note
             else:
                 continue
             del marks[before:]
-            add_mark(raw, False)
+            add_mark(raw, begun, number + 1, kept=kept)
         elif token.kind != "gone":
-            add_mark(token.raw, token.kind == "line")
+            add_mark(token.raw, number, number + 1, token.kind == "line", token.name == "kept")
     whole = "".join(text).rstrip(" ")
     lead = _edges(tokens[0].raw)[0] if tokens[0].kind == "text" else ""
     trail = _edges(tokens[-1].raw)[1] if tokens[-1].kind == "text" else ""

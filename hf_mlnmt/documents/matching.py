@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate, pairwise, takewhile
 
 from hf_mlnmt.data.kept import kept, lost
@@ -50,9 +50,15 @@ class Match(Linked):
     placeholders is put back."""
 
     def __init__(
-        self, source: str, owners: list[Element], hypothesis: Hypothesis, base: Element, cuts: list[int]
+        self,
+        source: str,
+        owners: list[Element],
+        hypothesis: Hypothesis,
+        base: Element,
+        cuts: list[int],
+        needed: Callable[[str], object] = bool,
     ) -> None:
-        self.owners, self.base, self.cuts = owners, base, cuts
+        self.owners, self.base, self.cuts, self.needed = owners, base, cuts, needed
         self.at: dict[int, int] = {}  # units before the places of cuts inside of words
         super().__init__(source, re.sub(SLOT, "", hypothesis.text), hypothesis.alignment)
         if missing := lost(source, self.target):
@@ -77,7 +83,7 @@ class Match(Linked):
                     core = len(result)
             self.ends.append((before, core, len(result)))
         if not self.translated:
-            result.append(("", self.target, self.owners[0]))
+            result.append(("", self.target, self.base))
         self.count = len(result) + len(lost)
         return _filled(result, self.owners[0], self.owners[-1], self.base) + [("", "", element) for element in lost]
 
@@ -102,8 +108,14 @@ class Match(Linked):
         def depth(element: Element) -> int:
             return len(element.path)
 
+        said = [any(map(str.isalnum, self.target[slice(*word.core)])) for word in self.translated]
         of_source = [max(self.owners[slice(*word.core)], key=depth) for word in self.words]
         owners = [max((of_source[read] for read in of_word), key=depth, default=None) for of_word in self.sources]
+        for number in [
+            number for number, one in enumerate(said) if not one
+        ]:  # signs that stand for words are in no element
+            signs = (read for read in self.sources[number] if self.words[read].text == self.translated[number].text)
+            owners[number] = next((of_source[read] for read in signs), None)
         taken, lost = {element for owner in set(owners) if owner for element in owner.path}, []
         middles: dict[Element, int] = {}  # word of the source, of each innermost element
         for number, word in enumerate(self.words):
@@ -113,26 +125,35 @@ class Match(Linked):
             if not element.path or element in taken:
                 continue
             place = int((middles[element] + 0.5) / len(self.words) * len(owners))
-            near = range(max(0, place - 10), min(len(owners), place + 10))
-            for number in sorted(near, key=lambda number: abs(number - place)):
+            needed = self.needed(element.start)
+            near = range(0 if needed else max(0, place - 10), len(owners) if needed else min(len(owners), place + 10))
+            free = [
+                owners[number] is None or not owners[number].path or owners[number] in element.path for number in near
+            ]
+            for number in sorted(near, key=lambda number: (not free[number - near.start], abs(number - place))):
                 owner = owners[number]
-                if owner is None or not owner.path or owner in element.path:
+                if said[number] and (
+                    free[number - near.start] or (needed and not any(self.needed(each.start) for each in owner.path))
+                ):
                     owners[number] = element
                     break
             else:
-                lost.append(element)
+                if needed and element.start != "[":  # of Markdown, where nothing is no link
+                    lost.append(element)
             taken.update(element.path)
         return owners, lost
 
-    def place(self, offset: int, line: bool, spaced: bool) -> int:
-        """Returns before which unit of the translation something stands that is at this offset of the source."""
+    def place(self, offset: int, line: bool, spaced: bool, least: int = 0) -> int:
+        """Returns before which unit of the translation something stands that is at this offset of the source; a line break
+        before a word from unit `least` on."""
         if not self.ends or offset >= len(self.source):
             return self.count
         if offset in self.at and not spaced:
             return self.at[offset]
         share = offset / len(self.source) * len(self.target)
         if line or not self.words:
-            return self.ends[_nearest(self.places[0], share)][0]
+            number = max(_nearest(self.places[0], share), bisect_left(self.ends, (least,)))
+            return self.ends[number][0] if number < len(self.ends) else self.count
         following = bisect_right(self.starts, offset - 1)
         if spaced or offset == 0:
             first, _ = self.targets.get(min(len(self.words) - 1, following), (_nearest(self.places[0], share), 0))

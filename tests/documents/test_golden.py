@@ -1,6 +1,7 @@
 """Small documents in the style of what other programs write: what stays, what is translated, and that it is read again."""
 
 import io
+import random
 import re
 import zipfile
 
@@ -37,7 +38,7 @@ def translated(content, ending, how=upper, **told):
 def marked(content, ending, **told):
     """Checks a document in which «this is translated» and all else stays; returns what it becomes."""
     plain = re.sub("[«»]", "", content)
-    wanted = re.sub("«([^«»]*)»", lambda match: match[1].upper(), content)
+    wanted = re.sub("«([^«»]*)»", lambda match: match[1].upper(), content).replace("<c> ", " <c>")
     assert translated(plain, ending, **told)[1] == wanted
     return plain
 
@@ -208,7 +209,9 @@ def outline(text):
     environment = {}
     blocks = MarkdownIt("commonmark").enable("table").parse(text, environment)
     tokens = [each for block in blocks for each in (block, *(block.children or []))]
-    shape = [(t.type, t.tag, t.attrs.get("href"), t.attrs.get("src")) for t in tokens if t.type not in ("text", "inline")]
+    shape = [
+        (t.type, t.tag, t.attrs.get("href"), t.attrs.get("src")) for t in tokens if t.type not in ("text", "inline")
+    ]
     return shape, [entry["href"] for entry in environment.get("references", {}).values()]
 
 
@@ -217,3 +220,90 @@ def outline(text):
 def test_markdown(program, end):
     plain = marked(MARKDOWN[program].replace("\n", end), ".md")
     assert outline(translated(plain, ".md")[1].replace("\r\n", "\n")) == outline(plain.replace("\r\n", "\n"))
+
+
+SUBTITLES = {
+    "YouTube": (
+        ".vtt",
+        "WEBVTT\nKind: captions\nLanguage: en\n\n00:00:01.000 --> 00:00:02.500 align:start position:0%\n"
+        "«one<00:00:01.500><c> dog</c><00:00:02.000><c> runs</c>»\n\n"
+        "00:00:03.000 --> 00:00:04.000\n&gt;&gt; «hello»\n&gt;&gt; «yes»\n",
+    ),
+    "an editor's WebVTT": (
+        ".vtt",
+        "WEBVTT\n\nSTYLE\n::cue { color: red }\n\nNOTE not this\n\nfirst cue\n00:01.000 --> 00:02.000\n"
+        "<v.loud Roger Bingham>«we are here»\n\nNOTE\nnor this\n\nthe id\n00:03.000 --> 00:04.000\n"
+        "<c.yellow>«and there»</c>\n",
+    ),
+    "Aegisub": (
+        ".srt",
+        "1\n00:00:01,000 --> 00:00:02,000\n{\\an8}<i>«a dog»</i>\\N«runs here»\n\n"
+        "2\n00:00:03,000 --> 00:00:04,000\n{\\pos(1,2)}«one»\n",
+    ),
+    "ffmpeg": (
+        ".srt",
+        '1\n00:00:01,000 --> 00:00:02,000\n<font face="Arial" size="48" color="#ff0000">«a dog»</font>\n\n'
+        "2\n00:00:03,000 --> 00:00:04,000\n{\\an7}«one»\n\n",
+    ),
+    "blank lines in cues": (
+        ".srt",
+        "1\n00:00:01,000 --> 00:00:02,000\n\n«a dog»\n \n«a cat»\n\n2\n00:00:03,000 --> 00:00:04,000\n«one»\n\n\n\n"
+        "3\n00:00:05,000 --> 00:00:06,000\n\n\n4\n00:00:07,000 --> 00:00:08,000\n«two»\n5\n00:00:09,000 --> 00:00:10,000\n"
+        "«three»\n\n12\n\n«four»",
+    ),
+    **{
+        f"times as {times}": (".srt", f"1\n{times}\n«a dog»\n\n2\n{times}\n«a cat»\n")
+        for times in (
+            "00:00:01 --> 00:00:02",
+            "00:00:01,000 -> 00:00:02,000",
+            "00:00:01.000-->00:00:02.000",
+            "00:00:01, 000 --> 00:00:02, 000",
+            "00:00:01:000 --> 00:00:02:000",
+            "0:1,5 –> 0:2,5",
+            "00:00:01,000 \u2192 00:00:02,000",
+            "-00:00:01,000 --> 00:00:02,000  X1:1 Y1:2",
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("program", SUBTITLES)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_subtitles(program, end):
+    ending, content = SUBTITLES[program]
+    marked(content.replace("\n", end), ending)
+
+
+@pytest.mark.parametrize("ending", [".srt", ".vtt"])
+@pytest.mark.parametrize("how", [upper, one_word, full_stop, lambda text: Hypothesis("", 0.0, 0.0, 1)])
+def test_no_cue_gets_an_empty_line(ending, how):
+    """Narrow cues, whose lines are more than the words of a translation."""
+    draw = random.Random(1)
+    for _ in range(150):
+        words = draw.choices(["a", "dog.", "<i>runs</i>", "Two", "cats,", "<b>x", "y</b>"], k=draw.randint(2, 8))
+        cue = "".join(word + draw.choice(["\n", "\n", " "]) for word in words[:-1]) + words[-1]
+        head = "WEBVTT\n\n" * (ending == ".vtt")
+        content = head + f"00:00:01.000 --> 00:00:02.000\n{cue}\n\n00:00:03.000 --> 00:00:04.000\nend\n"
+
+        def at_one_place(text, how=how):  # which the words of all lines share
+            hypothesis = how(text)
+            links = tuple((i, 0) for i in range(len(text.split())))
+            return Hypothesis(hypothesis.text, 0.0, 0.0, 1, alignment=draw.choice([None, links]))
+
+        out = translated(content, ending, at_one_place)[1]
+        lines = re.fullmatch(rf"{head}.*?-->.*?\n(.*)\n\n00:00:03.*", out, re.DOTALL)[1]
+        empty = how("a").text == ""
+        assert empty or "\n\n" not in f"\n{lines}\n", (cue, out)
+        if not empty:
+            said = pysubs2.SSAFile.from_string(out, ending[1:])
+            assert [(event.start, event.end) for event in said] == [(1000, 2000), (3000, 4000)]
+
+
+@pytest.mark.parametrize("how", [upper, one_word])
+def test_the_breaks_of_a_cue_keep_their_number_where_words_are_left(how):
+    out = translated("00:00:01,000 --> 00:00:02,000\na\nb\nc\nd\n", ".srt", lambda text: same_place(how, text))[1]
+    assert out.count("\n") == (5 if how is upper else 2)
+
+
+def same_place(how, text):
+    return Hypothesis(how(text).text, 0.0, 0.0, 1, alignment=((3, 0), (2, 0), (1, 0), (0, 0)))
