@@ -15,6 +15,7 @@ import unicodedata
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from html import escape, unescape
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
@@ -26,6 +27,7 @@ from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.generation.segments import split_sentences
 from hf_mlnmt.languages import base_language
 
+_RIGHT_TO_LEFT = ("Arab", "Hebr", "Syrc", "Thaa", "Nkoo", "Adlm", "Rohg", "Mand", "Samr", "Mend", "Yezi")
 DEEPEST = 100  # inline elements inside one another
 _SLOT = re.compile("\ufdd0(\\d+)\ufdd1")
 _ID = re.compile(r"""(?<!\s)\s+id\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+)""", re.IGNORECASE)
@@ -35,7 +37,7 @@ _SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
 _LEADING = re.compile(r"(?:\s|&nbsp;|&#160;|&#xa0;)*+", re.IGNORECASE)
 _TRAILING = re.compile(r"(?:\s|;psbn&|;061#&|;0ax#&)*+", re.IGNORECASE)
 # What is no word though it has letters or digits: the sign of a note or of a heading's address.
-_NOTE = re.compile(r"\W*\d{0,3}\W*|\[[^\W\d]?[\w-]*[\W]?\d*\]|\w(?<=[a-z])")
+_NOTE = re.compile(r"\W*\d{0,3}\W*|\[\w\]|\[[\w-]+\W\d+\]")
 _OF_SENTENCES = re.compile(r"[\w.,;:!?\u2026'\"()\[\]{}\u2010-\u2015\u2018-\u201f\xab\xbb\u3000-\u303f\uff00-\uff65-]")
 _JOINT = re.compile(r"\s?(?![.\u2026\u3002]\s)[^\w\s()\[\]{}\"'!?\u2018-\u201f\xab\xbb]{1,3}\s?")
 _ENDS_SENTENCE = re.compile(r"[.!?…。！？:։۔।][\"'”’“»›)\]}]*\s*$")
@@ -124,6 +126,13 @@ class Reading:
     def text(self, raw: str, form: Form) -> str:
         """Returns what stands for a text inside of a tag or a mark."""
         return self.slot(passages([Token("text", raw)], form, self.check))
+
+    @cached_property
+    def right_to_left(self) -> bool:
+        """Returns whether the translation is written from right to left."""
+        from langcodes import Language  # which reads its tables for a tenth of a second
+
+        return bool(self.language) and Language.get(self.language).maximize().script in _RIGHT_TO_LEFT
 
     def relabelled(self, code: str) -> str:
         """Returns the language of the translation for the code of the document's, which is the first that is seen."""
@@ -424,6 +433,7 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
             inner.end = token.raw
             said, kept = "".join(text[characters:]), any(mark.kept for mark in marks[before:])
             note = token.name in ("a", "sup", "[") and _NOTE.fullmatch(said.strip())
+            note = note or (token.name == "sup" and len(said.strip()) == 1)
             if not said.strip():  # an element without words is a mark
                 raw = inner.start + "".join(mark.raw for mark in marks[before:]) + inner.end
                 owners[characters:] = [element] * (len(owners) - characters)

@@ -226,7 +226,7 @@ SUBTITLES = {
     "YouTube": (
         ".vtt",
         "WEBVTT\nKind: captions\nLanguage: en\n\n00:00:01.000 --> 00:00:02.500 align:start position:0%\n"
-        "«one<00:00:01.500><c> dog</c><00:00:02.000><c> runs</c>»\n\n"
+        "«one»<00:00:01.500><c> «dog»</c><00:00:02.000><c> «runs»</c>\n\n"
         "00:00:03.000 --> 00:00:04.000\n&gt;&gt; «hello»\n&gt;&gt; «yes»\n",
     ),
     "an editor's WebVTT": (
@@ -307,3 +307,134 @@ def test_the_breaks_of_a_cue_keep_their_number_where_words_are_left(how):
 
 def same_place(how, text):
     return Hypothesis(how(text).text, 0.0, 0.0, 1, alignment=((3, 0), (2, 0), (1, 0), (0, 0)))
+
+
+# Pages of Sphinx, MkDocs, rustdoc, Wikipedia, pandoc and Word.
+PAGES = {
+    "Sphinx": (
+        '<section id="a"><h1>«The dog»<a class="headerlink" href="#a" title="«Link to this heading»">¶</a></h1>\n'
+        '<p>«See» <a class="reference internal" href="b.html"><span class="doc">«the page»</span></a> «and» '
+        '<a class="footnote-reference brackets" href="#id2" id="id1" role="doc-noteref">'
+        '<span class="fn-bracket">[</span>1<span class="fn-bracket">]</span></a> «here».</p>\n'
+        '<dl class="py function"><dt class="sig"><code class="sig-name">run</code><span class="sig-paren">(</span>'
+        '<em class="sig-param">«x»</em><span class="sig-paren">)</span>'
+        '<a class="headerlink" href="#run" title="«Link»">¶</a></dt></dl></section>'
+    ),
+    "MkDocs": '<h2 id="a">«The dog»<a class="headerlink" href="#a" title="«Permanent link»">&para;</a></h2><p>«one»</p>',
+    "rustdoc": (
+        '<h2 id="a"><a class="doc-anchor" href="#a">§</a>«The dog»</h2><p>«A» <code>u8</code>/<code>u16</code> «is»'
+        ' <a href="x"><code>A</code></a>::<a href="y"><code>b</code></a>.</p>'
+    ),
+    "Wikipedia": (
+        '<div class="mw-content-ltr mw-parser-output" lang="de" dir="ltr"><p>«The»<b> «dog»</b>'
+        '<sup id="cite_ref-1" class="reference"><a href="#cite_note-1"><span class="cite-bracket">&#91;</span>1'
+        '<span class="cite-bracket">&#93;</span></a></sup><sup id="r2" class="reference"><a href="#n2">[a]</a></sup> «is»'
+        ' 5 «m»<sup>2</sup><sup>[note 1]</sup> «large»*.<sup>†</sup> «In» <a href="y">2024</a> «it was».</p></div>'
+    ).replace("«The»<b> «dog»</b>", "«The» <b>«dog»</b>"),
+    "pandoc": (
+        '<p>«a note»<a href="#fn1" class="footnote-ref" id="fnref1" role="doc-noteref"><sup>1</sup></a> «here»</p>'
+        '<ol><li id="fn1"><p>«the note»<a href="#fnref1" class="footnote-back" role="doc-backlink">↩︎</a></p></li></ol>'
+    ),
+    "Word": (
+        "<p class=MsoNormal><b><span lang=de>«one»</span></b><span style='x'>&nbsp;</span>«dog»"
+        '<a href="#_ftn1" name="_ftnref1"><span class=MsoFootnoteReference><span>[1]</span></span></a> «here»</p>'
+    ),
+    "breadcrumbs": '<a href="/">«one»</a> <span>/</span> <a href="/a">«two»</a> <span>›</span> «three» <i>•</i> «four»',
+}
+
+
+def skeleton(page):
+    """Elements, attributes and places as a parser of HTML reads them, without texts."""
+    return [
+        (each.tag, dict(each.attrib))
+        for each in pages.fromstring(f"<div>{page}</div>").iter()
+        if each.tag is not etree.Comment
+    ]
+
+
+@pytest.mark.parametrize("program", PAGES)
+def test_pages(program):
+    plain = marked(PAGES[program], ".html", language="de")
+    for how in (upper, one_word, full_stop):
+        out = translated(plain, ".html", how, language="de")[1]
+        notes = {
+            sign: plain.count(sign) for sign in ("¶", "&para;", "§", "[a]", "†", "<sup>", "<code>", "#cite_note-1")
+        }
+        assert {sign: out.count(sign) for sign in notes} == notes
+        assert not re.search(r"<(b|i|em|strong)>[^\w<]*</\1>", out.replace("<i>•</i>", ""))
+    bare = lambda page: [(tag, {n: v for n, v in said.items() if n != "title"}) for tag, said in skeleton(page)]  # noqa: E731
+    assert bare(translated(plain, ".html", language="de")[1]) == bare(plain)
+
+
+@pytest.mark.parametrize(
+    ("page", "language", "expected"),
+    [
+        ('<html lang="en"><body dir=ltr>', "ar", '<html lang="ar" dir="rtl"><body dir=rtl>'),
+        ('<html lang="en" dir="ltr"><p dir="ltr">', "fa-IR", '<html lang="fa-IR" dir="rtl"><p dir="ltr">'),
+        ('<html lang="he" dir="rtl"><div lang="he" dir="rtl"><p lang="en" dir="ltr">', "de", None),
+        ('<html dir="auto" lang="en">', "he", '<html dir="auto" lang="he">'),
+        ('<html lang="en">', "de", '<html lang="de">'),
+        ('<html lang="en" dir="ltr">', None, '<html lang="en" dir="ltr">'),
+        ("<html>", "ur", '<html dir="rtl">'),
+        ('<html lang="en">', "uz-Arab", '<html lang="uz-Arab" dir="rtl">'),
+        (
+            '<meta http-equiv="Content-Language" content="en">',
+            "de",
+            '<meta http-equiv="Content-Language" content="de">',
+        ),
+        ('<meta http-equiv="refresh" content="en">', "de", '<meta http-equiv="refresh" content="en">'),
+    ],
+)
+def test_the_direction_of_a_page(page, language, expected):
+    expected = expected or '<html lang="de" dir="ltr"><div lang="de" dir="ltr"><p lang="en" dir="ltr">'
+    assert translated(f"{page}<p>a dog", ".html", language=language)[1] == f"{expected}<p>A DOG"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`a`/`b`",
+        "`a`, `b`",
+        "`a`::`b`",
+        "$x$ = $y$",
+        "`a` -> `b` | `c`",
+        "![](a.png) / ![](b.png)",
+        "**`a`**/[`b`](c)",
+        "`a`.`b`",
+    ],
+)
+@pytest.mark.parametrize("how", [upper, one_word, full_stop])
+def test_kept_pieces_and_the_sign_between_them_stay(text, how):
+    assert text in translated(f"The dog {text} is here.", ".md", how)[1]
+    assert "." in translated(f"Say `a`. `b` {text} is.", ".md")[0][0]  # where a sentence ends, two pieces are two
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "expected"),
+    [
+        ("a **b** [c](http://a) d", ".", "."),
+        ("a **b** [c](http://a) d", "Wort", "[Wort](http://a)"),
+        ("a **b [c](http://a)** d", "Wort.", "**[Wort](http://a).**"),
+        ("[a](b) [c](d) _e_", "Wort", "[Wort](b)"),
+        ("a ~~b~~ c", "", ""),
+    ],
+)
+def test_an_element_without_a_word_is_left_out_and_a_link_takes_the_nearest(text, translation, expected):
+    assert translated(text, ".md", lambda _: Hypothesis(translation, 0.0, 0.0, 1))[1] == expected
+    links = tuple((i, 0) for i in range(2))
+    out = translated(text, ".md", lambda _: Hypothesis(translation, 0.0, 0.0, 1, alignment=links))[1]
+    assert not re.search(r"\*\*\W*\*\*|\[\W*\]|_\W*_|~~\W*~~", out)
+    assert re.sub(r"\]\([^)]*\)|\W", "", out) == re.sub(r"\W", "", translation)
+
+
+def test_a_word_is_looked_for_ten_words_away():
+    """A word of an element that the alignment leaves out: the words near to it are in elements of their own."""
+    text = "<b>one</b> " + " ".join(f"<i>{'x' * (n + 1)}</i>" for n in range(7)) + " end"
+    links = tuple((n, n) for n in range(1, 8))
+    words = "A " + " ".join("x" * (n + 1) for n in range(7)) + " Ende"
+    out = translated(
+        text.replace("<b>one</b>", "<i>A</i> <b>one</b>"),
+        ".html",
+        lambda _: Hypothesis(words, 0.0, 0.0, 1, alignment=((0, 0), *((n + 1, n) for n in range(1, 8)))),
+    )[1]
+    assert out.endswith("<b>Ende</b>"), (out, links)
