@@ -86,9 +86,7 @@ def html_tokens(html: str, reading: Reading) -> Iterator[Token]:
             if name == "br":
                 yield Token("line", raw, name)
             elif name in _VOID:
-                yield Token(
-                    "mark" if name in ("img", "wbr", "input") else "break", raw, "kept" if name == "img" else name
-                )
+                yield Token("mark" if name in ("img", "wbr", "input") else "break", raw, "kept" * (name != "wbr"))
             elif name in _OPAQUE or empty:
                 start = at
                 at = at if empty else _end_of_element(html, at, name)
@@ -108,9 +106,7 @@ def _start_tag(raw: str, name: str, reading: Reading) -> str:
         return raw
     spoken, code = set(_SPOKEN), named.get("lang") or named.get("xml:lang")
     ours = name in ("html", "body") or (code and reading.relabelled(code) == reading.language)
-    labels = {"lang", "xml:lang"} | (
-        {"content"} if named.get("http-equiv", "").lower() == "content-language" else set()
-    )
+    labels = ["lang", "xml:lang", *["content"] * (named.get("http-equiv", "").lower() == "content-language")]
     if name == "meta" and _DESCRIPTIONS.fullmatch(named.get("name") or named.get("property") or ""):
         spoken.add("content")
     if name == "input" and named.get("type", "").lower() in _BUTTONS:

@@ -68,9 +68,11 @@ def _quote(text: str) -> str:
     return _BEGINS_ITEM.sub(r"\1\\", text)
 
 
-_MARKDOWN = Form(
-    lambda raw: unescape(re.sub(rf"\\({_PUNCTUATION})", r"\1", raw)), _quote, str, needed=re.compile(r"\[|<a\b").match
-)
+def _read(raw: str) -> str:
+    return unescape(re.sub(rf"\\({_PUNCTUATION})", r"\1", raw))
+
+
+_MARKDOWN = Form(_read, _quote, str, needed=re.compile(r"\[|<a\b").match)
 _CELL = _MARKDOWN._replace(quote=lambda text: _quote(text).replace("|", r"\|"))
 
 

@@ -27,7 +27,18 @@ from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.generation.segments import split_sentences
 from hf_mlnmt.languages import base_language
 
-_RIGHT_TO_LEFT = ("Arab", "Hebr", "Syrc", "Thaa", "Nkoo", "Adlm", "Rohg", "Mand", "Samr", "Mend", "Yezi")
+_RIGHT_TO_LEFT: tuple[str | None, ...] = (
+    "Arab",
+    "Hebr",
+    "Syrc",
+    "Thaa",
+    "Nkoo",
+    "Adlm",
+    "Rohg",
+    "Mand",
+    "Samr",
+    "Yezi",
+)
 DEEPEST = 100  # inline elements inside one another
 _SLOT = re.compile("\ufdd0(\\d+)\ufdd1")
 _ID = re.compile(r"""(?<!\s)\s+id\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+)""", re.IGNORECASE)
@@ -37,7 +48,7 @@ _SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
 _LEADING = re.compile(r"(?:\s|&nbsp;|&#160;|&#xa0;)*+", re.IGNORECASE)
 _TRAILING = re.compile(r"(?:\s|;psbn&|;061#&|;0ax#&)*+", re.IGNORECASE)
 # What is no word though it has letters or digits: the sign of a note or of a heading's address.
-_NOTE = re.compile(r"\W*\d{0,3}\W*|\[\w\]|\[[\w-]+\W\d+\]")
+_NOTE = re.compile(r"\W*\d{0,3}\W*|\[{1,2}(?:\w|[\w-]+\W\d+)\]{1,2}")
 _OF_SENTENCES = re.compile(r"[\w.,;:!?\u2026'\"()\[\]{}\u2010-\u2015\u2018-\u201f\xab\xbb\u3000-\u303f\uff00-\uff65-]")
 _JOINT = re.compile(r"\s?(?![.\u2026\u3002]\s)[^\w\s()\[\]{}\"'!?\u2018-\u201f\xab\xbb]{1,3}\s?")
 _ENDS_SENTENCE = re.compile(r"[.!?…。！？:։۔।][\"'”’“»›)\]}]*\s*$")
@@ -50,8 +61,8 @@ def without_id(tag: str) -> str:
 
 class Form(NamedTuple):
     """The characters of a format: how they are read, and how text is written. `again`: a start tag for the second time;
-    `ordered`: what has no words stays in its order, since some of it opens and some closes; `needed`: whether the element
-    of a start tag takes the nearest word, where none is left for it, and is not left out."""
+    `ordered`: what has no words stays in its order, since some of it opens and some closes; `needed`: of a start tag,
+    whether its element is (matching.py)."""
 
     read: Callable[[str], str] = str
     quote: Callable[[str], str] = str
@@ -65,8 +76,8 @@ HTML, PLAIN = Form(unescape, lambda text: escape(text, quote=False), needed=_NEE
 
 
 class Token(NamedTuple):
-    """A piece of the document. `break`: between texts; `mark`: stays in its text, without words, and of the name "kept" is
-    seen (code, a picture); `line`: a line break, which parts two texts where a sentence ends; `gone`: is left out of a
+    """A piece of the document. `break`: between texts; `mark`: stays in its text, without words, and is seen if its
+    name is "kept" (code); `line`: a line break, which parts two texts where a sentence ends; `gone`: is left out of a
     translation. `wrap` is a text's run."""
 
     kind: Literal["text", "start", "end", "mark", "line", "break", "gone"]
@@ -132,7 +143,7 @@ class Reading:
         """Returns whether the translation is written from right to left."""
         from langcodes import Language  # which reads its tables for a tenth of a second
 
-        return bool(self.language) and Language.get(self.language).maximize().script in _RIGHT_TO_LEFT
+        return Language.get(self.language or "und").maximize().script in _RIGHT_TO_LEFT
 
     def relabelled(self, code: str) -> str:
         """Returns the language of the translation for the code of the document's, which is the first that is seen."""
@@ -226,17 +237,16 @@ class Passage:
             while rest and (last or rest[0].offset < end + len(space)):
                 marks.append(rest.popleft())
             cuts = [mark.offset - offset for mark in marks]
-            match = Match(sentence, self.owners[offset:end], hypothesis, self.base, cuts, self.form.needed)
+            match = Match(sentence, self.owners[offset:end], hypothesis, self.base, cuts)
             units += [(gap if i else between, text, owner) for i, (gap, text, owner) in enumerate(match.units())]
             for mark in marks:
                 check()
                 inside = mark.line and 0 < mark.offset < len(self.text) and mark.offset != line_at
-                unit = first + match.place(
-                    mark.offset - offset, mark.line, mark.spaced[0], line + 1 - first if inside else 0
-                )
-                empty = not any(text for _, text, _ in units[line:unit]) or (last and unit == len(units))
-                if inside and empty and mark.raw.strip("\\ \t")[:1] in ("\r", "\n"):
-                    continue  # no word is left for a line of its own, and an empty one ends a cue or a paragraph
+                least = line + 1 - first if inside else 0
+                unit = first + match.place(mark.offset - offset, mark.line, mark.spaced[0], least)
+                ends = inside and mark.raw.strip("\\ \t")[:1] in ("\r", "\n")  # an empty line ends a cue or a paragraph
+                if ends and (not any(text for _, text, _ in units[line:unit]) or (last and unit == len(units))):
+                    continue
                 line, line_at = (unit, mark.offset) if mark.line else (line, line_at)
                 at = max(at, unit) if self.form.ordered else unit
                 placed.setdefault(at, []).append(mark)
@@ -257,11 +267,9 @@ class Passage:
             check()
             same, marks = shared(current, owner), placed.get(number, [])
             # White space is in the plainest run beside it: that before a link is not underlined.
-            beside = (each for each in (current, owner) if each.path in (same, (*same, each)) and not each.start)
+            beside = [each.wrap for each in (current, owner) if each.path in (same, (*same, each)) and not each.start]
+            around = min(beside or [(same or (self.base,))[-1].wrap], key=lambda wrap: len(wrap[0]))
             path, late = list(current.path), ""
-            around = min(
-                (each.wrap for each in beside), key=lambda wrap: len(wrap[0]), default=(same or (self.base,))[-1].wrap
-            )
             inside = [place for place, mark in enumerate(marks) if _holds(current, mark.owner, same)]
             first = inside[-1] + 1 if inside else 0  # marks before the elements end, and from `last` behind the starts
             last = next((n for n in range(first, len(marks)) if _holds(owner, marks[n].owner, same)), len(marks))
@@ -427,13 +435,14 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
                 raise UserError(f"a text of the document has more than {DEEPEST} elements inside one another.")
             outer.append((element, number, len(owners), len(marks)))
             element = run = Element(token.raw, element, base.wrap)
+            element.needed = bool(form.needed(token.raw))
         elif token.kind == "end":
             inner, (element, begun, characters, before) = element, outer.pop()
             run = element
             inner.end = token.raw
             said, kept = "".join(text[characters:]), any(mark.kept for mark in marks[before:])
-            note = token.name in ("a", "sup", "[") and _NOTE.fullmatch(said.strip())
-            note = note or (token.name == "sup" and len(said.strip()) == 1)
+            sign = f"[{said.strip()}]" if token.name == "sup" else said.strip()
+            note = token.name in ("a", "sup", "[") and _NOTE.fullmatch(sign)
             if not said.strip():  # an element without words is a mark
                 raw = inner.start + "".join(mark.raw for mark in marks[before:]) + inner.end
                 owners[characters:] = [element] * (len(owners) - characters)

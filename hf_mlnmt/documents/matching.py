@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate, pairwise, takewhile
 
 from hf_mlnmt.data.kept import kept, lost
@@ -18,11 +18,12 @@ NO_WRAP = ("", "")
 class Element:
     """An inline element around words; `path`: it and those around it, the outermost first. A text's own has none.
 
-    `wrap` stands before and behind each run of its text: in Word's files no text is outside of a run.
+    `wrap` stands before and behind each run of its text: in Word's files no text is outside of a run. `needed`: where
+    no word is left for it, it takes the nearest, and is not left out.
     """
 
     def __init__(self, start: str = "", around: Element | None = None, wrap: tuple[str, str] = NO_WRAP) -> None:
-        self.start, self.end, self.wrap = start, "", wrap
+        self.start, self.end, self.wrap, self.needed = start, "", wrap, False
         self.path: tuple[Element, ...] = () if around is None else (*around.path, self)
 
 
@@ -50,15 +51,9 @@ class Match(Linked):
     placeholders is put back."""
 
     def __init__(
-        self,
-        source: str,
-        owners: list[Element],
-        hypothesis: Hypothesis,
-        base: Element,
-        cuts: list[int],
-        needed: Callable[[str], object] = bool,
+        self, source: str, owners: list[Element], hypothesis: Hypothesis, base: Element, cuts: list[int]
     ) -> None:
-        self.owners, self.base, self.cuts, self.needed = owners, base, cuts, needed
+        self.owners, self.base, self.cuts = owners, base, cuts
         self.at: dict[int, int] = {}  # units before the places of cuts inside of words
         super().__init__(source, re.sub(SLOT, "", hypothesis.text), hypothesis.alignment)
         if missing := lost(source, self.target):
@@ -108,14 +103,13 @@ class Match(Linked):
         def depth(element: Element) -> int:
             return len(element.path)
 
-        said = [any(map(str.isalnum, self.target[slice(*word.core)])) for word in self.translated]
         of_source = [max(self.owners[slice(*word.core)], key=depth) for word in self.words]
         owners = [max((of_source[read] for read in of_word), key=depth, default=None) for of_word in self.sources]
-        for number in [
-            number for number, one in enumerate(said) if not one
-        ]:  # signs that stand for words are in no element
-            signs = (read for read in self.sources[number] if self.words[read].text == self.translated[number].text)
-            owners[number] = next((of_source[read] for read in signs), None)
+        cores = [self.target[slice(*word.core)] for word in self.translated]
+        signs = [number for number, core in enumerate(cores) if not any(map(str.isalnum, core))]
+        for number in signs:  # one that stands for a word is in no element of its
+            same = (read for read in self.sources[number] if self.words[read].text == self.translated[number].text)
+            owners[number] = next((of_source[read] for read in same), None)
         taken, lost = {element for owner in set(owners) if owner for element in owner.path}, []
         middles: dict[Element, int] = {}  # word of the source, of each innermost element
         for number, word in enumerate(self.words):
@@ -125,27 +119,21 @@ class Match(Linked):
             if not element.path or element in taken:
                 continue
             place = int((middles[element] + 0.5) / len(self.words) * len(owners))
-            needed = self.needed(element.start)
-            near = range(0 if needed else max(0, place - 10), len(owners) if needed else min(len(owners), place + 10))
-            free = [
-                owners[number] is None or not owners[number].path or owners[number] in element.path for number in near
-            ]
-            for number in sorted(near, key=lambda number: (not free[number - near.start], abs(number - place))):
-                owner = owners[number]
-                if said[number] and (
-                    free[number - near.start] or (needed and not any(self.needed(each.start) for each in owner.path))
-                ):
-                    owners[number] = element
-                    break
-            else:
-                if needed and element.start != "[":  # of Markdown, where nothing is no link
-                    lost.append(element)
+            reach = 100 if element.needed else 10
+            near = {*range(max(0, place - reach), min(len(owners), place + reach))}.difference(signs)
+            free = {n for n in near if not (owner := owners[n]) or not owner.path or owner in element.path}
+            if element.needed and not free:  # those of emphasis
+                free = {n for n in near if not any(each.needed for each in owners[n].path)}  # type: ignore[union-attr]
+            if free:
+                owners[min(free, key=lambda number: (abs(number - place), number))] = element
+            elif element.needed and element.start != "[":  # of Markdown, where nothing is no link
+                lost.append(element)
             taken.update(element.path)
         return owners, lost
 
     def place(self, offset: int, line: bool, spaced: bool, least: int = 0) -> int:
-        """Returns before which unit of the translation something stands that is at this offset of the source; a line break
-        before a word from unit `least` on."""
+        """Returns before which unit of the translation something stands that is at this offset of the source; a line
+        break before a word from unit `least` on."""
         if not self.ends or offset >= len(self.source):
             return self.count
         if offset in self.at and not spaced:

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 
 from hf_mlnmt.documents.html import attributes, read_html
 from hf_mlnmt.documents.marked import Document, Passage, Reading, Token, check_text
@@ -34,7 +34,7 @@ _WORD = Rules(
     opaque=_names("del moveFrom instrText rPr pPr sectPr"),
     attributes=frozenset({("docPr", "descr"), ("docPr", "title"), ("cNvPr", "descr"), ("cNvPr", "title")}),
     languages=frozenset(
-        {("lang", "val"), ("lang", "bidi"), ("rPr", "lang"), ("endParaRPr", "lang"), ("defRPr", "lang")}
+        [("lang", "val"), ("lang", "bidi"), *((name, "lang") for name in ("rPr", "endParaRPr", "defRPr"))]
     ),
 )
 _CHART = _WORD._replace(blocks=_names("p v"))
@@ -47,9 +47,7 @@ _ODF = Rules(
     opaque=_names("annotation tracked-changes note-citation"),
     languages=frozenset({("text-properties", "language"), ("text-properties", "country"), ("", "writing-mode")}),
 )
-_EPUB = Rules(
-    blocks=_names("text title description"), languages=frozenset({("", "lang"), ("", "page-progression-direction")})
-)
+_EPUB = Rules(blocks=_names("text title description"), languages=frozenset({("", "lang")}))
 _SHOWN_FIELDS = re.compile(r"\s*(HYPERLINK|TOC|REF|QUOTE|INCLUDETEXT|STYLEREF|FORMTEXT|IF|FILLIN)\b")
 _CODE = re.compile(
     r"(?:Source|Inline|HTML|Block)?-?Code(?:Char|Text|Block)?|Verbatim\w*|HTML(?:Preformatted|Keyboard|Sample)(?:Char)?"
@@ -59,12 +57,16 @@ _HIDDEN = re.compile(r"""<w:vanish\s*(?:/>|w:val="(?:1|true|on)")""")
 _STYLE = re.compile(r'<w:[pr]Style w:val="([^"]*)"')
 # What stands behind the mark of a direction, in the order of the schema.
 _BEHIND = {
-    "pPr": "adjustRightInd|snapToGrid|spacing|ind|contextualSpacing|mirrorIndents|suppressOverlap|jc|text\\w+|outlineLvl"
-    "|divId|cnfStyle|rPr|sectPr|pPrChange",
+    "pPr": "adjustRightInd|snapToGrid|spacing|ind|contextualSpacing|mirrorIndents|suppressOverlap|jc|text\\w+"
+    "|outlineLvl|divId|cnfStyle|rPr|sectPr|pPrChange",
     "rPr": "cs|em|lang|eastAsianLayout|specVanish|oMath|rPrChange",
 }
 _RAISED = re.compile(r"""w:val="superscript"|\sbaseline="[1-9]""")
 _UNSEEN = re.compile(r"<\w+:noProof\s*/>|\s(?:dirty|err|smtClean|noProof)=\"[^\"]*\"|\s(?=/?>)")
+
+
+def _is_code(style: str) -> bool:
+    return bool(_CODE.fullmatch(style.replace("_20_", "")))
 
 
 def _directed(properties: str, name: str, mark: str, right_to_left: bool) -> str:
@@ -108,11 +110,10 @@ class _Word(Part):
         event = self.events[number]
         if event.name == "p":
             style = _STYLE.match("".join(each.raw for each in self.events[number + 1 : number + 3]).partition(">")[2])
-            return bool(style and _CODE.fullmatch(style[1]))
+            return bool(style and _is_code(style[1]))
         if event.name == "sdt":  # bound to a property, which Word shows in its place
-            inside = range(number, event.end)
-            content = next((n for n in inside if self.events[n].name == "sdtContent"), event.end)
-            return any(each.name == "dataBinding" for each in self.events[number:content])
+            inside = takewhile(lambda each: each.name != "sdtContent", self.events[number : event.end])
+            return any(each.name == "dataBinding" for each in inside)
         shown = event.name != "fldSimple" or _SHOWN_FIELDS.match(attributes(event.raw).get("w:instr", ""))
         return event.name == "oMath" or not shown
 
@@ -177,7 +178,7 @@ class _Word(Part):
             properties = _directed(properties, "rPr", "rtl", self.reading.right_to_left)
         around, end = f"{start}>{properties}", f"</{start[1:]}>"
         style = _STYLE.search(properties)
-        stays = _HIDDEN.search(properties) or (style and _CODE.fullmatch(style[1]))
+        stays = _HIDDEN.search(properties) or (style and _is_code(style[1]))
         tag, space = f"{start[:-1]}t", "" if start == "<a:r" else ' xml:space="preserve"'
         wrap = f"{around}{tag}{space}>", f"</{tag[1:]}>{end}"
         while begun < last:
@@ -207,52 +208,35 @@ class _Odf(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.form = self.form._replace(needed=lambda start: not start.startswith("<text:span"))
-        self.styles: dict[str, str] = {}  # those that mean code, are hidden or raised
+        self.kept: set[str] = set()  # styles of code and of what is hidden
         name = ""
         for event in self.events:
             named = attributes(event.raw) if event.name in ("style", "text-properties") else {}
             if named and event.name == "style":
                 name, parent = (named.get(f"style:{key}", "") for key in ("name", "parent-style-name"))
-                code = any(_CODE.fullmatch(style.replace("_20_", "")) for style in (name, parent))
-                self.styles[name] = "code" if code else self.styles.get(parent, "")
-            elif named.get("text:display") == "none":
-                self.styles[name] = "hidden"
-            elif re.match(r"super|[1-9]", named.get("style:text-position", "")):
-                self.styles[name] = "raised"
+                self.kept |= {name} if parent in self.kept or _is_code(parent) else set()
+            self.kept |= {name} if named.get("text:display") == "none" else set()
 
     def stays(self, number: int) -> bool:
-        """Returns whether an element has a style of code, is hidden, or is the raised number of a note."""
+        """Returns whether an element is code or hidden, as its style says."""
         event = self.events[number]
-        name = attributes(event.raw).get("text:style-name", "") if event.name in ("p", "h", "span") else ""
-        kind = self.styles.get(name, "code" if _CODE.fullmatch(name.replace("_20_", "")) else "")
-        inside = "".join(each.raw for each in self.events[number : event.end] if each.kind == "text") if kind else ""
-        return kind in ("code", "hidden") or (kind == "raised" and bool(re.fullmatch(r"[\W\d]+", inside)))
+        style = attributes(event.raw).get("text:style-name", "") if event.name in ("p", "h", "span") else ""
+        return style in self.kept or _is_code(style)
 
     def language(self, name: str, code: str) -> str:
         """Returns what an attribute says that names a language or a country."""
         target = self.reading.language or ""
-        if name == "writing-mode" and target and code in ("lr-tb", "rl-tb"):
-            return "rl-tb" if self.reading.right_to_left else "lr-tb"
+        if name == "writing-mode":
+            turned = "rl-tb" if self.reading.right_to_left else "lr-tb"
+            return turned if target and code in ("lr-tb", "rl-tb") else code
         if name == "language":
             self.ours = code not in ("none", "zxx") and self.reading.relabelled(code) == target
         language, _, country = target.partition("-")
-        return (
-            code
-            if not self.ours or name == "writing-mode"
-            else language
-            if name == "language"
-            else country[-2:].upper() or "none"
-        )
+        return code if not self.ours else language if name == "language" else country[-2:].upper() or "none"
 
 
 class _Book(Part):
     """The table of contents or the description of an e-book."""
-
-    def language(self, name: str, code: str) -> str:
-        """Returns what an attribute says that names a language, or the direction of pages."""
-        if name == "page-progression-direction" and self.reading.language:
-            return "rtl" if self.reading.right_to_left else "ltr"
-        return super().language(name, code)
 
     def raw(self, number: int) -> str:
         """Returns an event as it is written, of the element that names the language the new one."""

@@ -56,11 +56,8 @@ def _subtitles(text: str, form: Form, name: str, reading: Reading) -> Iterator[s
         raise UserError(f"no line gives the times of a subtitle, as in 00:00:01,000 --> 00:00:02,500: not {name}.")
     yield "".join(lines[: times[0]])
     for start, following in pairwise([*times, len(lines)]):
-        end = following
-        if following < len(lines) and (
-            lines[end - 1].strip().isdigit() or (form is HTML and not lines[end - 2].strip())
-        ):
-            end -= 1  # the number or the name of the next
+        named = lines[following - 1].strip().isdigit() or (form is HTML and not lines[following - 2].strip())
+        end = following - (named and following < len(lines))  # without the number or the name of the next
         yield lines[start]
         for piece in re.split(r"(?<=\n)(?=[ \t]*\r?\n)", "".join(lines[start + 1 : end])):
             kept = form is HTML and _OF_VTT.match(piece.lstrip())

@@ -91,8 +91,9 @@ class Rules(NamedTuple):
     """The elements of a format, by their names without prefixes.
 
     `blocks`: each holds a text; inside of a text `inline` follows its words, `lines` and `breaks` part, `gone` is left
-    out, of what is `inline` too its tags alone; all others are marks, whose blocks are texts of their own, but for those of `opaque`. `attributes`: of which
-    elements people read them. `languages`: attributes that name a language, by themselves or with their element.
+    out (if it is `inline`, its tags); all others are marks, whose blocks are texts of their own, but for those of
+    `opaque`. `attributes`: of which elements people read them. `languages`: attributes that name a language, by
+    themselves or with their element.
     """
 
     blocks: frozenset[str]
