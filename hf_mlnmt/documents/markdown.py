@@ -48,11 +48,11 @@ _INLINE = re.compile(
     |(?P<code>(?P<ticks>`++).+?(?<!`)(?P=ticks)(?!`)|\$\$[^$\n]+\$\$|\$[^\s$](?:[^$\n]*[^\s$])?\$(?!\d))    # formulas
     |(?P<mark>\[\^[^\[\]\s]+\]:?|\[![A-Z]+\]|^\[[ xX]\]\ |\{{\s*[\#.:][^{{}}]*\}}            # notes, alerts, tasks
         |<[a-zA-Z][\w+.-]*:[^\s<>]*>|<[^\s<>@]+@[^\s<>@]+>                                    # addresses
-        |{_SHORT}|\{{/\*.*?\*/\}}|!?\[\[[^\[\]\n]+\]\]|\[-?@[^\[\]\n]+\]|\+\+[\w+-]+\+\+    # and keys
-        |(?<![\w:]):(?=[\d_+-]*[a-z])[\w+-]+:(?![\w:]))                                         # :smile:
+        |{_SHORT}|\{{/\*.*?\*/\}}|!?\[\[[^\[\]\n]+\]\]|\[-?@[^\[\]\n]+\](?![(\[])|\+\+[\w+-]+\+\+    # and keys
+        |(?<![\w:]):(?:[+-]1|[\d_+-]*[a-z][\w+-]*):(?![\w:]))                                   # :smile:
     |(?P<image>!\[(?P<alt>[^\[\]]*)\](?P<to>{_DESTINATION}|\[[^\]]*\]))
     |(?P<open>\[)|(?P<close>\](?:{_DESTINATION}|\[[^\]]+\]))
-    |(?P<tag></?[a-zA-Z][^<>]*>|<!--.*?(?:-->|\Z))|(?P<run>\*+|_+|~~|==)""",
+    |(?P<tag><(?P<opaque>code|kbd|samp|var|math|svg)\b[^<>]*>.*?</(?P=opaque)>|</?[a-zA-Z][^<>]*>|<!--.*?(?:-->|\Z))|(?P<run>\*+|_+|~~|==)""",
     re.DOTALL | re.VERBOSE,
 )
 _LABEL = re.compile(r"\[([^\[\]]+)\](?:\[\])?(?![(\[])")
@@ -121,10 +121,10 @@ def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
 def _blocks(text: str) -> str:
     """Returns a text as markdown-it is to see it, line by line: without what is no text for certain."""
     text = re.sub(r"\r\n?", lambda match: "\n" if len(match[0]) == 2 else " ", text)
-    text = _LINES.sub(lambda match: "\n" * match[0].count("\n"), text)
+    ruled = re.compile(r"^([ \t>]*)[^\s>].*", re.MULTILINE)  # a rule has no text, and may stand everywhere
+    text = _LINES.sub(lambda match: match[0] if match["fence"] else ruled.sub(r"\1***", match[0]), text)
     text = re.sub(r'^([ \t]*)===[+!]? (?=")', r"\1!!! tab ", text, flags=re.MULTILINE)  # MkDocs-Material's tabs
-    rows = re.compile(r"^[ \t>]*\|.*", re.MULTILINE)
-    return rows.sub(lambda row: _CODE_IN_ROW.sub(lambda code: re.sub(r"(?<!\\)\|", _BAR, code[0]), row[0]), text)
+    return _CODE_IN_ROW.sub(lambda code: re.sub(r"(?<!\\)\|", _BAR, code[0]), text)
 
 
 class _Block:

@@ -94,7 +94,17 @@ puts "a cat"
 
 === "«a tab»"
 
+    ``` py
+    print("a dog")
+    ```
+
     «text in a tab»
+
+    $$
+    x
+    $$
+
+    «more of it»
 
 «a term»
 :   «its meaning» :smile:
@@ -157,11 +167,15 @@ $$
 \\text{a dog}
 ```
 
-- [x] «done» :tada:
+- [x] «done» :tada: :+1: «by» <kbd>Ctrl</kbd>+<kbd>C</kbd>
 
 | «a head» | `x | y` |
 | --- | --- |
 | «cell» `a|b` «here» | «two» |
+
+«a» | «b»
+--|--
+«cell» `a|b` | «two»
 
 [![«the build»](a.svg)](b) ![«a dog»](a.png "«the title»")
 
@@ -185,7 +199,7 @@ a comment
 «be careful»
 :::
 
-«a note»[^1] «and» [@doe2020, p. 3] «here».
+«a note»[^1] «and» [@doe2020, p. 3] «by» [@«doe»](x) «here».
 
 [^1]: «the first text».
 
