@@ -80,17 +80,17 @@ def html_tokens(html: str, reading: Reading) -> Iterator[Token]:
             yield Token("end" if inline else "break", raw, name)
         elif untranslated(match["attributes"]):
             at = at if empty or name in _VOID else _end_of_element(html, at, name)
-            yield Token("mark" if inline or name in _OPAQUE_INLINE else "break", html[match.start() : at])
+            yield Token("mark" if inline or name in _OPAQUE_INLINE else "break", html[match.start() : at], "kept")
         else:
             raw = _start_tag(raw, name, reading)
             if name == "br":
                 yield Token("line", raw, name)
             elif name in _VOID:
-                yield Token("mark" if name in ("img", "wbr", "input") else "break", raw, name)
+                yield Token("mark" if name in ("img", "wbr", "input") else "break", raw, "kept" * (name != "wbr"))
             elif name in _OPAQUE or empty:
                 start = at
                 at = at if empty else _end_of_element(html, at, name)
-                yield Token("mark" if inline or name in _OPAQUE_INLINE else "break", raw + html[start:at])
+                yield Token("mark" if inline or name in _OPAQUE_INLINE else "break", raw + html[start:at], "kept")
             else:
                 yield Token("start" if inline else "break", raw, name)
     if at < len(html):
@@ -98,10 +98,15 @@ def html_tokens(html: str, reading: Reading) -> Iterator[Token]:
 
 
 def _start_tag(raw: str, name: str, reading: Reading) -> str:
-    """Returns a start tag with what people read in it as texts, and with the language of the translation."""
-    if "=" not in raw:
+    """Returns a start tag with what people read in it as texts, and with language and direction of the translation."""
+    named = attributes(raw[len(name) + 1 :]) if "=" in raw else {}
+    if name == "html" and "dir" not in named and reading.right_to_left:
+        raw, named["dir"] = f'{raw[:-1]} dir="rtl">', "rtl"
+    if not named:
         return raw
-    spoken, named = set(_SPOKEN), attributes(raw)
+    spoken, code = set(_SPOKEN), named.get("lang") or named.get("xml:lang")
+    ours = name in ("html", "body") or (code and reading.relabelled(code) == reading.language)
+    labels = ["lang", "xml:lang", *["content"] * (named.get("http-equiv", "").lower() == "content-language")]
     if name == "meta" and _DESCRIPTIONS.fullmatch(named.get("name") or named.get("property") or ""):
         spoken.add("content")
     if name == "input" and named.get("type", "").lower() in _BUTTONS:
@@ -111,8 +116,11 @@ def _start_tag(raw: str, name: str, reading: Reading) -> str:
         key, value = match[1].lower(), match[3]
         if value and (key in spoken or (name, key) in _SPOKEN_OF):
             return match[1] + match[2] + quoted(value, reading)
-        if value and key in ("lang", "xml:lang") and value.strip("\"'"):
-            return match[1] + match[2] + value.replace(code := value.strip("\"'"), reading.relabelled(code))
+        plain = (value or "").strip("\"'")
+        if plain and key in labels:
+            return match[1] + match[2] + value.replace(plain, reading.relabelled(plain))
+        if key == "dir" and plain.lower() in ("ltr", "rtl") and ours and reading.language:
+            return match[1] + match[2] + value.replace(plain, "rtl" if reading.right_to_left else "ltr")
         return match[0]
 
     return raw[: len(name) + 1] + ATTRIBUTE.sub(attribute, raw[len(name) + 1 :])

@@ -11,21 +11,48 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
+from mdit_py_plugins.admon import admon_plugin
+from mdit_py_plugins.container import container_plugin
+from mdit_py_plugins.deflist import deflist_plugin
+from mdit_py_plugins.footnote import footnote_plugin
 
 from hf_mlnmt.documents.html import html_tokens
 from hf_mlnmt.documents.marked import HTML, Form, Passage, Reading, Token, passages
 
-_FRONT = re.compile(r"---\r?\n.*?\n(?:---|\.\.\.)\r?\n", re.DOTALL)
+_BLOCKS = MarkdownIt("commonmark", {"inline_definitions": True}).enable("table").disable("inline")
+_BLOCKS.use(admon_plugin).use(deflist_plugin).use(footnote_plugin, inline=False, move_to_end=False)
+_BLOCKS.use(container_plugin, "any", validate=lambda *_: True)
+_SHORT = r"\{\{(?:(?!\}\}).)*\}\}|\{%(?:(?!%\}).)*%\}"  # Hugo's and Jekyll's codes
+# Whole lines that markdown-it has no names for: front matter, code (in which there is none of the others), formulas
+# and comments, codes alone, imports and exports of MDX, tables of contents, abbreviations. Some look at 300 lines.
+_LINES = re.compile(
+    rf"""\A(?P<front>---|\+\+\+)[ ]*\n(?:.*\n)*?(?:(?P=front)|\.\.\.)[ ]*$
+    |^[ \t>]*(?P<fence>`{{3,}}|~{{3,}})[^`\n]*\n(?:.*\n){{0,300}}?[ \t>]*(?P=fence)[`~]*[ ]*$
+    |^[ \t>]*(?:(?P<sign>\$\$|%%)(?:.*\n(?:[ \t]*+\S.*\n){{0,300}}?)?.*(?P=sign)
+        |\\\[(?:.*\n(?:[ \t]*+\S.*\n){{0,300}}?)?.*\\\])[ ]*$
+    |^[ \t]*\{{/\*(?:.*\n){{0,300}}?.*\*/\}}[ ]*$
+    |^\\begin\{{(?P<name>\w+\*?)\}}(?:.*\n){{0,300}}?.*\\end\{{(?P=name)\}}[ ]*$
+    |^[ \t]*\{{[{{%][<%]?-?\s*(?P<code>highlight|raw|comment|mermaid|katex|math|code)\b(?:.*\n){{1,300}}?
+        .*\{{[{{%][<%]?-?\s*(?:end|/)\s*(?P=code)\b.*$
+    |^[ \t>]*(?:\{{\{{[<%](?:.*\n){{0,30}}?.*[%>]\}}\}}|{_SHORT}|\[\[?_?(?:TOC|toc)_?\]\]?|\*\[[^\]\n]+\]:.*)[ ]*$
+    |^import\s+(?:[\w$*{{}}\s,]{{0,500}}?\sfrom\s+)?(?:"[^"\n]*"|'[^'\n]*');?[ ]*$
+    |^export\s+(?:default|const|let|function|class|async|\{{).*(?:\n.*\S.*)*$""",
+    re.MULTILINE | re.VERBOSE,
+)
+_BAR, _CODE_IN_ROW = "\ufdd2", re.compile(r"(?<!`)(`+)[^`\n]*\1(?!`)")  # in code of a row, a bar is none
+_CONTAINER = re.compile(r":{3,}[ ]*(?:\{[^}\n]*\}|[\w-]+)(?:\[|[ ]+)([^\]{}\n]+)")
 _PUNCTUATION = r"""[!-/:-@\[-`{-~]"""
-_DESTINATION = r"""\((?:<[^<>\n]*>|(?:[^\s()]|\([^\s()]*\))*)(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)"""
+_DESTINATION = rf"""\((?:<[^<>\n]*>|{_SHORT}|(?:[^\s()]|\([^\s()]*\))*)(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)"""
 _INLINE = re.compile(
     rf"""(?P<escape>\\{_PUNCTUATION})
-    |(?P<code>(?P<ticks>`++).+?(?<!`)(?P=ticks)(?!`)|\$[^\s$](?:[^$\n]*[^\s$])?\$(?!\d))        # and formulas
-    |(?P<mark>\[\^[^\[\]\s]+\]:?|\[![A-Z]+\]|^\[[ xX]\]\ |\{{[\#.:][^{{}}]*\}}              # notes, alerts, tasks
-        |<[a-zA-Z][\w+.-]*:[^\s<>]*>|<[^\s<>@]+@[^\s<>@]+>)                                   # addresses
+    |(?P<code>(?P<ticks>`++).+?(?<!`)(?P=ticks)(?!`)|\$\$[^$\n]+\$\$|\$[^\s$](?:[^$\n]*[^\s$])?\$(?!\d))    # formulas
+    |(?P<mark>\[\^[^\[\]\s]+\]:?|\[![A-Z]+\]|^\[[ xX]\]\ |\{{\s*[\#.:][^{{}}]*\}}            # notes, alerts, tasks
+        |<[a-zA-Z][\w+.-]*:[^\s<>]*>|<[^\s<>@]+@[^\s<>@]+>                                    # addresses
+        |{_SHORT}|\{{/\*.*?\*/\}}|!?\[\[[^\[\]\n]+\]\]|\[-?@[^\[\]\n]+\](?![(\[])|\+\+[\w+-]+\+\+    # and keys
+        |(?<![\w:]):(?:[+-]1|[\d_+-]*[a-z][\w+-]*):(?![\w:]))                                   # :smile:
     |(?P<image>!\[(?P<alt>[^\[\]]*)\](?P<to>{_DESTINATION}|\[[^\]]*\]))
     |(?P<open>\[)|(?P<close>\](?:{_DESTINATION}|\[[^\]]+\]))
-    |(?P<tag></?[a-zA-Z][^<>]*>|<!--.*?(?:-->|\Z))|(?P<run>\*+|_+|~~)""",
+    |(?P<tag><(?P<opaque>code|kbd|samp|var|math|svg)\b[^<>]*>.*?</(?P=opaque)>|</?[a-zA-Z][^<>]*>|<!--.*?(?:-->|\Z))|(?P<run>\*+|_+|~~|==)""",
     re.DOTALL | re.VERBOSE,
 )
 _LABEL = re.compile(r"\[([^\[\]]+)\](?:\[\])?(?![(\[])")
@@ -41,32 +68,42 @@ def _quote(text: str) -> str:
     return _BEGINS_ITEM.sub(r"\1\\", text)
 
 
-_MARKDOWN = Form(lambda raw: unescape(re.sub(rf"\\({_PUNCTUATION})", r"\1", raw)), _quote, str)
+def _read(raw: str) -> str:
+    return unescape(re.sub(rf"\\({_PUNCTUATION})", r"\1", raw))
+
+
+_MARKDOWN = Form(_read, _quote, str, needed=re.compile(r"\[|<a\b").match)
 _CELL = _MARKDOWN._replace(quote=lambda text: _quote(text).replace("|", r"\|"))
 
 
 def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
     """Returns the parts of a text: of paragraphs, headings, items, quotes and tables, and of HTML between them."""
-    front = _FRONT.match(text)
-    at = front.end() if front else 0
-    starts = [at, *(match.end() for match in re.compile("\n").finditer(text, at)), len(text)]
-    result: list[str | Passage] = [text[:at]]
-    first, last = at, len(text)
+    starts = [0, *(match.end() for match in re.compile("\n").finditer(text)), len(text)]
+    result: list[str | Passage] = []
+    at, first, last = 0, 0, len(text)
     environment: dict[str, Any] = {}
-    form = _MARKDOWN
-    blocks = re.sub(r"\r\n?", lambda match: "\n" if len(match[0]) == 2 else " ", text[at:])
-    for token in MarkdownIt("commonmark").enable("table").disable("inline").parse(blocks, environment):
+    form, before = _MARKDOWN, ""
+    for token in _BLOCKS.parse(_blocks(text), environment):
         reading.check()
         if token.map:  # cells of tables have none, and stand in their row
-            first, last = (starts[min(line, len(starts) - 1)] for line in token.map)
+            lines = token.map[0], max(token.map[0] + 1, token.map[1])
+            first, last = (starts[min(line, len(starts) - 1)] for line in lines)
         if token.type == "html_block":
             result += [text[at:first], *passages(html_tokens(text[first:last], reading), HTML, reading.check)]
             at = last
+        elif token.type in ("definition", "container_any_open"):
+            titled = _CONTAINER.match(text, first + len(text[first:last]) - len(text[first:last].lstrip("> \t")))
+            start, title = (titled.start(1), titled[1]) if titled else (-1, token.meta.get("title", ""))
+            start = text.rfind(title, max(at, first), last) if token.type == "definition" else start
+            if title and start >= at:
+                result += [text[at:start], *passages([Token("text", title)], _MARKDOWN, reading.check)]
+                at = start + len(title)
         elif token.type == "inline" and token.content:
             pieces, end = [], max(at, first)
             for line in token.content.split("\n"):
                 bar = r"\\?\|" if form is _CELL else r"\|"
-                found = re.compile(re.escape(line).replace(r"\|", bar)).search(text, end, last)
+                sought = re.escape(line).replace(r"\|", bar).replace(_BAR, r"\|")
+                found = re.compile('(?<=")' * (before == "admonition_title_open") + sought).search(text, end, last)
                 if not found:  # written otherwise than it is read: left as it is
                     break
                 pieces.append(found.span())
@@ -77,8 +114,17 @@ def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
                 tokens = _Block(content, gaps, reading, environment.get("references", {})).read()
                 result += [text[at : pieces[0][0]], *passages(tokens, form, reading.check)]
                 at = end
-        form = _CELL if token.type in ("th_open", "td_open") else _MARKDOWN
+        form, before = _CELL if token.type in ("th_open", "td_open") else _MARKDOWN, token.type
     return [*result, text[at:]]
+
+
+def _blocks(text: str) -> str:
+    """Returns a text as markdown-it is to see it, line by line: without what is no text for certain."""
+    text = re.sub(r"\r\n?", lambda match: "\n" if len(match[0]) == 2 else " ", text)
+    ruled = re.compile(r"^([ \t>]*)[^\s>].*", re.MULTILINE)  # a rule has no text, and may stand everywhere
+    text = _LINES.sub(lambda match: match[0] if match["fence"] else ruled.sub(r"\1***", match[0]), text)
+    text = re.sub(r'^([ \t]*)===[+!]? (?=")', r"\1!!! tab ", text, flags=re.MULTILINE)  # MkDocs-Material's tabs
+    return _CODE_IN_ROW.sub(lambda code: re.sub(r"(?<!\\)\|", _BAR, code[0]), text)
 
 
 class _Block:
@@ -101,9 +147,9 @@ class _Block:
                 self._add_text(raw)
             elif match["image"]:
                 raw = f"![{self.reading.text(match['alt'], _MARKDOWN)}]{self._titled(match['to'])}"
-                self.tokens.append(Token("mark", self._placed(raw)))
+                self.tokens.append(Token("mark", self._placed(raw), "kept"))
             elif match["code"] or match["mark"]:
-                self.tokens.append(Token("mark", self._placed(raw)))
+                self.tokens.append(Token("mark", self._placed(raw), "kept"))
             elif match["tag"]:
                 tokens = html_tokens(raw, self.reading)
                 self.tokens += [token._replace(raw=self._placed(token.raw)) for token in tokens]

@@ -15,6 +15,7 @@ import unicodedata
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from html import escape, unescape
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
@@ -26,6 +27,18 @@ from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.generation.segments import split_sentences
 from hf_mlnmt.languages import base_language
 
+_RIGHT_TO_LEFT: tuple[str | None, ...] = (
+    "Arab",
+    "Hebr",
+    "Syrc",
+    "Thaa",
+    "Nkoo",
+    "Adlm",
+    "Rohg",
+    "Mand",
+    "Samr",
+    "Yezi",
+)
 DEEPEST = 100  # inline elements inside one another
 _SLOT = re.compile("\ufdd0(\\d+)\ufdd1")
 _ID = re.compile(r"""(?<!\s)\s+id\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+)""", re.IGNORECASE)
@@ -34,6 +47,10 @@ _SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
 # would begin anew at each space).
 _LEADING = re.compile(r"(?:\s|&nbsp;|&#160;|&#xa0;)*+", re.IGNORECASE)
 _TRAILING = re.compile(r"(?:\s|;psbn&|;061#&|;0ax#&)*+", re.IGNORECASE)
+# What is no word though it has letters or digits: the sign of a note or of a heading's address.
+_NOTE = re.compile(r"\W*\d{0,3}\W*|\[{1,2}(?:\w|[\w-]+\W\d+)\]{1,2}")
+_OF_SENTENCES = re.compile(r"[\w.,;:!?\u2026'\"()\[\]{}\u2010-\u2015\u2018-\u201f\xab\xbb\u3000-\u303f\uff00-\uff65-]")
+_JOINT = re.compile(r"\s?(?![.\u2026\u3002]\s)[^\w\s()\[\]{}\"'!?\u2018-\u201f\xab\xbb]{1,3}\s?")
 _ENDS_SENTENCE = re.compile(r"[.!?…。！？:։۔।][\"'”’“»›)\]}]*\s*$")
 
 
@@ -44,20 +61,24 @@ def without_id(tag: str) -> str:
 
 class Form(NamedTuple):
     """The characters of a format: how they are read, and how text is written. `again`: a start tag for the second time;
-    `ordered`: what has no words stays in its order, since some of it opens and some closes."""
+    `ordered`: what has no words stays in its order, since some of it opens and some closes; `needed`: of a start tag,
+    whether its element is (matching.py)."""
 
     read: Callable[[str], str] = str
     quote: Callable[[str], str] = str
     again: Callable[[str], str] = without_id
     ordered: bool = False
+    needed: Callable[[str], object] = bool
 
 
-HTML, PLAIN = Form(unescape, lambda text: escape(text, quote=False)), Form()
+_NEEDED = re.compile(r"<a\b|.*?\sid\s*=", re.IGNORECASE | re.DOTALL).match  # links, and where they lead
+HTML, PLAIN = Form(unescape, lambda text: escape(text, quote=False), needed=_NEEDED), Form(needed=_NEEDED)
 
 
 class Token(NamedTuple):
-    """A piece of the document. `break`: between texts; `mark`: stays in its text, without words; `line`: a line break,
-    which parts two texts where a sentence ends; `gone`: is left out of a translation. `wrap` is a text's run."""
+    """A piece of the document. `break`: between texts; `mark`: stays in its text, without words, and is seen if its
+    name is "kept" (code); `line`: a line break, which parts two texts where a sentence ends; `gone`: is left out of a
+    translation. `wrap` is a text's run."""
 
     kind: Literal["text", "start", "end", "mark", "line", "break", "gone"]
     raw: str
@@ -72,13 +93,15 @@ class Token(NamedTuple):
 
 class Mark(NamedTuple):
     """Something without words at an offset of a text, in an element; whether white space is before and behind it, or a
-    sign, as a full stop, behind."""
+    sign, as a full stop, behind. `kept`: it is seen; `end`: the number of the token behind it."""
 
     offset: int
     raw: str
     line: bool
     spaced: tuple[bool, bool]
     owner: Element
+    end: int
+    kept: bool = False
     sign: bool = False
 
 
@@ -114,6 +137,13 @@ class Reading:
     def text(self, raw: str, form: Form) -> str:
         """Returns what stands for a text inside of a tag or a mark."""
         return self.slot(passages([Token("text", raw)], form, self.check))
+
+    @cached_property
+    def right_to_left(self) -> bool:
+        """Returns whether the translation is written from right to left."""
+        from langcodes import Language  # which reads its tables for a tenth of a second
+
+        return Language.get(self.language or "und").maximize().script in _RIGHT_TO_LEFT
 
     def relabelled(self, code: str) -> str:
         """Returns the language of the translation for the code of the document's, which is the first that is seen."""
@@ -196,6 +226,7 @@ class Passage:
         units: list[tuple[str, str, Element]] = []  # white space before, text, element
         placed: dict[int, list[Mark]] = {}  # before which unit
         offset, at, rest = 0, 0, deque(self.marks)  # which stand in the order of their offsets
+        line, line_at = 0, -1  # the last line break: its unit, and its offset
         for number, (sentence, space, hypothesis) in enumerate(zip(self.sentences, self.spaces, hypotheses)):
             end = offset + len(sentence)
             last = number == len(self.sentences) - 1
@@ -210,7 +241,13 @@ class Passage:
             units += [(gap if i else between, text, owner) for i, (gap, text, owner) in enumerate(match.units())]
             for mark in marks:
                 check()
-                unit = first + match.place(mark.offset - offset, mark.line, mark.spaced[0])
+                inside = mark.line and 0 < mark.offset < len(self.text) and mark.offset != line_at
+                least = line + 1 - first if inside else 0
+                unit = first + match.place(mark.offset - offset, mark.line, mark.spaced[0], least)
+                ends = inside and mark.raw.strip("\\ \t")[:1] in ("\r", "\n")  # an empty line ends a cue or a paragraph
+                if ends and (not any(text for _, text, _ in units[line:unit]) or (last and unit == len(units))):
+                    continue
+                line, line_at = (unit, mark.offset) if mark.line else (line, line_at)
                 at = max(at, unit) if self.form.ordered else unit
                 placed.setdefault(at, []).append(mark)
             offset = end + len(space)
@@ -229,7 +266,10 @@ class Passage:
         for number, (gap, text, owner) in enumerate([*units, ("", "", self.base)]):
             check()
             same, marks = shared(current, owner), placed.get(number, [])
-            path, around, late = list(current.path), (same or (self.base,))[-1].wrap, ""
+            # White space is in the plainest run beside it: that before a link is not underlined.
+            beside = [each.wrap for each in (current, owner) if each.path in (same, (*same, each)) and not each.start]
+            around = min(beside or [(same or (self.base,))[-1].wrap], key=lambda wrap: len(wrap[0]))
+            path, late = list(current.path), ""
             inside = [place for place, mark in enumerate(marks) if _holds(current, mark.owner, same)]
             first = inside[-1] + 1 if inside else 0  # marks before the elements end, and from `last` behind the starts
             last = next((n for n in range(first, len(marks)) if _holds(owner, marks[n].owner, same)), len(marks))
@@ -363,12 +403,20 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
     element = run = base = Element(wrap=_main_run(tokens))
     outer: list[tuple[Element, int, int, int]] = []  # around the open ones; tokens, characters, marks before them
 
-    def add_mark(raw: str, line: bool) -> None:
+    def add_mark(raw: str, start: int, end: int, line: bool = False, kept: bool = False) -> None:
+        """Adds the tokens from `start` to `end`; to the mark before them, if nothing is between both or a sign is."""
         spaced = not owners or text[-1] == " "
+        before = marks[-1] if marks and marks[-1].owner is element and not line and not marks[-1].line else None
+        between = "".join(text[before.offset :]) if before else ""
+        if before and ((kept and before.kept and _JOINT.fullmatch(between)) or not (between or before.spaced[1])):
+            raw = before.raw + "".join(each.whole for each in tokens[before.end : start] if each.kind != "gone") + raw
+            marks[-1] = before._replace(raw=raw, spaced=(before.spaced[0], False), end=end, kept=kept, sign=False)
+            del text[before.offset :], owners[before.offset :]
+            return
         if line and not spaced:  # words of two lines are two words
             text.append(" ")
             owners.append(element)
-        marks.append(Mark(len(owners), raw, line, (spaced and not line, False), element))
+        marks.append(Mark(len(owners), raw, line, (spaced and not line, False), element, end, kept))
 
     for number, token in enumerate(tokens):
         if token.kind == "text":
@@ -387,25 +435,26 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
                 raise UserError(f"a text of the document has more than {DEEPEST} elements inside one another.")
             outer.append((element, number, len(owners), len(marks)))
             element = run = Element(token.raw, element, base.wrap)
+            element.needed = bool(form.needed(token.raw))
         elif token.kind == "end":
             inner, (element, begun, characters, before) = element, outer.pop()
             run = element
             inner.end = token.raw
-            said = "".join(text[characters:])
+            said, kept = "".join(text[characters:]), any(mark.kept for mark in marks[before:])
+            sign = f"[{said.strip()}]" if token.name == "sup" else said.strip()
+            note = token.name in ("a", "sup", "[") and _NOTE.fullmatch(sign)
             if not said.strip():  # an element without words is a mark
                 raw = inner.start + "".join(mark.raw for mark in marks[before:]) + inner.end
                 owners[characters:] = [element] * (len(owners) - characters)
-            elif all(
-                unicodedata.category(sign)[0] in "SMCZ" or (token.name == "a" and sign.isdigit()) for sign in said
-            ):
+            elif note or not _OF_SENTENCES.search(said):
                 raw = "".join(each.whole for each in tokens[begun : number + 1] if each.kind != "gone")
                 del text[characters:], owners[characters:]  # an arrow, or the number of a note
             else:
                 continue
             del marks[before:]
-            add_mark(raw, False)
+            add_mark(raw, begun, number + 1, kept=kept)
         elif token.kind != "gone":
-            add_mark(token.raw, token.kind == "line")
+            add_mark(token.raw, number, number + 1, token.kind == "line", token.name == "kept")
     whole = "".join(text).rstrip(" ")
     lead = _edges(tokens[0].raw)[0] if tokens[0].kind == "text" else ""
     trail = _edges(tokens[-1].raw)[1] if tokens[-1].kind == "text" else ""

@@ -18,11 +18,12 @@ NO_WRAP = ("", "")
 class Element:
     """An inline element around words; `path`: it and those around it, the outermost first. A text's own has none.
 
-    `wrap` stands before and behind each run of its text: in Word's files no text is outside of a run.
+    `wrap` stands before and behind each run of its text: in Word's files no text is outside of a run. `needed`: where
+    no word is left for it, it takes the nearest, and is not left out.
     """
 
     def __init__(self, start: str = "", around: Element | None = None, wrap: tuple[str, str] = NO_WRAP) -> None:
-        self.start, self.end, self.wrap = start, "", wrap
+        self.start, self.end, self.wrap, self.needed = start, "", wrap, False
         self.path: tuple[Element, ...] = () if around is None else (*around.path, self)
 
 
@@ -77,7 +78,7 @@ class Match(Linked):
                     core = len(result)
             self.ends.append((before, core, len(result)))
         if not self.translated:
-            result.append(("", self.target, self.owners[0]))
+            result.append(("", self.target, self.base))
         self.count = len(result) + len(lost)
         return _filled(result, self.owners[0], self.owners[-1], self.base) + [("", "", element) for element in lost]
 
@@ -104,6 +105,11 @@ class Match(Linked):
 
         of_source = [max(self.owners[slice(*word.core)], key=depth) for word in self.words]
         owners = [max((of_source[read] for read in of_word), key=depth, default=None) for of_word in self.sources]
+        cores = [self.target[slice(*word.core)] for word in self.translated]
+        signs = [number for number, core in enumerate(cores) if not any(map(str.isalnum, core))]
+        for number in signs:  # one that stands for a word is in no element of its
+            same = (read for read in self.sources[number] if self.words[read].text == self.translated[number].text)
+            owners[number] = next((of_source[read] for read in same), None)
         taken, lost = {element for owner in set(owners) if owner for element in owner.path}, []
         middles: dict[Element, int] = {}  # word of the source, of each innermost element
         for number, word in enumerate(self.words):
@@ -113,26 +119,29 @@ class Match(Linked):
             if not element.path or element in taken:
                 continue
             place = int((middles[element] + 0.5) / len(self.words) * len(owners))
-            near = range(max(0, place - 10), min(len(owners), place + 10))
-            for number in sorted(near, key=lambda number: abs(number - place)):
-                owner = owners[number]
-                if owner is None or not owner.path or owner in element.path:
-                    owners[number] = element
-                    break
-            else:
+            reach = 100 if element.needed else 10
+            near = {*range(max(0, place - reach), min(len(owners), place + reach))}.difference(signs)
+            free = {n for n in near if not (owner := owners[n]) or not owner.path or owner in element.path}
+            if element.needed and not free:  # those of emphasis
+                free = {n for n in near if not any(each.needed for each in owners[n].path)}  # type: ignore[union-attr]
+            if free:
+                owners[min(free, key=lambda number: (abs(number - place), number))] = element
+            elif element.needed and element.start != "[":  # of Markdown, where nothing is no link
                 lost.append(element)
             taken.update(element.path)
         return owners, lost
 
-    def place(self, offset: int, line: bool, spaced: bool) -> int:
-        """Returns before which unit of the translation something stands that is at this offset of the source."""
+    def place(self, offset: int, line: bool, spaced: bool, least: int = 0) -> int:
+        """Returns before which unit of the translation something stands that is at this offset of the source; a line
+        break before a word from unit `least` on."""
         if not self.ends or offset >= len(self.source):
             return self.count
         if offset in self.at and not spaced:
             return self.at[offset]
         share = offset / len(self.source) * len(self.target)
         if line or not self.words:
-            return self.ends[_nearest(self.places[0], share)][0]
+            number = max(_nearest(self.places[0], share), bisect_left(self.ends, (least,)))
+            return self.ends[number][0] if number < len(self.ends) else self.count
         following = bisect_right(self.starts, offset - 1)
         if spaced or offset == 0:
             first, _ = self.targets.get(min(len(self.words) - 1, following), (_nearest(self.places[0], share), 0))

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 
 from hf_mlnmt.documents.html import attributes, read_html
 from hf_mlnmt.documents.marked import Document, Passage, Reading, Token, check_text
@@ -33,25 +33,89 @@ _WORD = Rules(
     gone=_names("proofErr lastRenderedPageBreak softHyphen"),
     opaque=_names("del moveFrom instrText rPr pPr sectPr"),
     attributes=frozenset({("docPr", "descr"), ("docPr", "title"), ("cNvPr", "descr"), ("cNvPr", "title")}),
-    languages=frozenset({("lang", "val"), ("rPr", "lang"), ("endParaRPr", "lang"), ("defRPr", "lang")}),
+    languages=frozenset(
+        [("lang", "val"), ("lang", "bidi"), *((name, "lang") for name in ("rPr", "endParaRPr", "defRPr"))]
+    ),
 )
+_CHART = _WORD._replace(blocks=_names("p v"))
 _ODF = Rules(
     blocks=_names("p h title desc header-decl footer-decl"),
-    inline=_names("span a meta"),
+    inline=_names("span a meta content-control text-input placeholder ruby ruby-base"),
     lines=_names("line-break s"),
     breaks=_names("tab"),
-    gone=_names("soft-page-break ruby-text"),
+    gone=_names("soft-page-break ruby ruby-base ruby-text"),
     opaque=_names("annotation tracked-changes note-citation"),
-    languages=frozenset({("text-properties", "language"), ("text-properties", "country")}),
+    languages=frozenset({("text-properties", "language"), ("text-properties", "country"), ("", "writing-mode")}),
 )
 _EPUB = Rules(blocks=_names("text title description"), languages=frozenset({("", "lang")}))
-_SHOWN_FIELDS = re.compile(r"\s*(HYPERLINK|TOC|REF|QUOTE|INCLUDETEXT|STYLEREF)\b")
+_SHOWN_FIELDS = re.compile(r"\s*(HYPERLINK|TOC|REF|QUOTE|INCLUDETEXT|STYLEREF|FORMTEXT|IF|FILLIN)\b")
+_CODE = re.compile(
+    r"(?:Source|Inline|HTML|Block)?-?Code(?:Char|Text|Block)?|Verbatim\w*|HTML(?:Preformatted|Keyboard|Sample)(?:Char)?"
+    r"|SourceText|PreformattedText|Teletype"
+)
+_HIDDEN = re.compile(r"""<w:vanish\s*(?:/>|w:val="(?:1|true|on)")""")
+_STYLE = re.compile(r'<w:[pr]Style w:val="([^"]*)"')
+# What stands behind the mark of a direction, in the order of the schema.
+_BEHIND = {
+    "pPr": "adjustRightInd|snapToGrid|spacing|ind|contextualSpacing|mirrorIndents|suppressOverlap|jc|text\\w+"
+    "|outlineLvl|divId|cnfStyle|rPr|sectPr|pPrChange",
+    "rPr": "cs|em|lang|eastAsianLayout|specVanish|oMath|rPrChange",
+}
 _RAISED = re.compile(r"""w:val="superscript"|\sbaseline="[1-9]""")
 _UNSEEN = re.compile(r"<\w+:noProof\s*/>|\s(?:dirty|err|smtClean|noProof)=\"[^\"]*\"|\s(?=/?>)")
 
 
+def _is_code(style: str) -> bool:
+    return bool(_CODE.fullmatch(style.replace("_20_", "")))
+
+
+def _directed(properties: str, name: str, mark: str, right_to_left: bool) -> str:
+    """Returns properties of a paragraph or of a run of Word, with the mark of the direction or without it."""
+    empty = f"<w:{name}></w:{name}>"
+    properties = empty if re.fullmatch(rf"(<w:{name}\s*/>)?", properties) else properties
+    behind = re.search(rf"<w:(?:{_BEHIND[name]})\b|</w:{name}>", properties)
+    at = behind.start() if behind else len(properties)
+    directed = re.sub(rf"<w:{mark}\b[^>]*/>", "", properties[:at]) + f"<w:{mark}/>" * right_to_left + properties[at:]
+    return "" if directed == empty else directed
+
+
 class _Word(Part):
     """A part of a file of Word or PowerPoint, in which text stands in runs."""
+
+    def language(self, name: str, code: str) -> str:
+        """Returns what an attribute says that names a language: `bidi` names that of what is written to the left."""
+        if name == "bidi":
+            return self.reading.language or code if self.reading.right_to_left else code
+        return super().language(name, code)
+
+    def raw(self, number: int) -> str:
+        """Returns an event as it is written, in the direction of the translation."""
+        raw, event = super().raw(number), self.events[number]
+        if event.kind != "start" or event.name not in ("p", "pPr") or raw[:3] not in ("<a:", "<w:"):
+            return raw
+        if raw.startswith("<a:pPr") and self.reading.language:
+            return raw[:6] + ' rtl="1"' * self.reading.right_to_left + re.sub(r'\srtl="\w+"', "", raw[6:])
+        if event.name == "p" and self.events[number + 1].name not in ("p", "pPr") and self.reading.right_to_left:
+            return raw + ('<a:pPr rtl="1"/>' if raw[1] == "a" else "<w:pPr><w:bidi/></w:pPr>")
+        return raw
+
+    def whole(self, first: int) -> str:
+        """Returns an element as it is written."""
+        whole = super().whole(first)
+        word = whole.startswith("<w:pPr") and self.reading.language
+        return _directed(whole, "pPr", "bidi", self.reading.right_to_left) if word else whole
+
+    def stays(self, number: int) -> bool:
+        """Returns whether an element is a paragraph of code, a formula, or a field or a control that holds no text."""
+        event = self.events[number]
+        if event.name == "p":
+            style = _STYLE.match("".join(each.raw for each in self.events[number + 1 : number + 3]).partition(">")[2])
+            return bool(style and _is_code(style[1]))
+        if event.name == "sdt":  # bound to a property, which Word shows in its place
+            inside = takewhile(lambda each: each.name != "sdtContent", self.events[number : event.end])
+            return any(each.name == "dataBinding" for each in inside)
+        shown = event.name != "fldSimple" or _SHOWN_FIELDS.match(attributes(event.raw).get("w:instr", ""))
+        return event.name == "oMath" or not shown
 
     def paragraph(self, first: int, end: int) -> Iterator[Token]:
         """Yields the tokens of a paragraph. Fields (links, references) are elements around what they show; those that
@@ -83,7 +147,7 @@ class _Word(Part):
             if event.kind == "start" and event.name == "r":
                 yield from self._run(first)
                 first = event.end
-            elif event.kind == "start" and event.name == "sdt":
+            elif event.kind == "start" and event.name == "sdt" and not self.stays(first):
                 inside = range(first + 1, event.end)
                 content = next((n for n in inside if self.events[n].name == "sdtContent"), event.end)
                 yield Token("start", "".join(self.raw(number) for number in range(first, content + 1)), "sdt")
@@ -94,7 +158,8 @@ class _Word(Part):
                 yield Token("end", event.raw + self.events[first + 1].raw, "sdt")
                 first += 1
             else:
-                step = event.end if event.kind == "start" and event.name not in self.rules.inline else first
+                whole = event.kind == "start" and (event.name not in self.rules.inline or self.stays(first))
+                step = event.end if whole else first
                 yield from super().paragraph(first, step + 1)
                 first = step
             first += 1
@@ -109,15 +174,23 @@ class _Word(Part):
             begun = last_property + 1
         properties = _UNSEEN.sub("", properties)
         properties = "" if re.fullmatch(r"<(\w+:rPr)>(</\1>)|<\w+:rPr/>", properties) else properties
+        if start == "<w:r" and self.reading.language:
+            properties = _directed(properties, "rPr", "rtl", self.reading.right_to_left)
         around, end = f"{start}>{properties}", f"</{start[1:]}>"
+        style = _STYLE.search(properties)
+        stays = _HIDDEN.search(properties) or (style and _is_code(style[1]))
         tag, space = f"{start[:-1]}t", "" if start == "<a:r" else ' xml:space="preserve"'
         wrap = f"{around}{tag}{space}>", f"</{tag[1:]}>{end}"
         while begun < last:
             event = self.events[begun]
             if event.kind == "start" and event.name == "t":
                 token = Token("text", "".join(each.raw for each in self.events[begun + 1 : event.end]), "", wrap)
-                note = token.raw.strip().isdigit() and _RAISED.search(properties)
-                yield Token("mark", token.whole) if note else token
+                note = re.fullmatch(r"[\W\d]+", token.raw) and _RAISED.search(properties)
+                yield Token("mark", token.whole, "kept" * bool(stays)) if note or stays else token
+            elif event.kind == "start" and event.name == "ruby":  # the base, without its reading
+                for number in range(begun, event.end):
+                    if self.events[number].kind == "start" and self.events[number].name == "rubyBase":
+                        yield from self._of_runs(number + 1, self.events[number].end)
             elif event.kind == "start" and event.name == "noBreakHyphen":
                 yield Token("text", "\u2011", "", wrap)
             elif event.kind == "start":
@@ -132,9 +205,30 @@ class _Odf(Part):
 
     ours = False  # whether the language before is that of the document
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.form = self.form._replace(needed=lambda start: not start.startswith("<text:span"))
+        self.kept: set[str] = set()  # styles of code and of what is hidden
+        name = ""
+        for event in self.events:
+            named = attributes(event.raw) if event.name in ("style", "text-properties") else {}
+            if named and event.name == "style":
+                name, parent = (named.get(f"style:{key}", "") for key in ("name", "parent-style-name"))
+                self.kept |= {name} if parent in self.kept or _is_code(parent) else set()
+            self.kept |= {name} if named.get("text:display") == "none" else set()
+
+    def stays(self, number: int) -> bool:
+        """Returns whether an element is code or hidden, as its style says."""
+        event = self.events[number]
+        style = attributes(event.raw).get("text:style-name", "") if event.name in ("p", "h", "span") else ""
+        return style in self.kept or _is_code(style)
+
     def language(self, name: str, code: str) -> str:
         """Returns what an attribute says that names a language or a country."""
         target = self.reading.language or ""
+        if name == "writing-mode":
+            turned = "rl-tb" if self.reading.right_to_left else "lr-tb"
+            return turned if target and code in ("lr-tb", "rl-tb") else code
         if name == "language":
             self.ours = code not in ("none", "zxx") and self.reading.relabelled(code) == target
         language, *others = target.split("-")
@@ -160,12 +254,12 @@ def _part(kind: type[Part], rules: Rules) -> _Read:
 _MEMBERS: dict[str, dict[str, _Read]] = {
     "docx": {
         r"word/(document\d*|header\d*|footer\d*|footnotes|endnotes|styles)\.xml": _part(_Word, _WORD),
-        r"word/(diagrams/data\d*|charts/chart\d*)\.xml": _part(_Word, _WORD),
+        r"word/diagrams/data\d*\.xml": _part(_Word, _WORD),
+        r"word/charts/chart\d*\.xml": _part(_Word, _CHART),
     },
     "pptx": {
-        r"ppt/(slides/slide|notesSlides/notesSlide|diagrams/data|diagrams/drawing|charts/chart)\d*\.xml": _part(
-            _Word, _WORD
-        ),
+        r"ppt/(slides/slide|notesSlides/notesSlide|diagrams/data|diagrams/drawing)\d*\.xml": _part(_Word, _WORD),
+        r"ppt/charts/chart\d*\.xml": _part(_Word, _CHART),
     },
     "odt": {r"(Object \d+/)?(content|styles)\.xml": _part(_Odf, _ODF)},
     "odp": {

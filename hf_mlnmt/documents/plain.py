@@ -9,9 +9,12 @@ from itertools import chain, pairwise
 from hf_mlnmt.documents.marked import HTML, PLAIN, Form, Passage, Reading, Token, passages
 from hf_mlnmt.errors import UserError
 
-_TIME = re.compile(r"\s*(?:\d+:)?\d+:\d\d[,.]\d+\s*-->\s*(?:\d+:)?\d+:\d\d[,.]\d+.*")
-_DASH = re.compile(r"\s*[-\u2010-\u2015\u2212]+(?!\d)\s*")
-_CUE = re.compile(r"(\r?\n)|(</?[a-zA-Z][^<>\n]*>|<[\d:.]+>|\{\\[^{}\n]*\})")
+_CLOCK = r"-?(?:\d+[ ]?:[ ]?)?\d+[ ]?:[ ]?\d+(?:[ ]?[,.:][ ]?\d+)?"  # as people write it, too
+_TIME = re.compile(rf"\s*{_CLOCK}\s*(?:[-\u2010-\u2015\u2212]+[ ]?>|\u2192)\s*{_CLOCK}.*")
+_DASH = re.compile(r"\s*(?:[-\u2010-\u2015\u2212]+(?!\d)|>>+|(?:&gt;){2,})\s*")
+_CUE = re.compile(r"(\r?\n(?:[ \t]*\r?\n)*|\\N)|(</?[a-zA-Z][^<>\n]*>|<[\d:.]+>|\{\\[^{}\n]*\})")
+_SRT = PLAIN._replace(read=lambda raw: raw.replace("\\h", "\xa0"))
+_OF_VTT = re.compile(r"NOTE\b|STYLE\s|REGION\s")
 _MESSAGE = re.compile(r"\\(.)|(</?[a-zA-Z0-9][^<>]*>)")
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _STATEMENT = re.compile(
@@ -36,7 +39,7 @@ def read_text(text: str, reading: Reading) -> list[str | Passage]:
 
 def read_srt(text: str, reading: Reading) -> list[str | Passage]:
     """Returns the parts of SubRip's subtitles. Raises: UserError where no line gives times."""
-    return list(_subtitles(text, PLAIN, "SubRip (srt)", reading))
+    return list(_subtitles(text, _SRT, "SubRip (srt)", reading))
 
 
 def read_vtt(text: str, reading: Reading) -> list[str | Passage]:
@@ -53,11 +56,12 @@ def _subtitles(text: str, form: Form, name: str, reading: Reading) -> Iterator[s
         raise UserError(f"no line gives the times of a subtitle, as in 00:00:01,000 --> 00:00:02,500: not {name}.")
     yield "".join(lines[: times[0]])
     for start, following in pairwise([*times, len(lines)]):
-        end = start + 1
-        while end < following and lines[end].strip():
-            end += 1
+        named = lines[following - 1].strip().isdigit() or (form is HTML and not lines[following - 2].strip())
+        end = following - (named and following < len(lines))  # without the number or the name of the next
         yield lines[start]
-        yield from passages(_cue_tokens("".join(lines[start + 1 : end])), form, reading.check)
+        for piece in re.split(r"(?<=\n)(?=[ \t]*\r?\n)", "".join(lines[start + 1 : end])):
+            kept = form is HTML and _OF_VTT.match(piece.lstrip())
+            yield from [piece] if kept else passages(_cue_tokens(piece), form, reading.check)
         yield "".join(lines[end:following])
 
 
@@ -78,7 +82,7 @@ def _cue_tokens(cue: str) -> list[Token]:
         done = match.end()
         if match[1]:
             line = len(tokens)
-            tokens.append(Token("line", match[0]))
+            tokens.append(Token("line", match[0]))  # a blank line is between two texts
         else:
             tokens.append(_tag(match[0]))
     return tokens

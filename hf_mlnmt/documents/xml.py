@@ -91,8 +91,9 @@ class Rules(NamedTuple):
     """The elements of a format, by their names without prefixes.
 
     `blocks`: each holds a text; inside of a text `inline` follows its words, `lines` and `breaks` part, `gone` is left
-    out; all others are marks, whose blocks are texts of their own, but for those of `opaque`. `attributes`: of which
-    elements people read them. `languages`: attributes that name a language, by themselves or with their element.
+    out (if it is `inline`, its tags); all others are marks, whose blocks are texts of their own, but for those of
+    `opaque`. `attributes`: of which elements people read them. `languages`: attributes that name a language, by
+    themselves or with their element.
     """
 
     blocks: frozenset[str]
@@ -144,8 +145,8 @@ class Part:
         """Yields the tokens of some events: of each block its text, and all else as breaks."""
         while first < end:
             event = self.events[first]
-            if event.kind == "start" and event.name in self.rules.opaque:
-                yield Token("break", "".join(self.raw(number) for number in range(first, event.end + 1)))
+            if event.kind == "start" and (event.name in self.rules.opaque or self.stays(first)):
+                yield Token("break", self.whole(first))
                 first = event.end
             elif event.kind == "start" and event.name in self.rules.blocks:
                 yield Token("break", self.raw(first))
@@ -158,17 +159,26 @@ class Part:
                 yield Token("break", self.raw(first))
             first += 1
 
+    def stays(self, number: int) -> bool:
+        """Returns whether an element stays as it is, for what it says of itself: code, or what is hidden."""
+        return False
+
+    def whole(self, first: int) -> str:
+        """Returns an element as it is written."""
+        return "".join(self.raw(number) for number in range(first, self.events[first].end + 1))
+
     def paragraph(self, first: int, end: int) -> Iterator[Token]:
         """Yields the tokens of the events of a text."""
         while first < end:
             event = self.events[first]
             if event.kind == "text":
                 yield Token("text", event.raw)
-            elif event.kind == "start" and event.name not in self.rules.inline:
+            elif event.kind == "start" and (event.name not in self.rules.inline or self.stays(first)):
                 yield self.mark(first)
                 first = event.end
             elif event.name in self.rules.inline:
-                yield Token(event.kind, self.raw(first), event.name)  # type: ignore[arg-type]
+                kind = "gone" if event.name in self.rules.gone else event.kind
+                yield Token(kind, self.raw(first), event.name)  # type: ignore[arg-type]
             else:
                 yield Token("mark", event.raw)
             first += 1
@@ -178,7 +188,8 @@ class Part:
         event, rules = self.events[first], self.rules
         kinds = (("line", rules.lines), ("break", rules.breaks), ("gone", rules.gone))
         kind = next((kind for kind, names in kinds if event.name in names), "mark")
-        return Token(kind, self.inside(first, event.end + 1))  # type: ignore[arg-type]
+        name = "kept" if kind == "mark" and self.stays(first) else ""
+        return Token(kind, self.inside(first, event.end + 1), name)  # type: ignore[arg-type]
 
     def inside(self, first: int, end: int) -> str:
         """Returns events as they are written inside of a tag or a mark, with slots for the texts that they hold."""
