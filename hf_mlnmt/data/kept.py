@@ -17,16 +17,21 @@ from hf_mlnmt.errors import OptionError, suggest
 
 _NUMBER = r"\d+(?:[.,:/]\d+)*"
 _NUMBERS = re.compile(_NUMBER, re.ASCII)
+_FORMAT = (
+    r"%(?:\(\w+\)|\d+\$)?[-+\#0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:(?:hh?|ll?|[zjtLq])?[diouxXeEfFgGcrsaApP@]|<?PRI\w+>?)"
+)
 # Letters and digits are those of ASCII: a Chinese character may stand beside each of these.
 PATTERNS = {
     "url": r"https?://[!-~]*[\w/#=&-] | www\.[!-~]*[\w/]",
     "email": r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+",
     "number": rf"(?<!\w){_NUMBER}(?!\w)",
     "tag": r"</?[A-Za-z\d][^<>]*>",
-    # Of programs: {name}, {{name}}, ${x}, %s, %1$d.
-    "placeholder": r"\{\{[^{}\s]*\}\} | \$?\{[^{}\s]*\}"
-    r"| %(?:\(\w+\)|\d+\$)?[-+#0]?\d*(?:\.\d+)?(?:hh?|ll?|z)?[diouxXeEfFgGcsp@](?!\w)",
+    # Of programs: {name}, {{name}}, ${x}, %{x}; C, Python, Objective C; %1 and %n of Qt, @count of Drupal.
+    "placeholder": rf"\{{\{{[^{{}}\s]*\}}\}} | [$%]?\{{[^{{}}\s]*\}} | {_FORMAT}(?!\w) | %%"
+    r"| (?<![\w%])%L?(?:\d{1,2}|n)(?![\w%]) | (?<![\w@])@[a-z_]+(?![\w@.])",
 }
+_STRICT = re.compile(rf"{_FORMAT} | %%? | \{{[^{{}}\s]*\}}", re.VERBOSE | re.ASCII)
+_PLACEHOLDERS = re.compile(PATTERNS["placeholder"], re.VERBOSE | re.ASCII)
 _KEPT = re.compile(
     rf"""{PATTERNS["url"]} | {PATTERNS["email"]} | {PATTERNS["placeholder"]} | </?\d+\s*/?> | <\w+/>"""
     r"""| (?<![\w-])[\w-]++\.(?:x?html?|xml|json|csv|txt|pdf|docx?|png|jpe?g|gif|svg|zip|py)(?!\w)"""  # files
@@ -44,6 +49,11 @@ def kept(text: str) -> Iterator[tuple[str, int, int]]:
     """Yields what is to be kept, with its place; of a number the digits, for each language has marks of its own."""
     for match in _KEPT.finditer(text):
         yield re.sub(r"\D", "", match[0]) if match["number"] else match[0], match.start(), match.end()
+
+
+def placeholders(text: str, strict: bool = False) -> list[str]:
+    """Returns the placeholders of a program's text; strict: of one that is formatted as C or Python do."""
+    return [match[0] for match in (_STRICT if strict else _PLACEHOLDERS).finditer(text)]
 
 
 def lost(source: str, translation: str) -> Counter[str]:

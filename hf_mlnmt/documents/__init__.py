@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_mlnmt.data.formats import TABLES, check_output, format_of, refusal
 from hf_mlnmt.data.lines import open_text
+from hf_mlnmt.documents.catalogue import read_po
 from hf_mlnmt.documents.html import read_html
 from hf_mlnmt.documents.markdown import read_markdown
 from hf_mlnmt.documents.marked import Document, Passage, Reading, check_text
 from hf_mlnmt.documents.office import read_archive
-from hf_mlnmt.documents.plain import read_po, read_srt, read_text, read_vtt
+from hf_mlnmt.documents.plain import read_srt, read_text, read_vtt
 from hf_mlnmt.documents.xml import read_xliff
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_path, check_file, packing
@@ -106,6 +107,7 @@ def read_bytes(content: bytes, ending: str, reading: Reading | None = None) -> D
     named = _ENCODING.match(content) if form.declared else None
     utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     encoding = "utf-16" if utf16 else named[1].decode() if named else "utf-8"
+    encoding = "utf-8" if encoding == "CHARSET" else encoding  # of a catalogue that xgettext has just made
     try:
         document = read(content.decode(encoding), ending, reading)
     except UnicodeDecodeError as error:

@@ -162,15 +162,20 @@ class Document:
         pack: makes the whole from what the members become.
     """
 
-    members: Mapping[str, list[str | Passage]]
+    members: Mapping[str, list[str | Passage | Checked]]
     reading: Reading
     original: Any
     pack: Callable[[dict[str, str]], Any]
 
     @property
-    def _passages(self) -> Iterator[Passage]:
+    def _passages(self) -> Iterator[Passage | Checked]:
         for parts in (*self.members.values(), *self.reading.slots):
-            yield from (part for part in parts if isinstance(part, Passage))
+            yield from (part for part in parts if not isinstance(part, str))
+
+    @property
+    def left(self) -> int:
+        """Returns how many messages stay untranslated, since what they become would not be right."""
+        return sum(part.left for part in self._passages if isinstance(part, Checked))
 
     @property
     def texts(self) -> list[str]:
@@ -182,18 +187,38 @@ class Document:
         if not hypotheses:
             return self.original
         rest, check = iter(hypotheses), self.reading.check
-
-        def written(parts: list[str | Passage]) -> str:
-            return "".join(
-                part if isinstance(part, str) else part.write([next(rest) for _ in part.sentences], check)
-                for part in parts
-            )
-
-        members = {name: written(parts) for name, parts in self.members.items()}
+        members = {name: _written(parts, rest, check) for name, parts in self.members.items()}
         slots: list[str] = []  # each holds none but those before it
-        for text in map(written, self.reading.slots):
+        for text in (_written(parts, rest, check) for parts in self.reading.slots):
             slots.append(_SLOT.sub(lambda match: slots[int(match[1])], text))
         return self.pack({n: _SLOT.sub(lambda match: slots[int(match[1])], text) for n, text in members.items()})
+
+
+def _written(parts: Iterable[str | Passage | Checked], rest: Iterator[Hypothesis], check: Callable[[], object]) -> str:
+    return "".join(
+        part if isinstance(part, str) else part.write([next(rest) for _ in part.sentences], check) for part in parts
+    )
+
+
+@dataclass
+class Checked:
+    """Parts that are translated together or not at all: `finish` makes what they become, or None, and then `before`
+    stays. `left`: whether it did, or will in any case."""
+
+    parts: list[str | Passage | Checked]
+    finish: Callable[[str], str | None]
+    before: str
+    left: bool = False
+
+    @property
+    def sentences(self) -> list[str]:
+        return [sentence for part in self.parts if not isinstance(part, str) for sentence in part.sentences]
+
+    def write(self, hypotheses: Sequence[Hypothesis], check: Callable[[], object]) -> str:
+        """Returns the parts with the translated sentences, or what was there before."""
+        done = self.finish(_written(self.parts, iter(hypotheses), check))
+        self.left = self.left or done is None or any(isinstance(part, Checked) and part.left for part in self.parts)
+        return self.before if done is None or self.left else done
 
 
 def check_text(text: str) -> str:
@@ -220,6 +245,13 @@ class Passage:
     def __post_init__(self) -> None:
         pieces = split_sentences(self.text)
         self.sentences, self.spaces = [piece.text for piece in pieces], [piece.space for piece in pieces]
+
+    def leave_out(self, place: int) -> None:
+        """Leaves a sign of the text out, which is not to be translated."""
+        self.text = self.text[:place] + self.text[place + 1 :]
+        del self.owners[place]
+        self.marks = [mark._replace(offset=mark.offset - (mark.offset > place)) for mark in self.marks]
+        self.__post_init__()
 
     def write(self, hypotheses: Sequence[Hypothesis], check: Callable[[], object]) -> str:
         """Returns the translated sentences, with elements and marks."""

@@ -1,4 +1,4 @@
-"""Plain text, subtitles (SubRip, WebVTT) and gettext's catalogues (po)."""
+"""Plain text and subtitles (SubRip, WebVTT)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,6 @@ _DASH = re.compile(r"\s*(?:[-\u2010-\u2015\u2212]+(?!\d)|>>+|(?:&gt;){2,})\s*")
 _CUE = re.compile(r"(\r?\n(?:[ \t]*\r?\n)*|\\N)|(</?[a-zA-Z][^<>\n]*>|<[\d:.]+>|\{\\[^{}\n]*\})")
 _SRT = PLAIN._replace(read=lambda raw: raw.replace("\\h", "\xa0"))
 _OF_VTT = re.compile(r"NOTE\b|STYLE\s|REGION\s")
-_MESSAGE = re.compile(r"\\(.)|(</?[a-zA-Z0-9][^<>]*>)")
-_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
-_STATEMENT = re.compile(
-    r'^(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*((?:"(?:[^"\\\n]|\\.)*+"\s*+)++)', re.MULTILINE
-)
-_LANGUAGE = re.compile(r"Language: *([\w@-]*)\\n")
-_ESCAPES = {"\\": "\\\\", '"': '\\"', "\t": "\\t"}
-_CODES = {"t": "\t", "r": " ", "n": "\n"}
-# The strings of a catalogue: as in C. A line of the text is a line of the file.
-_PO = Form(
-    lambda raw: re.sub(r"\\(.)", lambda match: _CODES.get(match[1], match[1]), raw),
-    lambda text: re.sub(r'[\\"\t]', lambda match: _ESCAPES[match[0]], text),
-    again=str,
-)
 
 
 def read_text(text: str, reading: Reading) -> list[str | Passage]:
@@ -84,62 +70,13 @@ def _cue_tokens(cue: str) -> list[Token]:
             line = len(tokens)
             tokens.append(Token("line", match[0]))  # a blank line is between two texts
         else:
-            tokens.append(_tag(match[0]))
+            tokens.append(tag(match[0]))
     return tokens
 
 
-def _tag(raw: str) -> Token:
+def tag(raw: str) -> Token:
     """Returns a tag of a subtitle or a message; what is no pair, as <0/>, has no words."""
     name = re.sub(r"\W.*", "", raw.lstrip("</"), flags=re.DOTALL).lower()
     if (raw[1:2].isdigit() and ":" in raw) or raw[0] == "{" or raw.endswith("/>") or name == "br":
         return Token("mark", raw)
     return Token("end" if raw.startswith("</") else "start", raw, name)
-
-
-def read_po(text: str, reading: Reading) -> list[str | Passage]:
-    """Returns the parts of a catalogue: what has no translation gets one, with all plural forms that the file has.
-
-    What is translated already, obsolete messages and comments stay; the header gets the language of the translation.
-
-    Raises: UserError where there is no message.
-    """
-    parts: list[str | Passage] = []
-    entries: list[list[re.Match[str]]] = []
-    for match in _STATEMENT.finditer(text):
-        if not entries or (match[1] in ("msgctxt", "msgid") and entries[-1][-1][1] != "msgctxt"):
-            entries.append([])
-        entries[-1].append(match)
-    if not any(match[1] == "msgid" for entry in entries for match in entry):
-        raise UserError('no line begins with msgid "...": not a catalogue of gettext (po).')
-    done = 0
-    for entry in entries:
-        reading.check()
-        said = {match[1]: "".join(_STRING.findall(match[3])) for match in entry}
-        targets = [match for match in entry if match[1] == "msgstr"]
-        if not said.get("msgid"):  # the header
-            named = _LANGUAGE.search(text, entry[0].start(), entry[-1].end())
-            if named and reading.language:
-                parts += [text[done : named.start()], f"Language: {reading.language.replace('-', '_')}"]
-                done = named.end(1)
-            continue
-        if any(string for match in targets for string in _STRING.findall(match[3])):
-            continue
-        if reading.fuzzy and targets:
-            parts += [text[done : entry[0].start()], "#, fuzzy\n"]
-            done = entry[0].start()
-        for match in targets:
-            message = said.get("msgid_plural", said["msgid"]) if match[2] not in (None, "0") else said["msgid"]
-            parts.append(text[done : match.start(3)])
-            parts += ['"', *passages(_message_tokens(message), _PO, reading.check), '"']
-            done = match.start(3) + len(match[3].rstrip())
-    return [*parts, text[done:]]
-
-
-def _message_tokens(message: str) -> Iterator[Token]:
-    done = 0
-    for match in _MESSAGE.finditer(message):
-        if match[1] in (None, "n"):
-            yield Token("text", message[done : match.start()])
-            yield Token("line", '\\n"\n"') if match[1] else _tag(match[0])
-            done = match.end()
-    yield Token("text", message[done:])

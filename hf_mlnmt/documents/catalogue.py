@@ -1,0 +1,232 @@
+"""Messages of programs: gettext's catalogues (po), and what a message of any catalogue is made of.
+
+polib reads a catalogue and says what is damaged; it is written by offsets, so that what is not translated keeps its
+bytes. A translation whose placeholders are not those of its message is not taken: the message stays untranslated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from hf_mlnmt.data.kept import placeholders
+from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
+from hf_mlnmt.documents.plain import tag
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.languages import base_language
+
+_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+_STATEMENT = re.compile(
+    r'^(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*((?:"(?:[^"\\\n]|\\.)*+"\s*+)++)', re.MULTILINE
+)
+_EARLIER = re.compile(r"(?:^#\|.*\r?\n)*\Z", re.MULTILINE)  # what a message was, above it
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\t": "\\t"}
+_CODES = {"t": "\t", "r": " ", "n": "\n"}
+# The strings of a catalogue: as in C. A line of the text is a line of the file.
+_PO = Form(
+    lambda raw: re.sub(r"\\(.)", lambda match: _CODES.get(match[1], match[1]), raw),
+    lambda text: re.sub(r'[\\"\t]', lambda match: _ESCAPES[match[0]], text),
+    again=str,
+)
+# The sign before the letter of a key, by toolkits: &File, E&xit (Qt, Windows), _Open, E_xit (GTK), ~Edit (LibreOffice).
+_KEY = re.compile(
+    r"(?<![\w&])&(?=[^\W_])(?!\w+;)|(?<=\w)&(?=[a-z])(?!\w+;)|(?<!\w)[_~](?=[^\W_])|(?<=\b[A-Z])_(?=[a-z])"
+)
+# Letters, outside of what is no word.
+_LETTERS = re.compile(r"<[^<>]*>|&[#\w]+;|\\.|\$?\{[^{}]*\}|%(?:\(\w+\)|[\d$.*-])*\w|([^\W\d_])")
+_TAG_OR_CODE = re.compile(r"\\(.)|((?<!%)</?[a-zA-Z0-9][^<>]*>)")
+_ICU = re.compile(r"\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,\s*(?:offset:\d+\s*)?")
+_BRANCH = re.compile(r"\s*(?:=\d+|\w+)\s*\{")
+# Plural-Forms of languages that are written otherwise than "n != 1", as gettext's manual has them.
+_SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2"
+_PLURALS = {
+    "ja zh ko vi th id ms lo my km ka": (1, "0"),
+    "fr pt-BR tr oc hy wa uz mg am ak ln ti": (2, "n > 1"),
+    "ru uk be sr hr bs": (3, _SLAVIC),
+    "pl": (3, "n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2"),
+    "cs sk": (3, "(n==1) ? 0 : (n>=2 && n<=4) ? 1 : 2"),
+    "lt": (3, "n%10==1 && n%100!=11 ? 0 : n%10>=2 && (n%100<10 || n%100>=20) ? 1 : 2"),
+    "lv": (3, "n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2"),
+    "ro": (3, "n==1 ? 0 : (n==0 || (n%100 > 0 && n%100 < 20)) ? 1 : 2"),
+    "sl": (4, "n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3"),
+    "ga": (5, "n==1 ? 0 : n==2 ? 1 : n<7 ? 2 : n<11 ? 3 : 4"),
+    "ar": (6, "n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 ? 4 : 5"),
+}
+
+
+def plural_forms(language: str) -> tuple[int, str]:
+    """Returns how many plural forms a language has, and gettext's rule for which a number takes."""
+    own = ((forms, names.split()) for names, forms in _PLURALS.items())
+    rule = {name: forms for forms, names in own for name in names}
+    return rule.get(language) or rule.get(base_language(language)) or (2, "n != 1")
+
+
+def message(inner: Sequence[str | Passage], raw: str, form: Form, strict: bool = False) -> Checked:
+    """Returns a message whose parts these are, as they are written `raw`: its placeholders come back as they are, and
+    the letter of a key is marked once.
+
+    strict: the program formats it as C or Python do, and any other sign behind a % is wrong.
+    """
+    texts = [part for part in inner if isinstance(part, Passage)]
+    keys = [(passage, key) for passage in texts for key in _KEY.finditer(passage.text)]
+    sign = letter = ""
+    if len(keys) == 1:
+        passage, found = keys[0]
+        sign, letter = found[0], passage.text[found.end()]
+        passage.leave_out(found.start())
+    wanted = _of_program(form.read(raw), strict)
+
+    def finish(text: str) -> str | None:
+        if _of_program(form.read(text), strict) != wanted:
+            return None
+        return _with_key(text, form.quote(sign), letter) if sign else text
+
+    return Checked(list(inner), finish, raw)
+
+
+def _of_program(text: str, strict: bool) -> tuple[Counter[str], list[str]]:
+    """Returns the placeholders of a text, and in their order those that a program fills by their place."""
+    found = placeholders(text, strict)
+    return Counter(found), [each for each in found if strict and re.fullmatch(r"%[^(%]*[^%$(]|\{\}", each)]
+
+
+def _with_key(raw: str, sign: str, letter: str) -> str:
+    """Returns a translation as it is written, with the sign before a letter: the same one, if a word begins with it."""
+    places = [match.start(1) for match in _LETTERS.finditer(raw) if match[1]]
+    cased = [place for place in places if raw[place].lower() != raw[place].upper()]
+    if not cased:  # as programs have it in Chinese and Japanese
+        end = len(raw.rstrip(".:\u2026\u3002 "))
+        return f"{raw[:end]}({sign}{letter.upper()}){raw[end:]}"
+    best = min(cased, key=lambda place: (raw[place].lower() != letter.lower(), raw[place - 1 : place].isalpha(), place))
+    best = best if raw[best].lower() == letter.lower() else cased[0]
+    return raw[:best] + sign + raw[best:]
+
+
+def icu_branches(raw: str, texts_of: Callable[[str], list[str | Passage]]) -> list[str | Passage] | None:
+    """Returns the parts of a message of ICU (plural, select, selectordinal), whose branches are texts and whose frame
+    stays; None for one with words outside of its branches, or that cannot be read."""
+    frame = _ICU.match(raw)
+    parts: list[str | Passage] = [raw[: frame.end()] if frame else ""]
+    at = frame.end() if frame else 0
+    while frame and (branch := _BRANCH.match(raw, at)):
+        depth, end = 1, branch.end()
+        while depth and end < len(raw):
+            depth += (raw[end] == "{") - (raw[end] == "}")
+            end += 1
+        inside = raw[branch.end() : end - 1]
+        inner = icu_branches(inside.strip(), texts_of) if _ICU.search(inside) else texts_of(inside)
+        if depth or inner is None:
+            return None
+        parts += [branch[0], *inner, "}"]
+        at = end
+    return [*parts, raw[at:]] if frame and raw[at:].strip() == "}" and len(parts) > 1 else None
+
+
+def is_icu(raw: str) -> bool:
+    """Returns whether a message has a frame of ICU."""
+    return _ICU.search(raw) is not None
+
+
+def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
+    """Returns the parts of a catalogue: what has no translation gets one, in all plural forms of the header.
+
+    What is translated already, obsolete messages and comments stay; the header gets the language of the translation,
+    and where it names none, its plural forms and its encoding. A message that cannot be translated is marked fuzzy.
+
+    Raises: UserError where there is no message, and for a damaged catalogue.
+    """
+    entries: list[list[re.Match[str]]] = []
+    for match in _STATEMENT.finditer(text):
+        if not entries or (match[1] in ("msgctxt", "msgid") and entries[-1][-1][1] != "msgctxt"):
+            entries.append([])
+        entries[-1].append(match)
+    if not any(match[1] == "msgid" for entry in entries for match in entry):
+        raise UserError('no line begins with msgid "...": not a catalogue of gettext (po).')
+    _check(text)
+    newline = "\r\n" if "\r\n" in text else "\n"
+    parts: list[str | Passage | Checked] = []
+    done, forms = 0, 0
+    for entry in entries:
+        reading.check()
+        said = {match[1]: "".join(_STRING.findall(match[3])) for match in entry}
+        targets = [match for match in entry if match[1] == "msgstr"]
+        if not said.get("msgid"):
+            header, forms = _header(text[entry[0].start() : entry[-1].end()], reading.language, newline)
+            parts += [text[done : entry[0].start()], header]
+            done = entry[-1].end()
+            continue
+        if not targets or any(string for match in targets for string in _STRING.findall(match[3])):
+            continue
+        earlier = _EARLIER.search(text, done, entry[0].start())
+        start = earlier.start() if earlier else entry[0].start()
+        flags = re.findall(r"^#,(.*)", text[done : entry[0].start()], re.MULTILINE)
+        strict = any(
+            flag.strip().endswith("-format") and "no-" not in flag for each in flags for flag in each.split(",")
+        )
+        numbers = [match[2] for match in targets]
+        if targets[0][2] is not None and forms:
+            numbers = [str(number) for number in range(forms)]
+        first, last = targets[0].start(), targets[-1].start(3) + len(targets[-1][3].rstrip())
+        end = text.find("\n", last) + 1 or len(text)
+        before = text[start:first]
+        whole: list[str | Passage | Checked] = [before]
+        for number in numbers:
+            raw = said["msgid_plural"] if number not in (None, "0") and "msgid_plural" in said else said["msgid"]
+            name = "msgstr" if number is None else f"msgstr[{number}]"
+            behind = text[last:end] if number == numbers[-1] else newline
+            before += f'{name} ""{behind}'
+            whole += [f'{name} "', _translated(raw, reading, newline, strict), f'"{behind}']
+        before, mark = text[start:end] if len(numbers) == len(targets) else before, f"#, fuzzy{newline}"
+        known = any("fuzzy" in flag for flag in flags)
+        parts += [text[done:start], *([mark] if reading.fuzzy and not known else [])]
+        parts.append(Checked(whole, str, before if reading.fuzzy or known else mark + before))
+        done = end
+    return [*parts, text[done:]]
+
+
+def _check(text: str) -> None:
+    """Raises: UserError for a catalogue that polib cannot read, with the line."""
+    import polib
+
+    try:
+        polib.pofile(text if "\n" in text else f"{text}\n", check_for_duplicates=False)
+    except (OSError, ValueError, IndexError) as error:
+        line = re.search(r"\(line (\d+)\)(.*)", str(error))
+        where = f"line {line[1]}{line[2]}" if line else str(error)
+        raise UserError(f"{where}: not a message of gettext (po). Mend it; msgfmt -c says what is wrong.") from error
+
+
+def _translated(raw: str, reading: Reading, newline: str, strict: bool) -> Checked:
+    def texts_of(raw: str) -> list[str | Passage]:
+        return list(passages(_tokens(raw, newline), _PO, reading.check))
+
+    if not is_icu(raw):
+        return message(texts_of(raw), raw, _PO, strict)
+    branches = icu_branches(raw, texts_of)
+    return Checked([], str, raw, left=True) if branches is None else Checked(branches, str, raw)
+
+
+def _tokens(raw: str, newline: str) -> Iterator[Token]:
+    done = 0
+    for match in _TAG_OR_CODE.finditer(raw):
+        if match[1] in (None, "n"):
+            yield Token("text", raw[done : match.start()])
+            yield Token("line", f'\\n"{newline}"') if match[1] else tag(match[0])
+            done = match.end()
+    yield Token("text", raw[done:])
+
+
+def _header(header: str, language: str | None, newline: str) -> tuple[str, int]:
+    """Returns a header with the language, what it lacks of plural forms and encoding, and how many forms there are."""
+    header = header.replace("charset=CHARSET", "charset=UTF-8")
+    if language:
+        header = re.sub(r"Language: *[\w@-]*(?=\\n)", f"Language: {language.replace('-', '_')}", header)
+        count, rule = plural_forms(language)
+        told = f"Plural-Forms: nplurals={count}; plural=({rule});"
+        header = re.sub(r"Plural-Forms: *(?:nplurals=INTEGER[^\\]*)?(?=\\n)", told, header)
+        if "Plural-Forms:" not in header and "\\n" in header:
+            end = len(header.rstrip())
+            header = f'{header[:end]}{newline}"{told}\\n"{header[end:]}'
+    said = re.search(r"nplurals=(\d+)", header)
+    return header, int(said[1]) if said else 0
