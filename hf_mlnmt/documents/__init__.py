@@ -6,6 +6,7 @@ its `texts` are translated, `write` puts the translations into their places. A n
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,6 +31,7 @@ from hf_mlnmt.languages import direction_of, language_tag
 if TYPE_CHECKING:
     from hf_mlnmt.generation.pipeline import TranslationPipeline
 
+log = logging.getLogger(__name__)
 _OPEN = "application/vnd.oasis.opendocument"
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 
@@ -153,7 +155,14 @@ def translate_document(
         call = TranslationCall(pipeline, options)
         results = call.translate(document.texts, 1, update)
     call.report()
-    return document.write([best[0] for best in results])
+    written = document.write([best[0] for best in results])
+    if document.left:
+        log.warning(
+            "%d messages are left untranslated, in po as fuzzy: their placeholders did not come back as they were, or "
+            "they have words around a plural or select of ICU.",
+            document.left,
+        )
+    return written
 
 
 def translate_file(

@@ -18,7 +18,7 @@ from hf_mlnmt.languages import base_language
 
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _STATEMENT = re.compile(
-    r'^(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*((?:"(?:[^"\\\n]|\\.)*+"\s*+)++)', re.MULTILINE
+    r'^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*((?:"(?:[^"\\\n]|\\.)*+"\s*+)++)', re.MULTILINE
 )
 _EARLIER = re.compile(r"(?:^#\|.*\r?\n)*\Z", re.MULTILINE)  # what a message was, above it
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\t": "\\t"}
@@ -143,7 +143,7 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
         entries[-1].append(match)
     if not any(match[1] == "msgid" for entry in entries for match in entry):
         raise UserError('no line begins with msgid "...": not a catalogue of gettext (po).')
-    _check(text)
+    _check(text, entries)
     newline = "\r\n" if "\r\n" in text else "\n"
     parts: list[str | Passage | Checked] = []
     done, forms = 0, 0
@@ -185,16 +185,30 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
     return [*parts, text[done:]]
 
 
-def _check(text: str) -> None:
-    """Raises: UserError for a catalogue that polib cannot read, with the line."""
+def _check(text: str, entries: Sequence[Sequence[re.Match[str]]]) -> None:
+    """Raises: UserError for a damaged catalogue, with the line: what polib says, and what it passes over in silence."""
     import polib
 
+    line, said = None, ""
     try:
         polib.pofile(text if "\n" in text else f"{text}\n", check_for_duplicates=False)
     except (OSError, ValueError, IndexError) as error:
-        line = re.search(r"\(line (\d+)\)(.*)", str(error))
-        where = f"line {line[1]}{line[2]}" if line else str(error)
-        raise UserError(f"{where}: not a message of gettext (po). Mend it; msgfmt -c says what is wrong.") from error
+        found = re.search(r"\(line (\d+)\)(.*)", str(error))
+        line, said = (int(found[1]), found[2]) if found else (None, f": {error}")
+    ends = [0, *(match.end() for entry in entries for match in entry)]
+    starts = [*(match.start() for entry in entries for match in entry), len(text)]
+    for end, start in zip(ends, starts):
+        if between := re.search(r"^[ \t]*[^\s#].*", text[end:start], re.MULTILINE):
+            line = min(line or len(text), text.count("\n", 0, end + between.start()) + 1)
+    for entry in entries:
+        numbers = [match[2] for match in entry if match[1] == "msgstr"]
+        plural = any(match[1] == "msgid_plural" for match in entry)
+        if not numbers or plural == (numbers[0] is None):
+            line = min(line or len(text), text.count("\n", 0, entry[0].start()) + 1)
+            said = said or ": a message without msgstr" + "[0]" * plural
+    if line or said:
+        where = f"line {line}" if line else "a line"
+        raise UserError(f"{where}{said}: no message of gettext (po). Mend it; msgfmt -c says what is wrong.")
 
 
 def _translated(raw: str, reading: Reading, newline: str, strict: bool) -> Checked:

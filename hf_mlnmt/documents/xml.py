@@ -6,15 +6,17 @@ Rules say what the elements of a format are. XLIFF (1.2 and 2.x) is here too, wh
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from html import escape, unescape
 from typing import NamedTuple
 from xml.parsers import expat
 
 from hf_mlnmt.data.kept import has_words
+from hf_mlnmt.documents.catalogue import icu_branches, is_icu, message
 from hf_mlnmt.documents.html import ATTRIBUTE, attributes, quoted
-from hf_mlnmt.documents.marked import Form, Passage, Reading, Token, passages
+from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
+from hf_mlnmt.documents.plain import tag
 from hf_mlnmt.errors import UserError
 
 _DEEPEST = 256  # elements inside one another, as libxml2 has it
@@ -196,10 +198,10 @@ class Part:
         return self.reading.slot(passages(self.tokens(first, end), self.form, self.reading.check))
 
 
-def read_xliff(text: str, reading: Reading) -> list[str | Passage]:
+def read_xliff(text: str, reading: Reading) -> list[str | Passage | Checked]:
     """Returns the parts of an XLIFF file, in which each unit without a translation gets one. Raises: UserError for a
     file that is no XLIFF."""
-    part = _Xliff(text, Rules(frozenset()), reading)
+    part = _Xliff(text, Rules(frozenset({"sub"})), reading)
     root = next(event for event in part.events if event.kind == "start")
     if root.name != "xliff":
         raise UserError(f"its root is <{root.name}>, not <xliff>: not XLIFF.")
@@ -207,64 +209,130 @@ def read_xliff(text: str, reading: Reading) -> list[str | Passage]:
 
 
 _PAIRS, _OPENING, _CLOSING = {"g", "pc", "mrk"}, {"bx", "bpt", "sc"}, {"ex", "ept", "ec"}
+_UNTRANSLATED = {"new", "needs-translation", "initial"}  # states in which a target is but a copy of the source
+_STATE = re.compile(r"\sstate(?:-qualifier)?=(?:\"[^\"]*\"|'[^']*')")
+_TAG = re.compile(r"<[^<>]*>")
+_ESCAPED_TAG = re.compile(r"&lt;/?[a-zA-Z](?:(?!&[lg]t;).)*&gt;", re.DOTALL)
+
+
+def _said(raw: str) -> str:
+    """Returns what a text of XML says, without its tags."""
+    return _read(_TAG.sub("", raw))
 
 
 class _Xliff(Part):
     """A file whose translations stand behind their texts."""
 
-    def units(self, second: bool) -> list[str | Passage]:
+    def units(self, second: bool) -> list[str | Passage | Checked]:
         """Returns its parts; `second`: of version 2."""
-        parts: list[str | Passage] = []
-        self.form = self.form._replace(again=_copy if second else str)
-        number, skipped, unit = 0, -1, 0
-        language = self.reading.language
+        parts: list[str | Passage | Checked] = []
+        self.second, self.form = second, self.form._replace(again=_copy if second else str)
+        inherited = [(True, False)]  # whether units are translated, and keep their line breaks
+        number, language = 0, self.reading.language
         while number < len(self.events):
-            event = self.events[number]
-            raw = event.raw
+            event, raw = self.events[number], self.events[number].raw
             if event.kind == "start":
                 named = attributes(raw)
-                if named.get("translate") == "no" and event.name not in _PAIRS:
-                    skipped = max(skipped, event.end)
                 wanted = {("xliff", True): "trgLang", ("file", False): "target-language"}.get((event.name, second))
                 if wanted and language and wanted.lower() not in named:
                     raw = re.sub(r"(\s*/?>)$", rf' {wanted}="{language}"\1', raw)
-                if event.name in ("trans-unit", "segment"):
-                    unit = number
-                if event.name == "source" and unit:
-                    done = number > skipped and self._translate(unit, number, parts, second)
-                    unit = 0
-                    if done:
-                        number = done
-                        continue
+                told = {"yes": True, "no": False}.get(named.get("translate", ""), inherited[-1][0])
+                lines = named.get("xml:space", "preserve" * inherited[-1][1]) == "preserve"
+                if event.name in ("trans-unit", "segment") and told and (unit := self._unit(number, lines)):
+                    parts.append(unit[0])
+                    number = unit[1]
+                    continue
+                inherited.append((told, lines))
+            elif event.kind == "end":
+                inherited.pop()
             parts.append(raw)
             number += 1
         return parts
 
-    def _translate(self, unit: int, source: int, parts: list[str | Passage], second: bool) -> int:
-        """Adds the source of a unit and its translation; returns the number of the event behind both, 0 for neither."""
+    def _unit(self, unit: int, lines: bool) -> tuple[Checked, int] | None:
+        """Returns a unit up to its end as what is to be translated, and the number of the event behind it; None for one
+        that has a translation, or nothing to translate."""
         children: dict[str, int] = {}
-        number = unit + 1
-        while number < self.events[unit].end:  # without those of an ignorable, which stands behind a segment
+        number, last = unit + 1, self.events[unit].end
+        while number < last:
             if self.events[number].kind == "start":
                 children.setdefault(self.events[number].name, number)
                 number = self.events[number].end
             number += 1
+        if (source := children.get("source")) is None:
+            return None
         target, text = children.get("target"), children.get("seg-source", source)
+        lines = lines or attributes(self.events[source].raw).get("xml:space") == "preserve"
         behind = self.events[text].end + 1
-        old = self.events[target or behind : self.events[target].end if target else behind]
-        if source != children.get("source") or any(each.kind == "text" and each.raw.strip() for each in old):
-            return 0
-        inner = list(passages(self.paragraph(text + 1, behind - 1), self.form, self.reading.check))
-        if not any(isinstance(part, Passage) for part in inner):
-            return 0
-        state = "" if second else ' state="translated"'
-        if self.reading.fuzzy and not second:
-            state = ' state="needs-review-translation" state-qualifier="mt-suggestion"'
-        name = self.events[source].raw[1:].partition("source")[0] + "target"
-        start = re.sub(r"\s*/?>$|\sstate(?:-qualifier)?=(?:\"[^\"]*\"|'[^']*')", "", old[0].raw if old else f"<{name}>")
-        parts.append("".join(event.raw for event in self.events[source : target or behind]))
-        parts += [start + state + ">", *inner, f"</{name}>"]
-        return self.events[target].end + 1 if target else behind
+        old = [] if target is None else [*range(target, self.events[target].end + 1)]
+        state = attributes(self.events[unit if self.second or target is None else target].raw).get("state")
+        said = _said(self._raw(old[1:-1])) if old else ""
+        parts: list[str | Passage | Checked]
+        if said.strip() and (state not in _UNTRANSLATED or said != _said(self._raw(range(source + 1, behind - 1)))):
+            parts = self._half_done(text, old, lines)
+        else:
+            parts = [self._message(range(text + 1, behind - 1), lines)]
+            name = self.events[source].raw[1:].partition("source")[0] + "target"
+            start = self.events[target].raw if target is not None else f"<{name}>"
+            start = _STATE.sub("", re.sub(r"\s*/?>$", "", start))
+            if not self.second:
+                fuzzy = ' state="needs-review-translation" state-qualifier="mt-suggestion"'
+                start += fuzzy if self.reading.fuzzy else ' state="translated"'
+            parts = [start + ">", *parts, f"</{name}>"]
+        whole = [part for each in parts for part in (each.parts if isinstance(each, Checked) else [each])]
+        left = any(isinstance(each, Checked) and each.left for each in parts)
+        if not left and not any(isinstance(part, Passage) for part in whole):
+            return None
+        before, first = self._raw(range(unit, last + 1)), self.events[unit].raw
+        if self.second:
+            state = "initial" if self.reading.fuzzy else "translated"
+            first = re.sub(r"\s*>$", f' state="{state}">', _STATE.sub("", first))
+        start, rest = (old[0], old[-1] + 1) if old else (behind, behind)
+        around = [first + self._raw(range(unit + 1, start)), *parts, self._raw(range(rest, last + 1))]
+        return Checked([] if left else around, str, before, left), last + 1
+
+    def _raw(self, numbers: Iterable[int]) -> str:
+        return "".join(self.events[number].raw for number in numbers)
+
+    def _message(self, numbers: range, lines: bool) -> Checked:
+        """Returns the text of some events as a message; `lines`: its line breaks stay."""
+        raw = self._raw(numbers)
+
+        def texts_of(raw: str) -> list[str | Passage]:
+            return list(passages([Token("text", raw)], self.form, self.reading.check))
+
+        if is_icu(_said(raw)):
+            branches = None if _TAG.search(raw) else icu_branches(raw, texts_of)
+            return Checked(branches or [], str, raw, left=branches is None)
+        tokens = self.paragraph(numbers.start, numbers.stop)
+        if lines:
+            tokens = (each for token in tokens for each in _with_lines(token))
+        inner = passages((each for token in tokens for each in _with_tags(token)), self.form, self.reading.check)
+        return message([*inner], raw, self.form._replace(read=_said))
+
+    def _half_done(self, text: int, old: list[int], lines: bool) -> list[str | Passage | Checked]:
+        """Returns a target with the texts of those of its segments that are empty still."""
+        sources = {named.get("mid"): number for number, named in self._segments(range(text + 1, self.events[text].end))}
+        parts: list[str | Passage | Checked] = []
+        done = old[0]
+        for number, named in self._segments(old):
+            end = self.events[number].end
+            source = sources.get(named.get("mid"))
+            if source is None or self._raw(range(number + 1, end)).strip():
+                continue
+            start = re.sub(r"\s*/?>$", ">", self.events[number].raw)
+            inner = self._message(range(source + 1, self.events[source].end), lines)
+            parts += [self._raw(range(done, number)), start, inner, f"</{start[1:].split()[0]}>"]
+            done = end + 1
+        return [*parts, self._raw(range(done, old[-1] + 1))] if parts else []
+
+    def _segments(self, numbers: Iterable[int]) -> Iterator[tuple[int, dict[str, str]]]:
+        for number in numbers:
+            event = self.events[number]
+            if event.kind == "start" and event.name == "mrk":
+                named = attributes(event.raw)
+                if named.get("mtype") == "seg":
+                    yield number, named
 
     def paragraph(self, first: int, end: int) -> Iterator[Token]:
         """Yields the tokens of a text: codes that open and close something are its elements."""
@@ -276,7 +344,7 @@ class _Xliff(Part):
             kept = named.get("translate") == "no" or named.get("mtype") == "protected"
             whole = kind == "start" and (event.name not in _PAIRS or kept)
             if whole:
-                raw = "".join(each.raw for each in self.events[first : event.end + 1])
+                raw = self.inside(first, event.end + 1)  # the texts of <sub> are texts of their own
                 first = event.end
             if whole and event.name in _OPENING | _CLOSING:
                 kind = "start" if event.name in _OPENING else "end"
@@ -288,6 +356,27 @@ class _Xliff(Part):
                 kind = "mark"
             yield Token(kind, raw, key)  # type: ignore[arg-type]
             first += 1
+
+
+def _with_lines(token: Token) -> Iterator[Token]:
+    """Yields a text's lines, and the breaks between them."""
+    for piece in re.split(r"(\r?\n[ \t]*)", token.raw) if token.kind == "text" else ():
+        yield Token("line" if piece[:1] in ("\r", "\n") else "text", piece)
+    if token.kind != "text":
+        yield token
+
+
+def _with_tags(token: Token) -> Iterator[Token]:
+    """Yields a text with the tags of HTML that are written in it as text."""
+    if token.kind != "text":
+        yield token
+        return
+    raw, done = _CDATA.sub(lambda match: escape(match[1], quote=False), token.raw), 0
+    for match in _ESCAPED_TAG.finditer(raw):
+        yield Token("text", raw[done : match.start()])
+        yield tag(unescape(match[0]))._replace(raw=match[0])
+        done = match.end()
+    yield Token("text", raw[done:])
 
 
 def _copy(tag: str) -> str:

@@ -1,0 +1,252 @@
+"""Messages of programs: catalogues of gettext and XLIFF, damaged ones, placeholders, keys, frames of ICU."""
+
+import random
+import shutil
+import subprocess
+
+import polib
+import pytest
+
+from hf_mlnmt.documents import Reading, read, read_bytes
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation import Hypothesis
+
+# As xgettext makes it: nothing in the header is filled in.
+FRESH = r"""# SOME DESCRIPTIVE TITLE.
+#, fuzzy
+msgid ""
+msgstr ""
+"Project-Id-Version: PACKAGE VERSION\n"
+"PO-Revision-Date: YEAR-MO-DA HO:MI+ZONE\n"
+"Last-Translator: FULL NAME <EMAIL@ADDRESS>\n"
+"Language-Team: LANGUAGE <LL@li.org>\n"
+"Language: \n"
+"MIME-Version: 1.0\n"
+"Content-Type: text/plain; charset=CHARSET\n"
+"Content-Transfer-Encoding: 8bit\n"
+"Plural-Forms: nplurals=INTEGER; plural=EXPRESSION;\n"
+
+#: a.py:1
+#, python-format
+msgid "%(count)r items of %(n)d%% are %r"
+msgstr ""
+
+#, c-format
+msgid "%*d of %<PRIu64> bytes, %5.2f%% done, %-10s and %.*s"
+msgstr ""
+
+#, c-format
+msgid "%d file removed\n"
+msgid_plural "%d files removed\n"
+msgstr[0] ""
+msgstr[1] ""
+
+#, c-format
+msgid ""
+"first line %s\n"
+"second \"line\" with a tab\there\n"
+msgstr ""
+
+msgid "Hello %{name}, %1 of %n by @count at ${x} with {{y}}"
+msgstr ""
+
+msgid "You have {count, plural, one {# dog} other {# dogs}} today"
+msgstr ""
+
+#| msgid "Old one"
+msgid "New one"
+msgstr ""
+"""
+
+
+def upper(words):
+    return [*enumerate(word.upper() for word in words)]
+
+
+def backwards(words):
+    return [*enumerate(words)][::-1]
+
+
+def doubled(words):
+    return [(place, word) for place, word in enumerate(words) for _ in range(2)]
+
+
+def fewer(words):
+    chance = random.Random(len(words))
+    return [(place, word) for place, word in enumerate(words) if chance.random() > 0.4]
+
+
+def translated(content, ending, how=upper, **told):
+    """(the document, what it becomes)."""
+    document = (read if isinstance(content, str) else read_bytes)(content, ending, Reading(**told))
+    hypotheses = []
+    for text in document.texts:
+        made = how(text.split())
+        links = tuple((place, number) for number, (place, _) in enumerate(made))
+        hypotheses.append(Hypothesis(" ".join(word for _, word in made), 0.0, 0.0, 1, alignment=links))
+    return document, document.write(hypotheses)
+
+
+@pytest.mark.parametrize("language", ["de", "pl", "ja", "ar", "pt-BR"])
+@pytest.mark.parametrize("how", [upper, backwards, doubled, fewer])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_whatever_a_model_says_a_catalogue_is_one_that_gettext_takes(how, language, newline):
+    document, out = translated(FRESH.replace("\n", newline).encode(), ".po", how, language=language)
+    assert out.count(b"\r\n") == (out.count(b"\n") if newline == "\r\n" else 0)
+    catalogue = polib.pofile(out.decode())
+    count = int(catalogue.metadata["Plural-Forms"].split(";")[0].removeprefix("nplurals="))
+    assert count == {"de": 2, "pl": 3, "ja": 1, "ar": 6, "pt-BR": 2}[language]
+    assert catalogue.metadata["Content-Type"].endswith("UTF-8")
+    (plural,) = [entry for entry in catalogue if entry.msgid_plural]
+    assert len(plural.msgstr_plural) == count
+    left = [entry for entry in catalogue if not (entry.msgstr or any(entry.msgstr_plural.values()))]
+    assert len(left) == document.left
+    assert all(entry.fuzzy for entry in left)
+    assert "You have" in left[-1].msgid
+    if shutil.which("msgfmt"):
+        judged = subprocess.run(["msgfmt", "-c", "-o", "-", "-"], input=out, capture_output=True)
+        assert judged.returncode == 0, judged.stderr.decode()
+
+
+def messages(*pairs):
+    return "".join(f'msgid "{message}"\nmsgstr "{translation}"\n\n' for message, translation in pairs)
+
+
+@pytest.mark.parametrize(
+    ("message", "how", "expected"),
+    [
+        ("&File", upper, "&FILE"),
+        ("_Open a file", upper, "_OPEN A FILE"),
+        ("E_xit now", upper, "E_XIT NOW"),
+        ("Save &As", backwards, "&As Save"),
+        ("~Edit", upper, "~EDIT"),
+        ("Q & A by R&D of A&B", upper, "Q & A BY R&D OF A&B"),
+        ("a &amp; b", upper, "A &AMP; B"),
+        ("snake_case and my_file", upper, "snake_case AND my_file"),
+        ("&One and &two", upper, "&ONE AND &TWO"),
+        ("_Open", lambda words: [(0, "打开")], "打开(_O)"),
+        ("Go to <b>%s</b> &now", upper, "GO TO <b>%s</b> &NOW"),
+        ("{n, plural, one {# dog barks} other {# dogs bark}}", upper,
+         "{n, plural, one {# DOG BARKS} other {# DOGS BARK}}"),
+        ("{g, select, male {he} other {{n, plural, =0 {none} other {some of #}}}}", upper,
+         "{g, select, male {HE} other {{n, plural, =0 {NONE} other {SOME OF #}}}}"),
+        ("Hello {name}, {0}", upper, "HELLO {name}, {0}"),
+    ],
+)  # fmt: skip
+def test_keys_and_frames(message, how, expected):
+    document, out = translated(messages((message, "")), ".po", how)
+    assert document.left == 0
+    assert out == messages((message, expected))
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["You have {n, plural, one {# dog} other {# dogs}}", "{n, plural, one {# dog} other {# dogs}", "{n, plural, }"],
+)
+def test_what_cannot_be_said_stays_and_is_counted(message):
+    document, out = translated(messages((message, ""), ("A man.", "")), ".po")
+    assert document.left == 1
+    assert out == "#, fuzzy\n" + messages((message, ""), ("A man.", "A MAN."))
+
+
+GOOD = 'msgid ""\nmsgstr ""\n"Language: \\n"\n\nmsgid "A man."\nmsgstr ""\n\nmsgid "Two."\nmsgstr ""\n'
+PLURAL = 'msgid "Two."\nmsgid_plural "Twos."\nmsgstr'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ('"Two."', '"Two.', 8),
+        ('"A man."\nmsgstr ""', '"A man."\nmsgstr "', 5),
+        ('"A man."\nmsgstr ""', '"A man."', 5),
+        ('msgid "Two."\nmsgstr', f"{PLURAL}[x]", 8),
+        ('msgid "Two."\nmsgstr', f"{PLURAL}[", 8),
+        ('msgid "Two."\nmsgstr', PLURAL, 8),
+        ('msgid "Two."', '<<<<<<< HEAD\nmsgid "Two."\n=======\nmsgid "Tow."\n>>>>>>> x', 8),
+        ('"Two."', "Two.", 8),
+        ('"Two."', '"Tw"o."', 8),
+        ('"Two."', "'Two.'", 8),
+        ('"Two."', '"Two.\\"', 8),
+        ('msgid "Two."', 'msgid "Two."\nmsgid "Three."', 8),
+        ('msgid "Two."', 'a line\nmsgid "Two."', 8),
+        ('msgid "Two."\nmsgstr ""\n', 'msgctxt "x"\n', 8),
+    ],
+)
+def test_a_damaged_catalogue_is_refused_by_its_line(old, new, line):
+    assert old in GOOD
+    with pytest.raises(UserError, match=f"^line {line}\\b.*msgfmt -c"):
+        read(GOOD.replace(old, new), ".po")
+
+
+HEAD = '<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file original="a" source-language="en">'
+
+
+def unit(source, target="", named=""):
+    return f'<trans-unit id="1"{named}><source>{source}</source>{target}</trans-unit>'
+
+
+YES = ' translate="yes"'
+DONE = '<target state="translated">'
+TWO = '<seg-source><mrk mtype="seg" mid="0">One.</mrk> <mrk mtype="seg" mid="1">Two.</mrk></seg-source>'
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (unit("A man", '<target state="new">A man</target>'), unit("A man", f"{DONE}A MAN</target>")),
+        (unit("A man", '<target state="needs-translation">Ein Mann</target>'), None),
+        (unit("A man", "<target>A man</target>"), None),
+        (  # half done
+            unit("One. Two.", TWO + '<target><mrk mtype="seg" mid="0">Eins.</mrk> <mrk mtype="seg" mid="1"/></target>'),
+            unit("One. Two.", TWO + '<target><mrk mtype="seg" mid="0">Eins.</mrk> <mrk mtype="seg" mid="1">TWO.</mrk>'
+                 "</target>"),
+        ),
+        (
+            unit('See <ph id="1">&lt;img alt="<sub>a ball</sub>"/&gt;</ph> here'),
+            unit('See <ph id="1">&lt;img alt="<sub>a ball</sub>"/&gt;</ph> here',
+                 f'{DONE}SEE <ph id="1">&lt;img alt="<sub>A BALL</sub>"/&gt;</ph> HERE</target>'),
+        ),
+        (
+            f'<group translate="no">{unit("no")}{unit("yes", "", YES)}</group>',
+            f'<group translate="no">{unit("no")}{unit("yes", DONE + "YES</target>", YES)}</group>',
+        ),
+        (
+            unit("one line\n  two\n", named=' xml:space="preserve"'),
+            unit("one line\n  two\n", f"{DONE}ONE LINE\n  TWO\n</target>", ' xml:space="preserve"'),
+        ),
+        (
+            unit("<![CDATA[<b>bold</b> %1$s & more]]>"),
+            unit("<![CDATA[<b>bold</b> %1$s & more]]>", f"{DONE}&lt;b&gt;BOLD&lt;/b&gt; %1$s &amp; MORE</target>"),
+        ),
+        (
+            unit("Some &lt;b&gt;bold&lt;/b&gt; {0}"),
+            unit("Some &lt;b&gt;bold&lt;/b&gt; {0}", f"{DONE}SOME &lt;b&gt;BOLD&lt;/b&gt; {{0}}</target>"),
+        ),
+        (unit("&amp;File"), unit("&amp;File", f"{DONE}&amp;FILE</target>")),
+        (
+            unit("{n, plural, one {# dog} other {# dogs}}"),
+            unit("{n, plural, one {# dog} other {# dogs}}",
+                 f"{DONE}{{n, plural, one {{# DOG}} other {{# DOGS}}}}</target>"),
+        ),
+        (unit("x {n, plural, one {# dog} other {# dogs}}"), None),
+    ],
+)  # fmt: skip
+def test_units_of_xliff(before, after):
+    head, tail = HEAD + "<body>", "</body></file></xliff>"
+    assert translated(head + before + tail, ".xlf")[1] == head + (after or before) + tail
+
+
+@pytest.mark.parametrize(
+    ("segment", "fuzzy", "expected"),
+    [
+        ('<segment state="initial"><source>A man</source></segment>', False, "translated"),
+        ("<segment><source>A man</source><target/></segment>", False, "translated"),
+        ('<segment state="initial"><source>A man</source><target>A man</target></segment>', False, "translated"),
+        ('<segment state="initial"><source>A man</source></segment>', True, "initial"),
+        ('<segment state="final"><source>A man</source><target>Ein</target></segment>', False, None),
+    ],
+)
+def test_states_of_xliff_2(segment, fuzzy, expected):
+    head, tail = '<xliff version="2.0" srcLang="en"><file id="f"><unit id="u">', "</unit></file></xliff>"
+    made = f'<segment state="{expected}"><source>A man</source><target>A MAN</target></segment>'
+    assert translated(head + segment + tail, ".xlf", fuzzy=fuzzy)[1] == head + (made if expected else segment) + tail
