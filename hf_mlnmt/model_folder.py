@@ -399,7 +399,7 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
 
     check_name(name)
     options = {"trust_remote_code": False, **options}
-    auto_class = head or AutoModelForSeq2SeqLM
+    auto_class: Any = head or AutoModelForSeq2SeqLM
     loader = (_class_in(name, auto_class.__name__, options) if options["trust_remote_code"] else None) or auto_class
     if Path(name).is_dir():
         own = None if loader is auto_class else loader.config_class

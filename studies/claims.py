@@ -27,7 +27,7 @@ import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from papers import BASELINE, reported_of
 
@@ -163,7 +163,7 @@ def _smallest(
     test, protocol, metric = place
     counts = [[_counts(folder / f"{name}.seed{seed}{COUNTS}") for seed in seeds] for name in names]
     base, own = ([run[test][protocol][metric] for run in runs] for runs in counts)
-    return smallest_seen(metric, base, own, deviation, tests=lines, every_seed=True)
+    return smallest_seen(cast(Any, metric), base, own, deviation, tests=lines, every_seed=True)
 
 
 @functools.cache

@@ -77,7 +77,7 @@ def cut_tokenizers(
         if end:
             token = (special.end, ids[special.end])
             backend.post_processor = processors.TemplateProcessing(single=f"$A {special.end}", special_tokens=[token])
-        options = {"pad_token": special.pad, "bos_token": special.start, "eos_token": special.end}
+        options: dict[str, Any] = {"pad_token": special.pad, "bos_token": special.start, "eos_token": special.end}
         options |= {"unk_token": special.unknown, "clean_up_tokenization_spaces": False}
         if file is None:
             options[EXPECTS] = note = how_to_cut(f" by {names}" if names else "", parts)

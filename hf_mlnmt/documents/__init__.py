@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from hf_mlnmt.data.lines import open_text
 from hf_mlnmt.documents.catalogue import read_po
 from hf_mlnmt.documents.html import read_html
 from hf_mlnmt.documents.markdown import read_markdown
-from hf_mlnmt.documents.marked import Document, Passage, Reading, check_text
+from hf_mlnmt.documents.marked import Checked, Document, Passage, Reading, check_text
 from hf_mlnmt.documents.office import read_archive
 from hf_mlnmt.documents.plain import read_srt, read_text, read_vtt
 from hf_mlnmt.documents.xml import read_xliff
@@ -41,7 +41,7 @@ class Format(NamedTuple):
     encoding, and this is done with characters that it lacks."""
 
     media_type: str
-    text: Callable[[str, Reading], list[str | Passage]] | None = None
+    text: Callable[[str, Reading], Sequence[str | Passage | Checked]] | None = None
     archive: Callable[[bytes, Reading], Document] | None = None
     declared: str | None = None
 

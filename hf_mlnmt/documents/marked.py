@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape, unescape
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Literal, NamedTuple
 
 from hf_mlnmt.data.kept import has_words
@@ -162,14 +162,14 @@ class Document:
         pack: makes the whole from what the members become.
     """
 
-    members: Mapping[str, list[str | Passage | Checked]]
+    members: Mapping[str, Sequence[str | Passage | Checked]]
     reading: Reading
     original: Any
     pack: Callable[[dict[str, str]], Any]
 
     @property
     def _passages(self) -> Iterator[Passage | Checked]:
-        for parts in (*self.members.values(), *self.reading.slots):
+        for parts in chain(self.members.values(), self.reading.slots):
             yield from (part for part in parts if not isinstance(part, str))
 
     @property
@@ -205,7 +205,7 @@ class Checked:
     """Parts that are translated together or not at all: `finish` makes what they become, or None, and then `before`
     stays. `left`: whether it did, or will in any case."""
 
-    parts: list[str | Passage | Checked]
+    parts: Sequence[str | Passage | Checked]
     finish: Callable[[str], str | None]
     before: str
     left: bool = False

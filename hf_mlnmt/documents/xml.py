@@ -264,7 +264,7 @@ class _Xliff(Part):
         target, text = children.get("target"), children.get("seg-source", source)
         lines = lines or attributes(self.events[source].raw).get("xml:space") == "preserve"
         behind = self.events[text].end + 1
-        old = [] if target is None else [*range(target, self.events[target].end + 1)]
+        old: list[int] = [] if target is None else [*range(target, self.events[target].end + 1)]
         state = attributes(self.events[unit if self.second or target is None else target].raw).get("state")
         said = _said(self._raw(old[1:-1])) if old else ""
         parts: list[str | Passage | Checked]
@@ -285,10 +285,10 @@ class _Xliff(Part):
             return None
         before, first = self._raw(range(unit, last + 1)), self.events[unit].raw
         if self.second:
-            state = "initial" if self.reading.fuzzy else "translated"
-            first = re.sub(r"\s*>$", f' state="{state}">', _STATE.sub("", first))
-        start, rest = (old[0], old[-1] + 1) if old else (behind, behind)
-        around = [first + self._raw(range(unit + 1, start)), *parts, self._raw(range(rest, last + 1))]
+            made = "initial" if self.reading.fuzzy else "translated"
+            first = re.sub(r"\s*>$", f' state="{made}">', _STATE.sub("", first))
+        begin, rest = (old[0], old[-1] + 1) if old else (behind, behind)
+        around = [first + self._raw(range(unit + 1, begin)), *parts, self._raw(range(rest, last + 1))]
         return Checked([] if left else around, str, before, left), last + 1
 
     def _raw(self, numbers: Iterable[int]) -> str:

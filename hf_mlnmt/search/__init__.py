@@ -126,8 +126,8 @@ def floors(
             yield Floor("one sentence in compiled code", reason, lambda: text.translate_one(model, ready))
         copies, input_ids = 1, text.prompt()  # each sentence is there once
         arguments = {**arguments, "encoder_outputs": ModelOutput(), "attention_mask": text.mask}
-    if reason := why_not(model, criteria, config, arguments):
-        yield Floor("Transformers' loop", f"because of {reason}", lambda: None)
+    if other := why_not(model, criteria, config, arguments):
+        yield Floor("Transformers' loop", f"because of {other}", lambda: None)
         return
     rules = Rules(processors, criteria) if text is None else text.rules
     decoder, choice, prompt = decoder_of(model)(model, arguments), choice_of(rules, config), input_ids[::copies]

@@ -379,7 +379,7 @@ class _Answer:
         if len(self.text) > LIVE and self.given["asked"][0] != self.text:
             yield _panels([], message(f"A text of more than {LIVE:,} characters waits for the button Translate."))
             return
-        articles, beside, detected, asked = [], None, "", list[Any]()
+        articles, beside, detected, asked = list[Any](), None, "", list[Any]()
         for number in self.chosen:
             try:
                 with self._counted() as record:

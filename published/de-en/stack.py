@@ -71,7 +71,7 @@ class TransformerPreTrainedModel(PreTrainedModel):
         super().tie_weights(missing_keys, recompute_mapping)
         self._note_ties()  # a file that holds both tables leaves them two
 
-    def save_pretrained(
+    def save_pretrained(  # type: ignore[override]
         self, save_directory: Any, is_main_process: bool = True, state_dict: Any = None, **options: Any
     ):
         self._note_ties()
