@@ -46,7 +46,7 @@ _REFUSED = {
     ),
     "is Markdown with code in it. Name it .md where that code may be translated": "mdx rmd qmd",
     "is a page with its pictures. Save it as .html": "mhtml mht webarchive",
-    "is a test set with marks around its sentences. Take these out: sacrebleu --echo for the sets of WMT": "sgm sgml",
+    "is a test set with marks around its sentences. Take these out, or name the set to sacrebleu": "sgm sgml",
     "holds words with their analyses. Take its sentences out": "conll conllu",
 }
 REFUSED = {f".{ending}": reason for reason, endings in _REFUSED.items() for ending in endings.split()}

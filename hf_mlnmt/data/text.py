@@ -165,6 +165,13 @@ def begin_texts(folder: str | Path) -> None:
         save_tokenizers(folder, tokenizer, None, load_processing(folder))
 
 
+def read_masks(folder: str | Path) -> None:
+    """Let the tokenizer of an encoder's folder read <mask> in a text as the token, as a fill-mask pipeline asks it."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.split_special_tokens = False
+    tokenizer.save_pretrained(folder)
+
+
 def ending(tokenizers: Tokenizers) -> Tokenizers:
     """Puts </s> behind every text again where `begin_texts` took it away; returns the tokenizers."""
     for tokenizer in tokenizers.distinct():

@@ -130,7 +130,8 @@ class Text(NamedTuple):
             single = ready.idle.pop()
         except IndexError:
             single = _single_of(model)
-        assert single is not None and self.wanted is not None
+        assert single is not None
+        assert self.wanted is not None
         translation = single(model, self.ids, self.wanted)
         ready.idle.append(single)
         return translation

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig
 
-from hf_mlnmt.data.text import begin_texts
+from hf_mlnmt.data.text import begin_texts, read_masks
 from hf_mlnmt.data.tokenizer import identity_of, load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, follow_umask, read_json, size_and_crc, write_json
@@ -223,6 +223,8 @@ def write_model(
             keep_direction(weights_of, new, Path(folder).name)
         if auto_class_of(new) == "AutoModelForCausalLM":
             begin_texts(new)
+        if auto_class_of(new) == "AutoModelForMaskedLM":
+            read_masks(new)
         weights = load_file(checkpoint / WEIGHTS) if weights_of == [checkpoint] else average_checkpoints(weights_of)
         weights = {name: tensor for name, tensor in weights.items() if not is_head(name)}
         if config := read_part(checkpoint, ADAPTER):

@@ -346,6 +346,6 @@ def test_no_output_takes_the_place_of_an_input(files: Path, model: Path, pipelin
     # Of a folder's files too, when they are written.
     page = files / "README.md"
     page.write_bytes(a.read_bytes())
-    with pytest.raises(UserError, match="is one of the inputs"):
+    with pytest.raises(UserError, match="is a document"):
         call("compare", page, f"new={b}", "-r", reference, "-o", files, "--bootstrap", 20, "--trials", 20)
     assert page.read_bytes() == a.read_bytes()

@@ -41,9 +41,9 @@ def test_code_that_needs_the_package_is_noticed(copy, published):
 
 
 def test_translations_that_change_after_a_call_are_noticed(published, monkeypatch):
+    model, tokenizers = AutoModelForSeq2SeqLM.from_pretrained(published).eval(), load_tokenizers(published)
     for room in ("data.tokenizer", "generation.languages"):
         monkeypatch.setattr(f"hf_mlnmt.{room}.own_copy", lambda tokenizer, kind=None: tokenizer)
-    model, tokenizers = AutoModelForSeq2SeqLM.from_pretrained(published).eval(), load_tokenizers(published)
     with pytest.raises(UserError, match="translations change when its tokenizer is called with padding"):
         check_loading(published, model, tokenizers, ())
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 
 from hf_mlnmt import config_for
 from hf_mlnmt.data.subwords import train_tokenizer
-from hf_mlnmt.data.text import begin_texts
+from hf_mlnmt.data.text import begin_texts, read_masks
 from hf_mlnmt.data.tokenizer import save_tokenizers
 from hf_mlnmt.hub.publish import build_folder
 
@@ -38,6 +38,8 @@ def test_it_is_published_and_loads_in_fresh_processes(kind, tmp_path, forks):
     save_tokenizers(folder, tokenizer)
     if task == "text-generation":
         begin_texts(folder)
+    if task == "fill-mask":
+        read_masks(folder)
     numbers = {"per_subword": 12.5, "per_word": 30.25, "bits_per_byte": 1.5}
     results = {"schema": "hf_mlnmt.results/1", "system": system, "languages": {"source": "en", "target": "en"},
                "perplexity": {"test": numbers}}  # fmt: skip

@@ -297,7 +297,7 @@ def test_terms_from_the_shell_and_what_is_refused(pipeline, tmp_path):
     expected = pipeline("A green dog.", num_beams=4, terms={"dog": ["red child", "house"], "green": ["ball"]})
     assert translated("--terms-ignore-case", "-b", "4").stdout == f"{expected}\n"
     assert pipeline("A green dog.", num_beams=4, terms=glossary, terms_ignore_case=True) == expected
-    assert "need a beam search; say num_beams (--beams) too" in str(translated().exception)
+    assert "need a beam search; say --beams too" in str(translated().exception)
     assert "neither --mbr nor" in str(translated("-b", "4", "--terms-consistent", "--shard", "1/2").exception)
     glossary.write_text("dog\tHund\ncat\n")
     assert f"{glossary}, line 2: 'cat' is no term; expected" in str(translated("-b", "4").exception)

@@ -164,7 +164,7 @@ def test_two_models_one_after_the_other(models, batcher):
     between = models.models[0].pipeline(SENTENCES[:3])
     answer = batcher.translate_now(SENTENCES[:3], "en", "fr", num_beams=2, num_return_sequences=2)
     assert [best[0].text for best in answer.texts] == models.models[1].pipeline(between, num_beams=2)
-    assert answer[1:] == ("de", ["en-de", "de-fr"])
+    assert answer[1:] == ("de", ["en-de", "de-fr"], None)
     assert {len(best) for best in answer.texts} == {2}
     between = models.models[0].pipeline(SENTENCES[:3], num_beams=4, keep=["rides"])
     terms = {SENTENCES[0].split()[1]: "house", between[0].split()[0]: "the house"}  # of the last language alone

@@ -620,14 +620,13 @@ def test_the_examples_of_a_card(tmp_path, served):
 def test_examples_are_those_of_the_language_and_set_the_direction(batcher, monkeypatch):
     """Of several models; what a model reads before the text is no part of it."""
     gradio = pytest.importorskip("gradio")
-    cards = {name: ["A man."] if number else ["<2fr> Two dogs run on the grass.", "<2xx> A cat sleeps on the sofa."]
+    cards = {name: ["A man."] if number else ["<2ar> Two dogs run on the grass.", "<2xx> A cat sleeps on the sofa."]
              for number, name in enumerate(model.pipeline.name for model in batcher.models.models)}  # fmt: skip
     monkeypatch.setattr(serving_page, "examples_of", cards.__getitem__)
     made = serving_page._Page(gradio, Api(batcher))
-    made.pairs = {"en": ["de", "fr"], "de": ["en"]}
     texts = [text for (text,) in made._samples("en")]
     assert texts[:2] == ["Two dogs run on the grass.", "A cat sleeps on the sofa."]
-    assert made.directions["Two dogs run on the grass."] == "fr"
+    assert made.directions["Two dogs run on the grass."] == "ar"
     assert made._samples("cs") == [[serving_page.example("cs")]]
 
 

@@ -79,7 +79,12 @@ def test_only_names_of_this_machine_and_those_that_are_allowed(servers, server, 
     def ask(server, host):
         return httpx.get(f"{server.url}/healthz", headers={"Host": host}).status_code
 
-    assert [ask(server, host) for host in ("localhost", "127.0.0.1:5000", "[::1]", "example.org")] == [200] * 3 + [400]
+    assert [ask(server, host) for host in ("localhost", "127.0.0.1:5000", "[::1]", "example.org")] == [200] * 4
+
+    def page(server, host):
+        return httpx.get(f"{server.url}/languages", headers={"Host": host}).status_code
+
+    assert [page(server, host) for host in ("localhost", "example.org")] == [200, 400]
     other = servers.start(pair_folders["en-de"], "--no-page", "--allow-host", "mt.example.org").started()
     assert [ask(other, host) for host in ("localhost", "mt.example.org", "example.org")] == [200, 200, 400]
     assert [is_loopback(host) for host in ("127.0.0.2", "::1", "localhost", "0.0.0.0", "::", "a.test")] == [

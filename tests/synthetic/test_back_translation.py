@@ -387,7 +387,7 @@ def test_text_that_the_model_does_not_read_is_refused(folder, tmp_path):
     (model / "results.json").write_text(json.dumps({"languages": {"source": "de", "target": "en"}}))
     (tmp_path / "news.en").write_text("A man.\n")
     with pytest.raises(
-        UserError, match=r"news.en: its name says en, but .*model translates from de. Give a model that"
+        UserError, match=r"news.en: its name says en, but .*model translates from de. Give files of the model's"
     ):
         back_translate(model, [tmp_path / "news.en"], tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -308,7 +309,7 @@ def test_bad_data_and_settings_are_named(data, tmp_path):
     cases = [
         (["data.filters={min_length: 50}"], "no pair is left"),
         (["data.filters={max_lenght: 50}"], r"data.filters.max_lenght: unknown key .*max_length"),
-        (["data.dev.files.source=val.fr"], "val.fr: no such file"),
+        (["data.dev.files.source=vale.en"], "vale.en: no such file"),
         (["logging.trackers=[nonesuch]"], "logging.trackers"),
         (["arguments.bf16=true", "precision.dtype=fp16"], "arguments.bf16: this is what precision.dtype says"),
         (["arguments.debug=nonesuch"], "precision or arguments: .*nonesuch"),
@@ -340,6 +341,9 @@ def test_a_model_of_lower_cased_text_is_judged_without_case(tmp_path, data):
 def test_a_development_set_is_scored_in_the_tokens_of_its_language(tmp_path, data):
     """Else BLEU is 0 for a language without spaces, `best` is the first checkpoint, and patience ends the training."""
     recipe = write_recipe(tmp_path / "recipe.yaml", languages={"source": "en", "target": "zh"})
+    data = Path(shutil.copytree(data, tmp_path / "data"))
+    for path in data.glob("*.de"):
+        path.rename(path.with_suffix(".zh"))
     preparation = Preparation(read_recipe(recipe), data, tmp_path / "run", lambda text: None)
     (dev,) = preparation.dev_sets
     assert dev.metrics[0](["今天天气很好。"], ["今天天气很好。"], None)["bleu"] == pytest.approx(100)
