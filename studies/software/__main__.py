@@ -1,0 +1,126 @@
+"""Makes a parallel corpus, English and another language, out of the translations in Debian's packages.
+
+    python -m studies.software de -o FOLDER
+
+Packages and what is read of them stay in the cache: run it again after an interruption, and it goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.data.filters import FilterReport
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import atomic_folder, read_json, write_json
+from hf_mlnmt.made_from import digest, sha256
+
+from . import clean, packages, readers, sets
+
+
+def read_entry(entry: packages.Entry, language: str, cache: Path, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Returns what the manifest says of an entry, and its pairs as `rows`, from the cache where nothing changed.
+
+    Raises: UserError where a package is missing or cannot be read.
+    """
+    label = entry.label(language)
+    kept = cache / "pairs" / language / f"{label.replace(' (', '.').rstrip(')')}.json"
+    asked = digest([readers.VERSION, vars(entry), language])
+    if kept.is_file() and (known := read_json(kept)).get("asked") == asked:
+        return known
+    (own, other), files = packages.read_sides(entry, language, cache)
+    report = FilterReport()
+    pairs = readers.KINDS[entry.kind](own, other, lambda text: tell(f"  {label}: {text}"))
+    rows = [list(pair) for pair in clean.kept(pairs, report)]
+    found = {"asked": asked, "package": label, "project": entry.project, "licence": entry.licence}
+    found |= {"versions": [*map(packages.version_of, files)], "sha256": {path.name: sha256(path) for path in files}}
+    found |= {"pairs": len(rows), "words": sum(len(source.split()) for _, source, _ in rows)}
+    found |= {"left out": dict(report.dropped), "rows": rows}
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    write_json(kept, found)
+    return found
+
+
+def run(language: str, folder: Path, cache: Path, tell: Callable[[str], None] = print) -> None:
+    """Fetches, reads, divides and writes.
+
+    Raises: UserError for a folder that holds something else, and where the packages have no text of the language.
+    """
+    if folder.exists() and not (folder / "manifest.json").is_file():
+        raise UserError(f"{folder}: holds something else. Name a new folder, or one that this wrote.")
+    cache.mkdir(parents=True, exist_ok=True)
+    rows, read, missing = list[sets.Row](), list[dict[str, Any]](), dict[str, str]()
+    for entry in packages.read_list():
+        label = entry.label(language)
+        try:
+            found = read_entry(entry, language, cache, tell)
+        except UserError as error:  # as a language that a project is not translated into
+            missing[label] = str(error)
+            tell(f"{label}: left out: {error}")
+            continue
+        rows += [sets.Row(entry.project, label, *row) for row in found.pop("rows")]
+        read.append(found)
+        tell(f"{label}: {found['pairs']:,} pairs, {found['words']:,} words")
+    parts, changes = sets.divide(rows)
+    if empty := [name for name in ("train", "dev") if not parts[name]]:
+        raise UserError(
+            f"{language}: the packages have no pairs for {' and '.join(empty)}. Is it a code of a language?"
+        )
+    licences = {
+        entry["licence"]: sum(one["pairs"] for one in read if one["licence"] == entry["licence"]) for entry in read
+    }
+    write(
+        folder, language, parts, {"training": changes, "licences": licences, "packages": read, "missing": missing}, tell
+    )
+
+
+def write(
+    folder: Path, language: str, parts: dict[str, list[sets.Row]], said: dict[str, Any], tell: Callable[[str], None]
+) -> None:
+    """Writes each set as two files of lines and one of JSON about them, and manifest.json, into the folder."""
+    training, described = [row.source for row in parts["train"]], dict[str, Any]()
+    with atomic_folder(folder) as new:
+        for name, rows in sorted(parts.items()):
+            about = [{"project": row.project, "package": row.package, "key": row.key} for row in rows]
+            columns = {"en": [row.source for row in rows], language: [row.target for row in rows]}
+            described[name] = {"pairs": len(rows), "words": sum(len(text.split()) for text in columns["en"])}
+            described[name]["projects"] = dict(Counter(row.project for row in rows).most_common())
+            if name.startswith("test."):
+                matches = sets.near(columns["en"], training)
+                about = [{**one, "near": round(match, 3)} for one, match in zip(about, matches)]
+                described[name]["near"] = sum(map(bool, matches))
+            columns["jsonl"] = [json.dumps(one, ensure_ascii=False) for one in about]
+            for ending, lines in columns.items():
+                (new / f"{name}.{ending}").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+            described[name]["sha256"] = {ending: sha256(new / f"{name}.{ending}") for ending in columns}
+            tell(
+                f"{name}: " + ", ".join(f"{described[name].get(key, 0):,} {key}" for key in ("pairs", "words", "near"))
+            )
+        write_json(new / "manifest.json", {"language": language, "sets": described, **said})
+
+
+def main(words: list[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m studies.software", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("language", help="a code as the packages have it: de, fr, cs, pt_BR")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--cache", type=Path, default=Path("software-cache"), help="for packages [software-cache]")
+    options = parser.parse_args(words)
+    try:
+        run(options.language, options.output, options.cache, partial(print, flush=True))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""Training, development and test sets: divided by project, so that a test set is of texts that training never saw."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from .clean import without_accelerator
+
+# Whole projects. Of descriptions, which are all of Debian, packages by the first letters of their names.
+TESTS = {
+    "interface": {"gnucash", "evolution"},
+    "documentation": {"debian-reference"},
+    "descriptions": {"debian-descriptions"},
+    "stories": {"wesnoth"},
+}
+DEV = {"kmymoney", "maint-guide", "debian-descriptions", "freedroidrpg"}
+_BY_LETTERS, _LETTERS, _PARTS = "debian-descriptions", 4, 30  # the first part is for the test, the second for dev
+TEST_SIZE, DEV_SIZE = 1000, 300  # pairs of a test set, and of a project in dev
+LEAST_WORDS = 3  # shorter strings are in all projects: they stay in training, and are a test set of their own
+NEAR = 0.9  # the share of words that a training source may have in common with a test source before it is "near"
+
+
+class Row(NamedTuple):
+    """A pair, with the project and the package that it is of, and its place there."""
+
+    project: str
+    package: str
+    key: str
+    source: str
+    target: str
+
+
+def part_of(row: Row) -> str:
+    """Returns the set that a pair belongs to: a test set, "dev" or "train"."""
+    if row.project == _BY_LETTERS:
+        number = int(hashlib.sha256(row.key[:_LETTERS].encode()).hexdigest(), 16) % _PARTS
+        return {0: "descriptions", 1: "dev"}.get(number, "train")
+    test = next((name for name, projects in TESTS.items() if row.project in projects), None)
+    return test or ("dev" if row.project in DEV else "train")
+
+
+def divide(rows: Iterable[Row], seed: int = 1) -> tuple[dict[str, list[Row]], Counter[str]]:
+    """Returns {set: pairs}, and how many pairs training lost and gained.
+
+    The sets are train, dev, a `test.*` for each of TESTS, `test.short` of their strings below LEAST_WORDS, and
+    `memory.*`: what else the projects of a test set hold, as a translator's memory would. Equal pairs are kept once.
+    """
+    parts: dict[str, list[Row]] = defaultdict(list)
+    for row in {row[-2:]: row for row in sorted(rows)[::-1]}.values():
+        parts[part_of(row)].append(row)
+    draw, sets, short = random.Random(seed), dict[str, list[Row]](), list[Row]()
+    for name in TESTS:
+        drawn = _drawn(parts[name], TEST_SIZE, draw)
+        sets[f"test.{name}"] = drawn
+        sources = {row.source for row in drawn}
+        sets[f"memory.{name}"] = [row for row in sorted(parts[name]) if row.source not in sources]
+        short += [row for row in parts[name] if _size(row) < LEAST_WORDS]
+    sets["test.short"] = _sample(short, TEST_SIZE, draw)
+    tested = [row for name in TESTS for row in sets[f"test.{name}"]]
+    seen = {row.source for row in tested} | {row.target for row in tested}
+    dev = [row for row in parts["dev"] if not seen & {*row[-2:]}]
+    sets["dev"] = [
+        row for name in sorted(DEV) for row in _drawn([row for row in dev if row.project == name], DEV_SIZE, draw)
+    ]
+    seen |= {text for row in sets["dev"] for text in row[-2:]}
+    changes, training = Counter[str](), dict[tuple[str, ...], Row]()
+    for row in sorted(parts["train"]):
+        if seen & {*row[-2:]}:
+            changes["left out: stands in a test or development set"] += 1
+            continue
+        training[row[-2:]] = row
+        if (bare := without_accelerator(row.source, row.target)) and bare not in training and not seen & {*bare}:
+            training[bare] = row._replace(source=bare[0], target=bare[1])
+            changes["added: labels without their accelerators"] += 1
+    sets["train"] = list(training.values())
+    draw.shuffle(sets["train"])
+    return sets, changes
+
+
+def _size(row: Row) -> int:
+    return len(row.source.split())
+
+
+def _drawn(rows: Sequence[Row], size: int, draw: random.Random) -> list[Row]:
+    return _sample([row for row in rows if _size(row) >= LEAST_WORDS], size, draw)
+
+
+def _sample(rows: Sequence[Row], size: int, draw: random.Random) -> list[Row]:
+    """Returns so many rows with different sources, by lot and in their order."""
+    distinct = list({row.source: row for row in sorted(rows)[::-1]}.values())
+    return sorted(draw.sample(distinct, min(size, len(distinct))))
+
+
+def tokens(text: str) -> list[str]:
+    """Returns the words and signs of a text, without case, as matches are counted in."""
+    return re.findall(r"\w+|[^\w\s]", text.lower())
+
+
+def near(sources: Sequence[str], training: Iterable[str], least: float = NEAR) -> list[float]:
+    """Returns the best match of each text among training sources, as edit similarity of words; 0 below `least`.
+
+    With at most k edits, a match has one of any k + 1 different words of a text: the rarest are looked up.
+    """
+    known = [tokens(text) for text in dict.fromkeys(training)]
+    places: dict[str, list[int]] = defaultdict(list)
+    for number, words in enumerate(known):
+        for word in set(words):
+            places[word].append(number)
+    found = []
+    for text in sources:
+        words = tokens(text)
+        edits = int((1 - least) * len(words) / least + 1e-9)
+        rare = sorted(set(words), key=lambda word: len(places.get(word, ())))[: edits + 1]
+        candidates = {number for word in rare for number in places.get(word, ())}
+        best = max((_similarity(words, known[number], edits) for number in candidates), default=0.0)
+        found.append(best if best >= least else 0.0)
+    return found
+
+
+def _similarity(words: list[str], others: list[str], most: int) -> float:
+    """Returns 1 - edits / length of the longer text; 0 where there are more than so many edits."""
+    longest = max(len(words), len(others))
+    if abs(len(words) - len(others)) > most or sum((Counter(words) - Counter(others)).values()) > most:
+        return 0.0
+    row = list(range(len(others) + 1))
+    for number, word in enumerate(words, 1):
+        before, row = row, [number]
+        for place, other in enumerate(others, 1):
+            row.append(min(before[place] + 1, row[-1] + 1, before[place - 1] + (word != other)))
+        if min(row) > most:
+            return 0.0
+    return 1 - row[-1] / longest if longest and row[-1] <= most else 0.0
