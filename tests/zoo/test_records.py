@@ -33,7 +33,7 @@ def config_of(recipe):
 
 
 def test_no_name_is_forgotten():
-    assert sum(map(len, names().values())) == 273
+    assert sum(map(len, names().values())) == 278
     assert sorted(names()) == setups()
 
 
