@@ -19,7 +19,7 @@ TESTS = {
     "stories": {"wesnoth"},
 }
 DEV = {"kmymoney", "maint-guide", "debian-descriptions", "freedroidrpg"}
-_BY_LETTERS, _LETTERS, _PARTS = "debian-descriptions", 4, 30  # the first part is for the test, the second for dev
+_BY_LETTERS, _LETTERS, _PARTS = "debian-descriptions", 4, 24  # the first part is for the test, the second for dev
 TEST_SIZE, DEV_SIZE = 1000, 300  # pairs of a test set, and of a project in dev
 LEAST_WORDS = 3  # shorter strings are in all projects: they stay in training, and are a test set of their own
 NEAR = 0.9  # the share of words that a training source may have in common with a test source before it is "near"
