@@ -27,7 +27,7 @@ from . import clean, packages, readers, sets
 def read_entry(entry: packages.Entry, language: str, cache: Path, tell: Callable[[str], None]) -> dict[str, Any]:
     """Returns what the manifest says of an entry, and its pairs as `rows`, from the cache where nothing changed.
 
-    Raises: UserError where a package is missing or cannot be read.
+    Raises: Missing for a package that apt does not know; UserError for one that cannot be fetched or read.
     """
     label = entry.label(language)
     kept = cache / "pairs" / language / f"{label.replace(' (', '.').rstrip(')')}.json"
@@ -38,7 +38,7 @@ def read_entry(entry: packages.Entry, language: str, cache: Path, tell: Callable
     report = FilterReport()
     pairs = readers.KINDS[entry.kind](own, other, lambda text: tell(f"  {label}: {text}"))
     rows = [list(pair) for pair in clean.kept(pairs, report)]
-    found = {"asked": asked, "package": label, "project": entry.project, "licence": entry.licence}
+    found: dict[str, Any] = {"asked": asked, "package": label, "project": entry.project, "licence": entry.licence}
     found |= {"versions": [*map(packages.version_of, files)], "sha256": {path.name: sha256(path) for path in files}}
     found |= {"pairs": len(rows), "words": sum(len(source.split()) for _, source, _ in rows)}
     found |= {"left out": dict(report.dropped), "rows": rows}
@@ -55,29 +55,24 @@ def run(language: str, folder: Path, cache: Path, tell: Callable[[str], None] = 
     if folder.exists() and not (folder / "manifest.json").is_file():
         raise UserError(f"{folder}: holds something else. Name a new folder, or one that this wrote.")
     cache.mkdir(parents=True, exist_ok=True)
-    rows, read, missing = list[sets.Row](), list[dict[str, Any]](), dict[str, str]()
+    rows = list[sets.Row]()
+    said: dict[str, Any] = {"training": {}, "licences": Counter(), "packages": [], "missing": {}}
     for entry in packages.read_list():
         label = entry.label(language)
         try:
             found = read_entry(entry, language, cache, tell)
-        except UserError as error:  # as a language that a project is not translated into
-            missing[label] = str(error)
+        except packages.Missing as error:  # as where a project is not translated into the language
+            said["missing"][label] = str(error)
             tell(f"{label}: left out: {error}")
             continue
         rows += [sets.Row(entry.project, label, *row) for row in found.pop("rows")]
-        read.append(found)
+        said["packages"].append(found)
+        said["licences"][entry.licence] += found["pairs"]
         tell(f"{label}: {found['pairs']:,} pairs, {found['words']:,} words")
-    parts, changes = sets.divide(rows)
-    if empty := [name for name in ("train", "dev") if not parts[name]]:
-        raise UserError(
-            f"{language}: the packages have no pairs for {' and '.join(empty)}. Is it a code of a language?"
-        )
-    licences = {
-        entry["licence"]: sum(one["pairs"] for one in read if one["licence"] == entry["licence"]) for entry in read
-    }
-    write(
-        folder, language, parts, {"training": changes, "licences": licences, "packages": read, "missing": missing}, tell
-    )
+    parts, said["training"] = sets.divide(rows)
+    if empty := " and ".join(name for name in ("train", "dev") if not parts[name]):
+        raise UserError(f"{language}: the packages have no pairs for {empty}. Is it a code of a language?")
+    write(folder, language, parts, said, tell)
 
 
 def write(
@@ -87,7 +82,7 @@ def write(
     training, described = [row.source for row in parts["train"]], dict[str, Any]()
     with atomic_folder(folder) as new:
         for name, rows in sorted(parts.items()):
-            about = [{"project": row.project, "package": row.package, "key": row.key} for row in rows]
+            about = [dict[str, Any](project=row.project, package=row.package, key=row.key) for row in rows]
             columns = {"en": [row.source for row in rows], language: [row.target for row in rows]}
             described[name] = {"pairs": len(rows), "words": sum(len(text.split()) for text in columns["en"])}
             described[name]["projects"] = dict(Counter(row.project for row in rows).most_common())

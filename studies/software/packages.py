@@ -39,6 +39,10 @@ _COUNTRIES = {
 }
 
 
+class Missing(UserError):
+    """A package that apt does not know."""
+
+
 @dataclass
 class Entry:
     """Packages of a project, their kind, and what debian/copyright says of its licence.
@@ -69,10 +73,7 @@ class Entry:
         filled = {"{language}": language, "{locale}": f"{language}(?:_{_COUNTRIES.get(language, language.upper())})?"}
         names = [[side] if isinstance(side, str) else side for side in (self.english or self.package, self.package)]
         own, other = ([_filled(name, filled) for name in side] for side in names)
-        return [
-            (own, re.compile(_filled(self.places[0], filled))),
-            (other, re.compile(_filled(self.places[1], filled))),
-        ]
+        return [(side, re.compile(_filled(place, filled))) for side, place in zip((own, other), self.places)]
 
     def label(self, language: str) -> str:
         """Returns the name of the entry in messages and in the manifest."""
@@ -86,11 +87,8 @@ def _filled(text: str, values: dict[str, str]) -> str:
 def read_list(path: Path = LIST) -> list[Entry]:
     """Returns the entries of the list, one for each kind of a line. Raises: UserError for one that is not right."""
     try:
-        return [
-            Entry(**{**line, "kind": kind})
-            for line in yaml.safe_load(path.read_text("utf-8"))
-            for kind in line["kind"].split()
-        ]
+        lines = yaml.safe_load(path.read_text("utf-8"))
+        return [Entry(**{**line, "kind": kind}) for line in lines for kind in line["kind"].split()]
     except (TypeError, KeyError) as error:
         raise UserError(f"{path}: {error}. An entry has package, kind, project and licence.") from error
 
@@ -107,8 +105,10 @@ def run(*words: str, folder: Path | None = None) -> bytes:
 
 
 def fetch(name: str, cache: Path) -> Path:
-    """Returns the file of a package, from the cache or as apt downloads it. Raises: UserError where apt has none."""
+    """Returns the file of a package, from the cache or as apt downloads it. Raises: Missing where apt knows none."""
     if not (there := sorted(cache.glob(f"{name}_*.deb"))):
+        if not run("apt-cache", "search", "--names-only", f"^{re.escape(name)}$"):
+            raise Missing(f"apt knows no package {name}")
         run("apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", name, folder=cache)
         there = sorted(cache.glob(f"{name}_*.deb"))
     return there[-1]
@@ -121,7 +121,7 @@ def fetch_descriptions(language: str, cache: Path) -> list[Path]:
         (lists / "partial").mkdir(parents=True, exist_ok=True)
         options = f"Dir::State::Lists={lists.resolve()}", f"Acquire::Languages=en,{language}", "APT::Sandbox::User=root"
         run("apt-get", "update", "-q", *(word for option in options for word in ("-o", option)))
-    return sorted(path for path in lists.glob("*Translation-*"))
+    return sorted(lists.glob("*Translation-*"))
 
 
 def read_sides(entry: Entry, language: str, cache: Path) -> tuple[list[Side], list[Path]]:
@@ -130,11 +130,8 @@ def read_sides(entry: Entry, language: str, cache: Path) -> tuple[list[Side], li
     for names, pattern in entry.sides(language):
         if entry.kind == "descriptions":
             files = fetch_descriptions(language, cache)
-            found = (
-                (path.name, run("/usr/lib/apt/apt-helper", "cat-file", str(path)))
-                for path in files
-                if pattern.fullmatch(path.name)
-            )
+            paths = [path for path in files if pattern.fullmatch(path.name)]
+            found = ((path.name, run("/usr/lib/apt/apt-helper", "cat-file", str(path))) for path in paths)
         else:
             paths = [fetch(name, cache) for name in names if pattern.pattern]
             files += [path for path in paths if path not in files]

@@ -263,7 +263,7 @@ def shelf(monkeypatch, tmp_path):
     def read_sides(entry, language, cache):
         reads.append(entry.project)
         if entry.project not in text:
-            raise UserError("gone: no such package")
+            raise packages.Missing("apt knows no package gone")
         translated = {key: value.replace("text", "Text") for key, value in text[entry.project].items()}
         return [{"a": json.dumps(side).encode()} for side in (text[entry.project], translated)], []
 
@@ -276,7 +276,7 @@ def test_the_command_writes_once_and_goes_on(shelf, tmp_path, capsys):
     assert command.main(["de", "-o", "out"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"git \(messages\): 5 pairs, 20 words\n", printed)
-    assert "gone (messages): left out: gone: no such package" in printed
+    assert "gone (messages): left out: apt knows no package gone" in printed
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["sets"]["train"]["pairs"] == manifest["sets"]["dev"]["pairs"] == 5
     assert manifest["licences"] == {"MIT": 10}
@@ -298,6 +298,10 @@ def test_mistakes_are_named(shelf, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(packages, "read_list", list)
     assert command.main(["xx", "-o", "out"]) == 1
     assert "xx: the packages have no pairs for train and dev" in capsys.readouterr().err
+    monkeypatch.setattr(packages, "run", lambda *words, folder=None: b"")
+    with pytest.raises(packages.Missing, match="apt knows no package none"):
+        packages.fetch("none", tmp_path)
+    monkeypatch.undo()
     with pytest.raises(UserError, match="no-such-program: no such program here"):
         packages.run("no-such-program")
     with pytest.raises(UserError, match="is no whole package"):
