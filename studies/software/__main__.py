@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -52,6 +53,8 @@ def run(language: str, folder: Path, cache: Path, tell: Callable[[str], None] = 
 
     Raises: UserError for a folder that holds something else, and where the packages have no text of the language.
     """
+    if not re.fullmatch("[a-z]{2,3}([_-][A-Za-z]+)?", language) or language == "en":
+        raise UserError(f"{language}: is no code of a language other than English. Name one as packages do: de, pt_BR.")
     if folder.exists() and not (folder / "manifest.json").is_file():
         raise UserError(f"{folder}: holds something else. Name a new folder, or one that this wrote.")
     cache.mkdir(parents=True, exist_ok=True)

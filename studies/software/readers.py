@@ -13,6 +13,8 @@ import json
 import re
 import struct
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from xml.etree import ElementTree
 
@@ -29,6 +31,16 @@ VERSION = 1  # of what readers and clean.py make of a package: raise it when tha
 Side = dict[str, bytes]
 Tell = Callable[[str], None]
 Reader = Callable[[Side, Side, Tell], Iterator[Pair]]
+_BROKEN = (
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    struct.error,
+    zlib.error,
+    zipfile.BadZipFile,
+    ElementTree.ParseError,
+)
 _LEAST_RUN = 8  # blocks of the same kinds in the same order, where pages differ
 _ID = re.compile(r"(?:par|hd|tit|bm)_id\w+")
 _MALLARD_BLOCKS = {"p", "title", "subtitle", "desc", "item", "td", "th", "cite"}
@@ -44,7 +56,7 @@ def catalogues(english: Side, translated: Side, tell: Tell) -> Iterator[Pair]:
             file.flush()
             try:
                 entries = polib.mofile(file.name) if compiled else polib.pofile(file.name)
-            except (OSError, ValueError, LookupError, struct.error) as error:
+            except _BROKEN as error:
                 tell(f"{place}: no catalogue that can be read ({error})")
                 continue
         for entry in entries:
@@ -96,7 +108,11 @@ def by_key(strings_of: Callable[[bytes], Iterable[tuple[str, str]]]) -> Reader:
 
     def read(english: Side, translated: Side, tell: Tell) -> Iterator[Pair]:
         for place in sorted(english.keys() & translated.keys()):
-            own, other = (dict(strings_of(side[place])) for side in (english, translated))
+            try:
+                own, other = (dict(strings_of(side[place])) for side in (english, translated))
+            except _BROKEN as error:
+                tell(f"{place}: cannot be read ({error})")
+                continue
             yield from (Pair(f"{place}#{key}", text, other[key]) for key, text in own.items() if key in other)
 
     return read
@@ -110,7 +126,7 @@ def by_order(blocks_of: Callable[[bytes], list[Block]]) -> Reader:
         for place in sorted(english.keys() & translated.keys()):
             try:
                 own, other = blocks_of(english[place]), blocks_of(translated[place])
-            except (ElementTree.ParseError, OSError, EOFError, UnicodeError):
+            except _BROKEN:
                 broken += 1
                 continue
             runs = [(0, 0, len(own))]

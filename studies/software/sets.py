@@ -48,17 +48,18 @@ def divide(rows: Iterable[Row], seed: int = 1) -> tuple[dict[str, list[Row]], Co
     """Returns {set: pairs}, and how many pairs training lost and gained.
 
     The sets are train, dev, a `test.*` for each of TESTS, `test.short` of their strings below LEAST_WORDS, and
-    `memory.*`: what else the projects of a test set hold, as a translator's memory would. Equal pairs are kept once.
+    `memory.*`: what else the projects of a test set hold, as a translator's memory would. Equal pairs of a set are one.
     """
-    parts: dict[str, list[Row]] = defaultdict(list)
-    for row in {row[-2:]: row for row in sorted(rows)[::-1]}.values():
-        parts[part_of(row)].append(row)
+    distinct: dict[str, dict[tuple[str, ...], Row]] = defaultdict(dict)
+    for row in sorted(rows):
+        distinct[part_of(row)].setdefault(row[-2:], row)
+    parts = defaultdict(list[Row], {name: list(part.values()) for name, part in distinct.items()})
     draw, sets, short = random.Random(seed), dict[str, list[Row]](), list[Row]()
     for name in TESTS:
         drawn = _drawn(parts[name], TEST_SIZE, draw)
         sets[f"test.{name}"] = drawn
         sources = {row.source for row in drawn}
-        sets[f"memory.{name}"] = [row for row in sorted(parts[name]) if row.source not in sources]
+        sets[f"memory.{name}"] = [row for row in parts[name] if row.source not in sources]
         short += [row for row in parts[name] if _size(row) < LEAST_WORDS]
     sets["test.short"] = _sample(short, TEST_SIZE, draw)
     tested = [row for name in TESTS for row in sets[f"test.{name}"]]
@@ -69,7 +70,7 @@ def divide(rows: Iterable[Row], seed: int = 1) -> tuple[dict[str, list[Row]], Co
     ]
     seen |= {text for row in sets["dev"] for text in row[-2:]}
     changes, training = Counter[str](), dict[tuple[str, ...], Row]()
-    for row in sorted(parts["train"]):
+    for row in parts["train"]:
         if seen & {*row[-2:]}:
             changes["left out: stands in a test or development set"] += 1
             continue

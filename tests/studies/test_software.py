@@ -52,75 +52,74 @@ def test_catalogues():
     assert [text.split(" (")[0] for text in told] == ["b: no catalogue that can be read"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "english", "translated", "expected"),
-    [
-        (
-            "ids",
-            b'<p id="par_id1">Save <em>all</em>.</p><h1 id="hd_id2">Print</h1><p id="other">x</p><p id="par_id4">y</p>',
-            b'<h1 id="hd_id2">Drucken</h1><p id="par_id1">Alles\n <b>speichern</b>.</p><p id="other">z</p>',
-            [("Save all.", "Alles speichern."), ("Print", "Drucken")],
+CASES = [
+    (
+        "ids",
+        b'<p id="par_id1">Save <em>all</em>.</p><h1 id="hd_id2">Print</h1><p id="other">x</p><p id="par_id4">y</p>',
+        b'<h1 id="hd_id2">Drucken</h1><p id="par_id1">Alles\n <b>speichern</b>.</p><p id="other">z</p>',
+        [("Save all.", "Alles speichern."), ("Print", "Drucken")],
+    ),
+    (
+        "pages",
+        b"<h1>Files &amp; more</h1><ul><li>Type <code>ls</code><br>here</li><pre>$ ls</pre><li>End</ul>",
+        b"<h1>Dateien &amp; mehr</h1><ul><li>Tippe <code>ls</code> hier</li><pre>$ ls</pre><li>Ende</ul>",
+        [("Files & more", "Dateien & mehr"), ("Type ls here", "Tippe ls hier"), ("", ""), ("End", "Ende")],
+    ),
+    ("kde", bz2.compress(b"<p>Edit</p>"), bz2.compress(b"<p>Bearbeiten</p>"), [("Edit", "Bearbeiten")]),
+    (
+        "mallard",
+        b'<page xmlns="m"><info><desc>A window.</desc></info><p>Press <key>A</key>.</p><code>x</code></page>',
+        b'<page xmlns="m"><info><desc>Ein Fenster.</desc></info><p><key>A</key> dr\xc3\xbccken.</p></page>',
+        [("A window.", "Ein Fenster."), ("Press A.", "A drücken.")],
+    ),
+    (
+        "manuals",
+        gzip.compress(
+            b'.\\" no\n.TH LS 1\n.SH NAME\nls \\- list\n.TP\n\\fB\\-a\\fR\nall,\n.BR too (1).\n.nf\n$ ls\n.fi\n'
         ),
-        (
-            "pages",
-            b"<h1>Files &amp; more</h1><ul><li>Type <code>ls</code><br>here</li><pre>$ ls</pre><li>End</ul>",
-            b"<h1>Dateien &amp; mehr</h1><ul><li>Tippe <code>ls</code> hier</li><pre>$ ls</pre><li>Ende</ul>",
-            [("Files & more", "Dateien & mehr"), ("Type ls here", "Tippe ls hier"), ("", ""), ("End", "Ende")],
+        gzip.compress(b'.SH "BEZEICHNUNG"\nls \\- zeigen\n.TP\n.B \\-a\nalle\n.nf\n$ x\n.fi\n'),
+        [("NAME", "BEZEICHNUNG"), ("ls - list", "ls - zeigen"), ("-a", "-a"), ("all, too(1).", "alle"), ("", "")],
+    ),
+    (
+        "messages",
+        b'{"@metadata": {"authors": ["A"]}, "save": "Save $1", "a": {"b": "Deep"}, "only": "x"}',
+        b'{"save": "$1 speichern", "a": {"b": "Tief"}}',
+        [("Save $1", "$1 speichern"), ("Deep", "Tief")],
+    ),
+    (
+        "bundles",
+        pack(
+            {
+                "localization/en-GB/a.ftl": "# c\nopen = Open { $n }\n    .label = Go\n    .accesskey = G\n"
+                "many = { $n ->\n    [one] One\n   *[other] All\n  }\nlong =\n    First\n    second\n",
+                "chrome/en-GB/locale/en-GB/b.properties": "# c\nsave=Save\\u0021 \\\n  now\nkey=S\n",
+                "chrome/en-GB/locale/en-GB/c.dtd": '<!ENTITY x.label "Cut &amp; paste">',
+            }
         ),
-        ("kde", bz2.compress(b"<p>Edit</p>"), bz2.compress(b"<p>Bearbeiten</p>"), [("Edit", "Bearbeiten")]),
-        (
-            "mallard",
-            b'<page xmlns="m"><info><desc>A window.</desc></info><p>Press <key>A</key>.</p><code>x</code></page>',
-            b'<page xmlns="m"><info><desc>Ein Fenster.</desc></info><p><key>A</key> dr\xc3\xbccken.</p></page>',
-            [("A window.", "Ein Fenster."), ("Press A.", "A drücken.")],
+        pack(
+            {
+                "localization/de/a.ftl": "open = { $n } öffnen\n    .label = Los\nlong = Erst\n",
+                "chrome/de/locale/de/b.properties": "save = Speichern! jetzt\nkey = P\n",
+                "chrome/de/locale/de/c.dtd": "<!ENTITY x.label 'Umzug'>",
+            }
         ),
-        (
-            "manuals",
-            gzip.compress(
-                b'.\\" no\n.TH LS 1\n.SH NAME\nls \\- list\n.TP\n\\fB\\-a\\fR\nall,\n.BR too (1).\n.nf\n$ ls\n.fi\n'
-            ),
-            gzip.compress(b'.SH "BEZEICHNUNG"\nls \\- zeigen\n.TP\n.B \\-a\nalle\n.nf\n$ x\n.fi\n'),
-            [("NAME", "BEZEICHNUNG"), ("ls - list", "ls - zeigen"), ("-a", "-a"), ("all, too(1).", "alle"), ("", "")],
-        ),
-        (
-            "messages",
-            b'{"@metadata": {"authors": ["A"]}, "save": "Save $1", "a": {"b": "Deep"}, "only": "x"}',
-            b'{"save": "$1 speichern", "a": {"b": "Tief"}}',
-            [("Save $1", "$1 speichern"), ("Deep", "Tief")],
-        ),
-        (
-            "bundles",
-            pack(
-                {
-                    "localization/en-GB/a.ftl": "# c\nopen = Open { $n }\n    .label = Go\n    .accesskey = G\n"
-                    "many = { $n ->\n    [one] One\n   *[other] All\n  }\nlong =\n    First\n    second\n",
-                    "chrome/en-GB/locale/en-GB/b.properties": "# c\nsave=Save\\u0021 \\\n  now\nkey=S\n",
-                    "chrome/en-GB/locale/en-GB/c.dtd": '<!ENTITY x.label "Cut &amp; paste">',
-                }
-            ),
-            pack(
-                {
-                    "localization/de/a.ftl": "open = { $n } öffnen\n    .label = Los\nlong = Erst\n",
-                    "chrome/de/locale/de/b.properties": "save = Speichern! jetzt\nkey = P\n",
-                    "chrome/de/locale/de/c.dtd": "<!ENTITY x.label 'Umzug'>",
-                }
-            ),
-            [
-                *(("Open { $n }", "{ $n } öffnen"), ("Go", "Los"), ("First second", "Erst")),
-                *(("Save! now", "Speichern! jetzt"), ("Cut & paste", "Umzug")),
-            ],
-        ),
-        (
-            "descriptions",
-            b"Package: a\nDescription-md5: 1\nDescription-en: Game\n One\n line.\n .\n  * an item\n"
-            b"\nPackage: b\nDescription-md5: 2\nDescription-en: Tool\n Text.\n",
-            b"Package: a\nDescription-md5: 1\nDescription-de: Spiel\n Eine Zeile.\n .\n  * ein\n    Punkt\n"
-            b"\nPackage: b\nDescription-md5: 2\nDescription-de: Werkzeug\n A.\n .\n B.\n",
-            [("Game", "Spiel"), ("One line.", "Eine Zeile."), ("an item", "ein Punkt"), ("Tool", "Werkzeug")],
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
+        [
+            *(("Open { $n }", "{ $n } öffnen"), ("Go", "Los"), ("First second", "Erst")),
+            *(("Save! now", "Speichern! jetzt"), ("Cut & paste", "Umzug")),
+        ],
+    ),
+    (
+        "descriptions",
+        b"Package: a\nDescription-md5: 1\nDescription-en: Game\n One\n line.\n .\n  * an item\n"
+        b"\nPackage: b\nDescription-md5: 2\nDescription-en: Tool\n Text.\n",
+        b"Package: a\nDescription-md5: 1\nDescription-de: Spiel\n Eine Zeile.\n .\n  * ein\n    Punkt\n"
+        b"\nPackage: b\nDescription-md5: 2\nDescription-de: Werkzeug\n A.\n .\n B.\n",
+        [("Game", "Spiel"), ("One line.", "Eine Zeile."), ("an item", "ein Punkt"), ("Tool", "Werkzeug")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "english", "translated", "expected"), CASES, ids=[case[0] for case in CASES])
 def test_kinds(kind, english, translated, expected):
     others = ({}, {}) if kind == "descriptions" else ({"only": english}, {"other": translated})
     pairs, _ = read(kind, {"here": english, **others[0]}, {"here": translated, **others[1]})
@@ -137,6 +136,20 @@ def test_pages_that_differ_are_aligned_in_runs():
         [],
         ["0 pages have the same blocks, 0 in part, 1 cannot be read"],
     )
+
+
+BROKEN = [b"", b"\xff\xfe\x00", b"<a", b"[1", b"PK\x03\x04", b"BZh9", gzip.compress(b"x")[:-4], b"\x1f\x8b\x08\x00"]
+
+
+@pytest.mark.parametrize("kind", sorted(set(readers.KINDS) - {"descriptions"}))
+def test_what_is_broken_is_told(kind):
+    """A whole member beside broken ones is read; no kind ends at one, and none is silent."""
+    told: list[str] = []
+    for broken in BROKEN:
+        for english, translated, expected in (case[1:] for case in CASES if case[0] == kind):
+            pairs = readers.KINDS[kind]({"a": broken, "b": english}, {"a": broken, "b": translated}, told.append)
+            assert len([pair for pair in pairs if pair.key.startswith("b")]) == len(expected)
+    assert told or kind in ("ids", "catalogues")  # anything is HTML; catalogues have a test of their own
 
 
 @pytest.mark.parametrize(
@@ -196,10 +209,14 @@ def row(project, number, source=None, key="k"):
 
 
 def test_sets_are_divided_by_project(monkeypatch):
-    monkeypatch.setattr(sets, "TEST_SIZE", 3)
     rows = [row(name, number) for name in ("gnucash", "wesnoth", "git", "kmymoney") for number in range(9)]
     rows += [row("debian-descriptions", number, key=f"{number:04}-pkg") for number in range(200)]
     rows += [row("gnucash", 99, "Yes"), row("git", 99, "Yes")]
+    rows += [sets.Row(project, project, "k", "the same text", "derselbe Text") for project in ("git", "wesnoth")]
+    monkeypatch.setattr(sets, "TEST_SIZE", 10)
+    assert "the same text" in {one.source for one in sets.divide(rows)[0]["test.stories"]}
+    assert "the same text" not in {one.source for one in sets.divide(rows)[0]["train"]}
+    monkeypatch.setattr(sets, "TEST_SIZE", 3)
     parts, _ = sets.divide(rows)
     projects = {name: {one.project for one in part} for name, part in parts.items()}
     assert projects["train"] == {"git", "debian-descriptions"}
@@ -296,6 +313,9 @@ def test_mistakes_are_named(shelf, tmp_path, monkeypatch, capsys):
     assert command.main(["de", "-o", "mine"]) == 1
     assert "mine: holds something else" in capsys.readouterr().err
     monkeypatch.setattr(packages, "read_list", list)
+    for code in ("en", "../de", "DE", ""):
+        assert command.main([code, "-o", "out"]) == 1
+        assert "is no code of a language" in capsys.readouterr().err
     assert command.main(["xx", "-o", "out"]) == 1
     assert "xx: the packages have no pairs for train and dev" in capsys.readouterr().err
     monkeypatch.setattr(packages, "run", lambda *words, folder=None: b"")
