@@ -40,7 +40,7 @@ def read_entry(entry: packages.Entry, language: str, cache: Path, tell: Callable
     pairs = readers.KINDS[entry.kind](own, other, lambda text: tell(f"  {label}: {text}"))
     rows = [list(pair) for pair in clean.kept(pairs, report)]
     found: dict[str, Any] = {"asked": asked, "package": label, "project": entry.project, "licence": entry.licence}
-    found |= {"versions": [*map(packages.version_of, files)], "sha256": {path.name: sha256(path) for path in files}}
+    found |= {"files": {path.name: sha256(path) for path in files}}  # whose names hold the versions
     found |= {"pairs": len(rows), "words": sum(len(source.split()) for _, source, _ in rows)}
     found |= {"left out": dict(report.dropped), "rows": rows}
     kept.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def read_entry(entry: packages.Entry, language: str, cache: Path, tell: Callable
     return found
 
 
-def run(language: str, folder: Path, cache: Path, tell: Callable[[str], None] = print) -> None:
+def run(language: str, folder: Path, cache: Path, tell: Callable[[str], None]) -> None:
     """Fetches, reads, divides and writes.
 
     Raises: UserError for a folder that holds something else, and where the packages have no text of the language.

@@ -152,9 +152,3 @@ def members(package: Path, pattern: re.Pattern[str]) -> Iterator[tuple[str, byte
                         yield name, file.read()
         except tarfile.TarError as error:
             raise UserError(f"{package}: is no whole package ({error}). Remove it and run this again.") from error
-
-
-def version_of(package: Path) -> str:
-    """Returns name and version of a package's file, or the name of one of apt's lists."""
-    name, _, rest = package.name.partition("_")
-    return f"{name} {rest.split('_')[0].replace('%3a', ':')}" if package.suffix == ".deb" else package.name

@@ -54,20 +54,18 @@ def divide(rows: Iterable[Row], seed: int = 1) -> tuple[dict[str, list[Row]], Co
     for row in sorted(rows):
         distinct[part_of(row)].setdefault(row[-2:], row)
     parts = defaultdict(list[Row], {name: list(part.values()) for name, part in distinct.items()})
-    draw, sets, short = random.Random(seed), dict[str, list[Row]](), list[Row]()
+    draw, sets, short = random.Random(seed), defaultdict[str, list[Row]](list), list[Row]()
     for name in TESTS:
-        drawn = _drawn(parts[name], TEST_SIZE, draw)
-        sets[f"test.{name}"] = drawn
-        sources = {row.source for row in drawn}
+        sets[f"test.{name}"] = _sample(parts[name], TEST_SIZE, draw)
+        sources = {row.source for row in sets[f"test.{name}"]}
         sets[f"memory.{name}"] = [row for row in parts[name] if row.source not in sources]
-        short += [row for row in parts[name] if _size(row) < LEAST_WORDS]
-    sets["test.short"] = _sample(short, TEST_SIZE, draw)
+        short += [row for row in parts[name] if len(row.source.split()) < LEAST_WORDS]
+    sets["test.short"] = _sample(short, TEST_SIZE, draw, least=1)
     tested = [row for name in TESTS for row in sets[f"test.{name}"]]
     seen = {row.source for row in tested} | {row.target for row in tested}
     dev = [row for row in parts["dev"] if not seen & {*row[-2:]}]
-    sets["dev"] = [
-        row for name in sorted(DEV) for row in _drawn([row for row in dev if row.project == name], DEV_SIZE, draw)
-    ]
+    for name in sorted(DEV):
+        sets["dev"] += _sample([row for row in dev if row.project == name], DEV_SIZE, draw)
     seen |= {text for row in sets["dev"] for text in row[-2:]}
     changes, training = Counter[str](), dict[tuple[str, ...], Row]()
     for row in parts["train"]:
@@ -83,18 +81,10 @@ def divide(rows: Iterable[Row], seed: int = 1) -> tuple[dict[str, list[Row]], Co
     return sets, changes
 
 
-def _size(row: Row) -> int:
-    return len(row.source.split())
-
-
-def _drawn(rows: Sequence[Row], size: int, draw: random.Random) -> list[Row]:
-    return _sample([row for row in rows if _size(row) >= LEAST_WORDS], size, draw)
-
-
-def _sample(rows: Sequence[Row], size: int, draw: random.Random) -> list[Row]:
-    """Returns so many rows with different sources, by lot and in their order."""
-    distinct = list({row.source: row for row in sorted(rows)[::-1]}.values())
-    return sorted(draw.sample(distinct, min(size, len(distinct))))
+def _sample(rows: Iterable[Row], size: int, draw: random.Random, least: int = LEAST_WORDS) -> list[Row]:
+    """Returns so many rows with different sources of at least so many words, by lot and in their order."""
+    found = {row.source: row for row in sorted(rows)[::-1] if len(row.source.split()) >= least}.values()
+    return sorted(draw.sample(list(found), min(size, len(found))))
 
 
 def tokens(text: str) -> list[str]:
