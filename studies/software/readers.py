@@ -72,9 +72,9 @@ def descriptions(english: Side, translated: Side, tell: Tell) -> Iterator[Pair]:
 
     Where the numbers of paragraphs differ, the title alone is a pair. A key is the package's name.
     """
-    own = {digest: parts for content in english.values() for _, digest, parts in _records(content.decode())}
+    own = {digest: parts for content in english.values() for _, digest, parts in _records(content)}
     uneven = 0
-    for name, digest, parts in (record for content in translated.values() for record in _records(content.decode())):
+    for name, digest, parts in (record for content in translated.values() for record in _records(content)):
         if digest in own:
             same = len(parts) == len(own[digest])
             uneven += not same
@@ -82,9 +82,9 @@ def descriptions(english: Side, translated: Side, tell: Tell) -> Iterator[Pair]:
     tell(f"{uneven:,} descriptions have other paragraphs than the English ones: only their titles are taken")
 
 
-def _records(text: str) -> Iterator[tuple[str, str, list[str]]]:
+def _records(content: bytes) -> Iterator[tuple[str, str, list[str]]]:
     """Yields package, digest of the English description, and title and paragraphs of each record of a list."""
-    for record in text.split("\n\n"):
+    for record in content.decode("utf-8", "replace").split("\n\n"):
         fields = dict(re.findall(r"^(Package|Description-md5): (\S+)", record, re.MULTILINE))
         found = re.search(r"^Description-(?!md5)\w+: (.*(?:\n .*)*)", record, re.MULTILINE)
         if found and len(fields) == 2:

@@ -52,6 +52,7 @@ def test_catalogues():
     assert [text.split(" (")[0] for text in told] == ["b: no catalogue that can be read"]
 
 
+BROKEN = [b"", b"\xff\xfe\x00", b"<a", b"[1", b"PK\x03\x04", b"BZh9", gzip.compress(b"x")[:-4], b"\x1f\x8b\x08\x00"]
 CASES = [
     (
         "ids",
@@ -126,6 +127,17 @@ def test_kinds(kind, english, translated, expected):
     assert [tuple(" ".join(side.split()) for side in pair) for pair in pairs] == expected
 
 
+def test_broken_descriptions_are_read_over():
+    record = "Package: {}\nDescription-md5: {}\nDescription-en: {}"
+    own, other = (
+        "\n\n".join(record.format(name, name, f"{title} {name}") for name in "ab").encode()
+        for title in ("Game", "Spiel")
+    )
+    for broken in (*BROKEN, b"\xff"):
+        pairs, _ = read("descriptions", {"x": broken + b"\n\n" + own}, {"x": broken + b"\n\n" + other})
+        assert pairs == [("Game a", "Spiel a"), ("Game b", "Spiel b")]
+
+
 def test_pages_that_differ_are_aligned_in_runs():
     """What is as long as a run is taken; what stands alone, or in a page that cannot be read, is not."""
     run = "".join(f"<dt>{n}</dt><dd>{n}</dd>" for n in "abcd")
@@ -136,9 +148,6 @@ def test_pages_that_differ_are_aligned_in_runs():
         [],
         ["0 pages have the same blocks, 0 in part, 1 cannot be read"],
     )
-
-
-BROKEN = [b"", b"\xff\xfe\x00", b"<a", b"[1", b"PK\x03\x04", b"BZh9", gzip.compress(b"x")[:-4], b"\x1f\x8b\x08\x00"]
 
 
 @pytest.mark.parametrize("kind", sorted(set(readers.KINDS) - {"descriptions"}))
