@@ -43,7 +43,6 @@ def read_entry(entry: packages.Entry, language: str, cache: Path, tell: Callable
     found |= {"files": {path.name: sha256(path) for path in files}}  # whose names hold the versions
     found |= {"pairs": len(rows), "words": sum(len(source.split()) for _, source, _ in rows)}
     found |= {"left out": dict(report.dropped), "rows": rows}
-    kept.parent.mkdir(parents=True, exist_ok=True)
     write_json(kept, found)
     return found
 
@@ -57,7 +56,7 @@ def run(language: str, folder: Path, cache: Path, tell: Callable[[str], None]) -
         raise UserError(f"{language}: is no code of a language other than English. Name one as packages do: de, pt_BR.")
     if folder.exists() and not (folder / "manifest.json").is_file():
         raise UserError(f"{folder}: holds something else. Name a new folder, or one that this wrote.")
-    cache.mkdir(parents=True, exist_ok=True)
+    (cache / "pairs" / language).mkdir(parents=True, exist_ok=True)
     rows = list[sets.Row]()
     said: dict[str, Any] = {"training": {}, "licences": Counter(), "packages": [], "missing": {}}
     for entry in packages.read_list():
@@ -79,12 +78,15 @@ def run(language: str, folder: Path, cache: Path, tell: Callable[[str], None]) -
 
 
 def write(
-    folder: Path, language: str, parts: dict[str, list[sets.Row]], said: dict[str, Any], tell: Callable[[str], None]
+    folder: Path, language: str, parts: dict[str, Any], said: dict[str, Any], tell: Callable[[str], None]
 ) -> None:
-    """Writes each set as two files of lines and one of JSON about them, and manifest.json, into the folder."""
+    """Writes each set that has pairs as two files of lines and one of JSON about them, and manifest.json."""
     training, described = [row.source for row in parts["train"]], dict[str, Any]()
     with atomic_folder(folder) as new:
         for name, rows in sorted(parts.items()):
+            if not rows:
+                tell(f"{name}: no pairs, so no files")
+                continue
             about = [dict[str, Any](project=row.project, package=row.package, key=row.key) for row in rows]
             columns = {"en": [row.source for row in rows], language: [row.target for row in rows]}
             described[name] = {"pairs": len(rows), "words": sum(len(text.split()) for text in columns["en"])}

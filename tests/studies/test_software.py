@@ -312,6 +312,8 @@ def test_the_command_writes_once_and_goes_on(shelf, tmp_path, capsys):
     }
     assert sorted(lines["de"])[0] == "a git Text 0"
     assert json.loads(lines["jsonl"][0])["project"] == "git"
+    assert "test.stories: no pairs, so no files" in printed
+    assert not (tmp_path / "out" / "test.stories.en").exists()
     assert shelf == ["git", "kmymoney", "gone"]
     assert command.main(["de", "-o", "out"]) == 0
     assert shelf[3:] == ["gone"], "what was read before is read from the cache"
