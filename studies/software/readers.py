@@ -129,12 +129,9 @@ def by_order(blocks_of: Callable[[bytes], list[Block]]) -> Reader:
             except _BROKEN:
                 broken += 1
                 continue
-            runs = [(0, 0, len(own))]
-            if [block.label for block in own] == [block.label for block in other]:
-                same += 1
-            else:
-                part, runs = part + 1, _runs(own, other)
-            for start, begin, size in runs:
+            alike = [block.label for block in own] == [block.label for block in other]
+            same, part = same + alike, part + (not alike)
+            for start, begin, size in [(0, 0, len(own))] if alike else _runs(own, other):
                 for number, pair in enumerate(zip(own[start : start + size], other[begin : begin + size]), start):
                     yield Pair(f"{place}#{number}", pair[0].text, pair[1].text)
         tell(f"{same:,} pages have the same blocks, {part:,} in part, {broken:,} cannot be read")
@@ -168,7 +165,7 @@ def page(content: bytes) -> list[Block]:
             ending = token.raw.startswith("</")
             found = "" if ending else attributes(token.raw[: token.raw.find(">") + 1]).get("id", "")
             label, anchor = "/" * ending + token.name, found if _ID.fullmatch(found) else ""
-            if not token.name and re.match("<pre", token.raw, re.IGNORECASE):
+            if re.match("<pre", token.raw, re.IGNORECASE):
                 blocks.append(Block("pre"))
     return blocks
 
