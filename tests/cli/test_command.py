@@ -123,9 +123,9 @@ def test_an_option_means_one_thing_in_every_verb():
     assert fields.keys() <= shown
 
 
-# Options of torchrun and accelerate, of sacreBLEU's signatures, of pip, of LibreOffice; a style of the page's.
+# Options of torchrun, accelerate and GCC, of sacreBLEU's signatures, of pip, of LibreOffice; a style of the page's.
 FOREIGN = {"--nproc_per_node", "--multi_gpu", "--mixed_precision", "--ter-normalized", "--ter-asian-support"}
-FOREIGN |= {"--extra-index-url", "--w", "--help", "--headless", "--convert-to"}
+FOREIGN |= {"--extra-index-url", "--w", "--help", "--headless", "--convert-to", "--param"}
 
 
 def test_every_option_that_a_text_of_the_package_names_is_one():

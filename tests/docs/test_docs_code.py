@@ -74,7 +74,8 @@ def test_recipes_are_read(block, tmp_path):
     if "rounds" in content:
         return
     write_synthetic(tmp_path / "synthetic" / "news", ["ba do"])
-    write_recipe(tmp_path / "en-de.yaml", **({"data": {"train": None}} if "tasks" in content else {}))
+    pair = content.get("languages", {"source": "en", "target": "de"})
+    write_recipe(tmp_path / "en-de.yaml", languages=pair, **({"data": {"train": None}} if "tasks" in content else {}))
     alone = "extends" in content or {"languages", "data", "budget"} <= set(content) or "directions" in content
     path = tmp_path / "recipe.yaml"
     path.write_text(block.text if alone else f"extends: en-de.yaml\n{block.text}", encoding="utf-8")
