@@ -199,7 +199,7 @@ a comment
 «be careful»
 :::
 
-«a note»[^1] «and» [@doe2020, p. 3] «by» [@«doe»](x) «here».
+«a note»[^1] «and» [@doe2020, p. 3] «by» [@doe](x) «here».
 
 [^1]: «the first text».
 
