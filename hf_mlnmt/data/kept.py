@@ -27,10 +27,10 @@ PATTERNS = {
     "email": r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+",
     "number": rf"(?<!\w){_NUMBER}(?!\w)",
     "tag": r"</?[A-Za-z\d][^<>]*>",
-    # Of programs: {name}, {{name}}, ${x}, $x, %{x}; C, Python, Ruby, Objective C; %1% of Boost, %1 and %n of Qt, @count
-    # of Drupal.
-    "placeholder": rf"\{{\{{[^{{}}\s]*\}}\}} | [$%]?\{{[^{{}}\s]*\}} | {_FORMAT}(?!\w) | %\d+% | %%"
-    r"| (?<![\w%])%L?(?:\d{1,2}|n)(?![\w%]) | (?<![\w@])@[a-z_]+(?![\w@.])"
+    # Of programs: {name}, {{name}}, ${x}, $x, %{x}; C, Python, Ruby, Objective C; %1% of Boost, %name% of Symfony,
+    # %1 and %n of Qt, @count of Drupal, :name of Laravel.
+    "placeholder": rf"\{{\{{[^{{}}\s]*\}}\}} | [$%]?\{{[^{{}}\s]*\}} | {_FORMAT}(?:(?!\w)|(?=x%)) | %\w+% | %%"
+    r"| (?<![\w%])%L?(?:\d{1,2}|n)(?![\w%]) | (?<![\w@:%!.])[@:%!][a-z_]{2,}(?![\w@:%]|\.\w)"
     r"| (?<![\w$])\$[A-Za-z_]\w*(?![\w$])",
 }
 # Whatever a program's format may be that begins with %, and those of Lisp; two of these are compared, not understood.

@@ -19,9 +19,12 @@ from hf_mlnmt.languages import base_language
 
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _STATEMENT = re.compile(
-    r'^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*((?:"(?:[^"\\\n]|\\.)*+"\s*+)++)', re.MULTILINE
+    r'^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*("(?:[^"\\\n]|\\.)*+"(?:\s*+"(?:[^"\\\n]|\\.)*+")*+)',
+    re.MULTILINE,
 )
+_NO_LINES = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # which Python takes for ends of lines
 _EARLIER = re.compile(r"(?:^#\|.*\r?\n)*\Z", re.MULTILINE)  # what a message was, above it
+_HEADER = 'msgid ""\nmsgstr ""\n"MIME-Version: 1.0\\n"\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\t": "\\t"}
 _CODES = {"t": "\t", "r": " ", "n": "\n"}
 # The strings of a catalogue: as in C. A line of the text is a line of the file.
@@ -32,12 +35,14 @@ _PO = Form(
 )
 # The sign before the letter of a key, by toolkits: &File, E&xit (Qt, Windows), _Open, E_xit (GTK), ~Edit (LibreOffice).
 _KEY = re.compile(
-    r"(?<![\w&])&(?=[^\W_])(?!\w+;)|(?<=\w)&(?=[a-z])(?!\w+;)|(?<!\w)[_~](?=[^\W_])|(?<=\b[A-Z])_(?=[a-z])"
+    r"(?<![\w&])&(?=[^\W\d_])(?!\w+;)|(?<=\w)&(?=[a-z])(?!\w+;)|(?<!\w)[_~](?=[^\W\d_])|(?<=\b[A-Z])_(?=[a-z])"
 )
 # Letters, outside of what is no word.
 _LETTERS = re.compile(r"<[^<>]*>|&[#\w]+;|\\.|\$?\{[^{}]*\}|%(?:\(\w+\)|[\d$.*-])*\w|([^\W\d_])")
 SPACED = r"\{\{\s[^{}]*\}\}|\{\w+,\s[^{}]*\}"  # placeholders of several words: {{ name }}, {0, number}
-_TAG_OR_CODE = re.compile(rf"\\(.)|((?<!%)</?[a-zA-Z0-9][^<>]*>|{SPACED})")
+_TAG_OR_CODE = re.compile(  # a line's end, a tab, another sign of C, a tag
+    rf"((?:\\r)?\\n|\\r)|(\\t)|(\\x[\da-fA-F]+|\\[abfv0-7]+|&(?:#?\w+);)|\\.|((?<!%)</?[a-zA-Z0-9][^<>]*>|{SPACED})"
+)
 _NAMED = re.compile(r"%(?:[({]|<\w|\d+\$|\d+%?$|%$)|\{\w|\$")  # placeholders whose order is free
 _ICU = re.compile(r"\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,\s*(?:offset:\d+\s*)?")
 _BRANCH = re.compile(r"\s*(?:=\d+|\w+)\s*\{")
@@ -173,13 +178,16 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
     newline = "\r\n" if "\r\n" in text else "\n"
     parts: list[str | Passage | Checked] = []
     done, numbers_of = 0, list[set[int]]()
-    whole_plurals = [entry for entry in entries if any(match[2] and match[3].strip() != '""' for match in entry)]
+    plurals = any(match[2] and any(_STRING.findall(match[3])) for entry in entries for match in entry)
+    if reading.language and all("".join(_STRING.findall(e[0][3])) or e[0][1] == "msgctxt" for e in entries):
+        parts += [_header(_HEADER.replace("\n", newline), reading.language, newline, False), newline]
+        numbers_of = _numbers(parts[0])
     for entry in entries:
         reading.check()
         said = {match[1]: "".join(_STRING.findall(match[3])) for match in entry}
         targets = [match for match in entry if match[1] == "msgstr"]
         if not said.get("msgid"):
-            header = _header(text[entry[0].start() : entry[-1].end()], reading.language, newline, bool(whole_plurals))
+            header = _header(text[entry[0].start() : entry[-1].end()], reading.language, newline, plurals)
             numbers_of = _numbers(header)
             parts += [text[done : entry[0].start()], header]
             done = entry[-1].end()
@@ -222,7 +230,7 @@ def _check(text: str, entries: Sequence[Sequence[re.Match[str]]]) -> None:
 
     line, said = None, ""
     try:
-        polib.pofile(text if "\n" in text else f"{text}\n", check_for_duplicates=False)
+        polib.pofile(_NO_LINES.sub(" ", text) + "\n", check_for_duplicates=False)
     except (OSError, ValueError, IndexError) as error:
         found = re.search(r"\(line (\d+)\)(.*)", str(error))
         line, said = (int(found[1]), found[2]) if found else (None, f": {error}")
@@ -252,10 +260,15 @@ def _translated(raw: str, reading: Reading, newline: str, strict: bool, java: bo
 def _tokens(raw: str, newline: str) -> Iterator[Token]:
     done = 0
     for match in _TAG_OR_CODE.finditer(raw):
-        if match[1] in (None, "n"):
-            yield Token("text", raw[done : match.start()])
-            yield Token("line", f'\\n"{newline}"') if match[1] else tag(match[0])
-            done = match.end()
+        if not match.lastindex:
+            continue
+        yield Token("text", raw[done : match.start()])
+        line, tab, code, markup = match.groups()
+        if line:
+            yield Token("line", f'{line}"{newline}"' if line.endswith("n") else line)
+        else:
+            yield Token("break", tab) if tab else Token("mark", code) if code else tag(markup)
+        done = match.end()
     yield Token("text", raw[done:])
 
 
@@ -267,13 +280,13 @@ def _header(header: str, language: str | None, newline: str, plurals: bool) -> s
         return header
     count, rule = plural_forms(language)
     fields = {"Language": language.replace("-", "_"), "Plural-Forms": f"nplurals={count}; plural=({rule});"}
-    was = re.search(r"\bLanguage: *(\w+)", header)
+    was = re.search(r"(?<![\w-])Language: *(\w+)", header)
     other = was is not None and base_language(was[1]) != base_language(language) and not plurals
-    header = re.sub(r"\bLanguage: *[\w@-]*(?=\\n)", f"Language: {fields['Language']}", header)
+    header = re.sub(r"(?<![\w-])Language: *[\w@-]*(?=\\n)", f"Language: {fields['Language']}", header)
     old = r"[^\\]*" if other else r"(?:nplurals=INTEGER[^\\]*)?"
     header = re.sub(rf"Plural-Forms: *{old}(?=\\n)", f"Plural-Forms: {fields['Plural-Forms']}", header)
     for name, told in fields.items():
-        if not re.search(rf"\b{name}:", header) and "\\n" in header:
+        if not re.search(rf"(?<![\w-]){name}:", header) and "\\n" in header:
             end = len(header.rstrip())
             header = f'{header[:end]}{newline}"{name}: {told}\\n"{header[end:]}'
     return header
