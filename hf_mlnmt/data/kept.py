@@ -18,7 +18,8 @@ from hf_mlnmt.errors import OptionError, suggest
 _NUMBER = r"\d+(?:[.,:/]\d+)*"
 _NUMBERS = re.compile(_NUMBER, re.ASCII)
 _FORMAT = (
-    r"%(?:\(\w+\)|\d+\$)?[-+\#0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:(?:hh?|ll?|[zjtLq])?[diouxXeEfFgGcrsaApP@]|<?PRI\w+>?)"
+    r"%(?:\([^()\s]+\)|<\w+>|\d+\$)?[-+\#0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?"
+    r"(?:(?:hh?|ll?|[zjtLqv])?[diouxXeEfFgGcrsaApPj@]|<?PRI\w+>?)"
 )
 # Letters and digits are those of ASCII: a Chinese character may stand beside each of these.
 PATTERNS = {
@@ -26,11 +27,18 @@ PATTERNS = {
     "email": r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+",
     "number": rf"(?<!\w){_NUMBER}(?!\w)",
     "tag": r"</?[A-Za-z\d][^<>]*>",
-    # Of programs: {name}, {{name}}, ${x}, %{x}; C, Python, Objective C; %1 and %n of Qt, @count of Drupal.
-    "placeholder": rf"\{{\{{[^{{}}\s]*\}}\}} | [$%]?\{{[^{{}}\s]*\}} | {_FORMAT}(?!\w) | %%"
-    r"| (?<![\w%])%L?(?:\d{1,2}|n)(?![\w%]) | (?<![\w@])@[a-z_]+(?![\w@.])",
+    # Of programs: {name}, {{name}}, ${x}, $x, %{x}; C, Python, Ruby, Objective C; %1% of Boost, %name% of Symfony,
+    # %1 and %n of Qt, @count of Drupal, :name of Laravel.
+    "placeholder": rf"\{{\{{[^{{}}\s]*\}}\}} | [$%]?\{{[^{{}}\s]*\}} | {_FORMAT}(?:(?!\w)|(?=x%)) | %\w+% | %%"
+    r"| (?<![\w%])%L?(?:\d{1,2}|n)(?![\w%]) | (?<![\w@:%!.])[@:%!][a-z_]{2,}(?![\w@:%]|\.\w)"
+    r"| (?<![\w$])\$[A-Za-z_]\w*(?![\w$])",
 }
-_STRICT = re.compile(rf"{_FORMAT} | %%? | \{{[^{{}}\s]*\}}", re.VERBOSE | re.ASCII)
+# Whatever a program's format may be that begins with %, and those of Lisp; two of these are compared, not understood.
+_STRICT = re.compile(
+    r"%(?:\([^()\s]*\)|\{[^{}\s]*\}|<\w+>)?[ ]?[-+\#0'\d$*.,:]*(?:<?PRI\w+>?|(?:hh?|ll?|[zjtLqIv])?[A-Za-z@%<>]?)"
+    r"| \{[^{}\s]*\} | \$\w+ | (?<!\w)~[A-Za-z%]",
+    re.VERBOSE | re.ASCII,
+)
 _PLACEHOLDERS = re.compile(PATTERNS["placeholder"], re.VERBOSE | re.ASCII)
 _KEPT = re.compile(
     rf"""{PATTERNS["url"]} | {PATTERNS["email"]} | {PATTERNS["placeholder"]} | </?\d+\s*/?> | <\w+/>"""

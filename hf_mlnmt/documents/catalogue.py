@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from gettext import c2py  # type: ignore[attr-defined]
 
 from hf_mlnmt.data.kept import placeholders
 from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
@@ -18,9 +19,12 @@ from hf_mlnmt.languages import base_language
 
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _STATEMENT = re.compile(
-    r'^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*((?:"(?:[^"\\\n]|\\.)*+"\s*+)++)', re.MULTILINE
+    r'^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*("(?:[^"\\\n]|\\.)*+"(?:\s*+"(?:[^"\\\n]|\\.)*+")*+)',
+    re.MULTILINE,
 )
+_NO_LINES = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # which Python takes for ends of lines
 _EARLIER = re.compile(r"(?:^#\|.*\r?\n)*\Z", re.MULTILINE)  # what a message was, above it
+_HEADER = 'msgid ""\nmsgstr ""\n"MIME-Version: 1.0\\n"\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\t": "\\t"}
 _CODES = {"t": "\t", "r": " ", "n": "\n"}
 # The strings of a catalogue: as in C. A line of the text is a line of the file.
@@ -31,11 +35,15 @@ _PO = Form(
 )
 # The sign before the letter of a key, by toolkits: &File, E&xit (Qt, Windows), _Open, E_xit (GTK), ~Edit (LibreOffice).
 _KEY = re.compile(
-    r"(?<![\w&])&(?=[^\W_])(?!\w+;)|(?<=\w)&(?=[a-z])(?!\w+;)|(?<!\w)[_~](?=[^\W_])|(?<=\b[A-Z])_(?=[a-z])"
+    r"(?<![\w&])&(?=[^\W\d_])(?!\w+;)|(?<=\w)&(?=[a-z])(?!\w+;)|(?<!\w)[_~](?=[^\W\d_])|(?<=\b[A-Z])_(?=[a-z])"
 )
 # Letters, outside of what is no word.
 _LETTERS = re.compile(r"<[^<>]*>|&[#\w]+;|\\.|\$?\{[^{}]*\}|%(?:\(\w+\)|[\d$.*-])*\w|([^\W\d_])")
-_TAG_OR_CODE = re.compile(r"\\(.)|((?<!%)</?[a-zA-Z0-9][^<>]*>)")
+SPACED = r"\{\{\s[^{}]*\}\}|\{\w+,\s[^{}]*\}"  # placeholders of several words: {{ name }}, {0, number}
+_TAG_OR_CODE = re.compile(  # a line's end, a tab, another sign of C, a tag
+    rf"((?:\\r)?\\n|\\r)|(\\t)|(\\x[\da-fA-F]+|\\[abfv0-7]+|&(?:#?\w+);)|\\.|((?<!%)</?[a-zA-Z0-9][^<>]*>|{SPACED})"
+)
+_NAMED = re.compile(r"%(?:[({]|<\w|\d+\$|\d+%?$|%$)|\{\w|\$")  # placeholders whose order is free
 _ICU = re.compile(r"\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,\s*(?:offset:\d+\s*)?")
 _BRANCH = re.compile(r"\s*(?:=\d+|\w+)\s*\{")
 # Plural-Forms of languages that are written otherwise than "n != 1", as gettext's manual has them.
@@ -88,7 +96,7 @@ def message(inner: Sequence[str | Passage], raw: str, form: Form, strict: bool =
 def _of_program(text: str, strict: bool) -> tuple[Counter[str], list[str]]:
     """Returns the placeholders of a text, and in their order those that a program fills by their place."""
     found = placeholders(text, strict)
-    return Counter(found), [each for each in found if strict and re.fullmatch(r"%[^(%]*[^%$(]|\{\}", each)]
+    return Counter(found), [each for each in found if strict and not _NAMED.match(each)]
 
 
 def _with_key(raw: str, sign: str, letter: str) -> str:
@@ -103,11 +111,34 @@ def _with_key(raw: str, sign: str, letter: str) -> str:
     return raw[:best] + sign + raw[best:]
 
 
-def icu_branches(raw: str, texts_of: Callable[[str], list[str | Passage]]) -> list[str | Passage] | None:
-    """Returns the parts of a message of ICU (plural, select, selectordinal), whose branches are texts and whose frame
-    stays; None for one with words outside of its branches, or that cannot be read."""
+def icu_message(raw: str, tokens_of: Callable[[str], Iterable[Token]], form: Form, reading: Reading) -> Checked:
+    """Returns a message of ICU (plural, select, selectordinal), whose branches are messages and whose frame stays. One
+    with words outside of its branches, with quoted signs, or that cannot be read, is left."""
+    form = _quoting(form)
+    branches = None if re.search("'[{}#|]", raw) else _branches(raw, tokens_of, form, reading)
+    return Checked(branches or [], str, raw, left=branches is None)
+
+
+def _quoting(form: Form) -> Form:
+    """Returns the characters of a format in which an apostrophe quotes what is behind it, and two are one."""
+    return form._replace(
+        read=lambda text: form.read(text).replace("''", "'"), quote=lambda text: form.quote(text.replace("'", "''"))
+    )
+
+
+def _branches(
+    raw: str, tokens_of: Callable[[str], Iterable[Token]], form: Form, reading: Reading
+) -> list[str | Passage | Checked] | None:
+    def message_of(raw: str) -> Checked:
+        pieces = (
+            token._replace(kind="mark" if piece == "#" and token.kind == "text" else token.kind, raw=piece)
+            for token in tokens_of(raw)
+            for piece in (re.split("(#)", token.raw) if token.kind == "text" else [token.raw])
+        )
+        return message([*passages(pieces, form, reading.check)], raw, form)
+
     frame = _ICU.match(raw)
-    parts: list[str | Passage] = [raw[: frame.end()] if frame else ""]
+    parts: list[str | Passage | Checked] = [raw[: frame.end()] if frame else ""]
     at = frame.end() if frame else 0
     while frame and (branch := _BRANCH.match(raw, at)):
         depth, end = 1, branch.end()
@@ -115,7 +146,7 @@ def icu_branches(raw: str, texts_of: Callable[[str], list[str | Passage]]) -> li
             depth += (raw[end] == "{") - (raw[end] == "}")
             end += 1
         inside = raw[branch.end() : end - 1]
-        inner = icu_branches(inside.strip(), texts_of) if _ICU.search(inside) else texts_of(inside)
+        inner = _branches(inside.strip(), tokens_of, form, reading) if _ICU.search(inside) else [message_of(inside)]
         if depth or inner is None:
             return None
         parts += [branch[0], *inner, "}"]
@@ -146,13 +177,18 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
     _check(text, entries)
     newline = "\r\n" if "\r\n" in text else "\n"
     parts: list[str | Passage | Checked] = []
-    done, forms = 0, 0
+    done, numbers_of = 0, list[set[int]]()
+    plurals = any(match[2] and any(_STRING.findall(match[3])) for entry in entries for match in entry)
+    if reading.language and all("".join(_STRING.findall(e[0][3])) or e[0][1] == "msgctxt" for e in entries):
+        parts += [_header(_HEADER.replace("\n", newline), reading.language, newline, False), newline]
+        numbers_of = _numbers(parts[0])
     for entry in entries:
         reading.check()
         said = {match[1]: "".join(_STRING.findall(match[3])) for match in entry}
         targets = [match for match in entry if match[1] == "msgstr"]
         if not said.get("msgid"):
-            header, forms = _header(text[entry[0].start() : entry[-1].end()], reading.language, newline)
+            header = _header(text[entry[0].start() : entry[-1].end()], reading.language, newline, plurals)
+            numbers_of = _numbers(header)
             parts += [text[done : entry[0].start()], header]
             done = entry[-1].end()
             continue
@@ -160,25 +196,28 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
             continue
         earlier = _EARLIER.search(text, done, entry[0].start())
         start = earlier.start() if earlier else entry[0].start()
-        flags = re.findall(r"^#,(.*)", text[done : entry[0].start()], re.MULTILINE)
-        strict = any(
-            flag.strip().endswith("-format") and "no-" not in flag for each in flags for flag in each.split(",")
-        )
+        told = re.findall(r"^#,(.*)", text[done : entry[0].start()], re.MULTILINE)
+        flags = {flag.strip() for each in told for flag in each.split(",")}
+        strict = any(re.fullmatch(r"(?!no-|qt|kde).*-format", flag) for flag in flags)
+        java = "java-format" in flags and "{" in said["msgid"]
         numbers = [match[2] for match in targets]
-        if targets[0][2] is not None and forms:
-            numbers = [str(number) for number in range(forms)]
+        if targets[0][2] is not None and numbers_of:
+            numbers = [*map(str, range(len(numbers_of)))]
+        alike = placeholders(said["msgid"]) == placeholders(said.get("msgid_plural", ""))
         first, last = targets[0].start(), targets[-1].start(3) + len(targets[-1][3].rstrip())
         end = text.find("\n", last) + 1 or len(text)
         before = text[start:first]
         whole: list[str | Passage | Checked] = [before]
         for number in numbers:
-            raw = said["msgid_plural"] if number not in (None, "0") and "msgid_plural" in said else said["msgid"]
+            ours = numbers_of[int(number)] if number and numbers_of else {1} if number in (None, "0") else set()
+            one = ours == {1} or (alike and 1 in ours and len(numbers_of) > 1)  # 21 may be a singular that says 21
+            raw = said["msgid"] if one else said.get("msgid_plural", said["msgid"])
             name = "msgstr" if number is None else f"msgstr[{number}]"
             behind = text[last:end] if number == numbers[-1] else newline
             before += f'{name} ""{behind}'
-            whole += [f'{name} "', _translated(raw, reading, newline, strict), f'"{behind}']
+            whole += [f'{name} "', _translated(raw, reading, newline, strict, java), f'"{behind}']
         before, mark = text[start:end] if len(numbers) == len(targets) else before, f"#, fuzzy{newline}"
-        known = any("fuzzy" in flag for flag in flags)
+        known = "fuzzy" in flags
         parts += [text[done:start], *([mark] if reading.fuzzy and not known else [])]
         parts.append(Checked(whole, str, before if reading.fuzzy or known else mark + before))
         done = end
@@ -191,7 +230,7 @@ def _check(text: str, entries: Sequence[Sequence[re.Match[str]]]) -> None:
 
     line, said = None, ""
     try:
-        polib.pofile(text if "\n" in text else f"{text}\n", check_for_duplicates=False)
+        polib.pofile(_NO_LINES.sub(" ", text) + "\n", check_for_duplicates=False)
     except (OSError, ValueError, IndexError) as error:
         found = re.search(r"\(line (\d+)\)(.*)", str(error))
         line, said = (int(found[1]), found[2]) if found else (None, f": {error}")
@@ -211,36 +250,57 @@ def _check(text: str, entries: Sequence[Sequence[re.Match[str]]]) -> None:
         raise UserError(f"{where}{said}: no message of gettext (po). Mend it; msgfmt -c says what is wrong.")
 
 
-def _translated(raw: str, reading: Reading, newline: str, strict: bool) -> Checked:
-    def texts_of(raw: str) -> list[str | Passage]:
-        return list(passages(_tokens(raw, newline), _PO, reading.check))
-
-    if not is_icu(raw):
-        return message(texts_of(raw), raw, _PO, strict)
-    branches = icu_branches(raw, texts_of)
-    return Checked([], str, raw, left=True) if branches is None else Checked(branches, str, raw)
+def _translated(raw: str, reading: Reading, newline: str, strict: bool, java: bool) -> Checked:
+    if is_icu(raw):
+        return icu_message(raw, lambda raw: _tokens(raw, newline), _PO, reading)
+    form = _quoting(_PO) if java else _PO
+    return message([*passages(_tokens(raw, newline), form, reading.check)], raw, form, strict)
 
 
 def _tokens(raw: str, newline: str) -> Iterator[Token]:
     done = 0
     for match in _TAG_OR_CODE.finditer(raw):
-        if match[1] in (None, "n"):
-            yield Token("text", raw[done : match.start()])
-            yield Token("line", f'\\n"{newline}"') if match[1] else tag(match[0])
-            done = match.end()
+        if not match.lastindex:
+            continue
+        yield Token("text", raw[done : match.start()])
+        line, tab, code, markup = match.groups()
+        if line:
+            yield Token("line", f'{line}"{newline}"' if line.endswith("n") else line)
+        else:
+            yield Token("break", tab) if tab else Token("mark", code) if code else tag(markup)
+        done = match.end()
     yield Token("text", raw[done:])
 
 
-def _header(header: str, language: str | None, newline: str) -> tuple[str, int]:
-    """Returns a header with the language, what it lacks of plural forms and encoding, and how many forms there are."""
+def _header(header: str, language: str | None, newline: str, plurals: bool) -> str:
+    """Returns a header with the language, and what it lacks of plural forms and encoding. Plural forms of another
+    language give way, where no message has them yet (`plurals`)."""
     header = header.replace("charset=CHARSET", "charset=UTF-8")
-    if language:
-        header = re.sub(r"Language: *[\w@-]*(?=\\n)", f"Language: {language.replace('-', '_')}", header)
-        count, rule = plural_forms(language)
-        told = f"Plural-Forms: nplurals={count}; plural=({rule});"
-        header = re.sub(r"Plural-Forms: *(?:nplurals=INTEGER[^\\]*)?(?=\\n)", told, header)
-        if "Plural-Forms:" not in header and "\\n" in header:
+    if not language:
+        return header
+    count, rule = plural_forms(language)
+    fields = {"Language": language.replace("-", "_"), "Plural-Forms": f"nplurals={count}; plural=({rule});"}
+    was = re.search(r"(?<![\w-])Language: *(\w+)", header)
+    other = was is not None and base_language(was[1]) != base_language(language) and not plurals
+    header = re.sub(r"(?<![\w-])Language: *[\w@-]*(?=\\n)", f"Language: {fields['Language']}", header)
+    old = r"[^\\]*" if other else r"(?:nplurals=INTEGER[^\\]*)?"
+    header = re.sub(rf"Plural-Forms: *{old}(?=\\n)", f"Plural-Forms: {fields['Plural-Forms']}", header)
+    for name, told in fields.items():
+        if not re.search(rf"(?<![\w-]){name}:", header) and "\\n" in header:
             end = len(header.rstrip())
-            header = f'{header[:end]}{newline}"{told}\\n"{header[end:]}'
-    said = re.search(r"nplurals=(\d+)", header)
-    return header, int(said[1]) if said else 0
+            header = f'{header[:end]}{newline}"{name}: {told}\\n"{header[end:]}'
+    return header
+
+
+def _numbers(header: str) -> list[set[int]]:
+    """Returns, of some numbers, which of them each plural form of a header is for; nothing where it has no forms."""
+    if not (told := re.search(r"nplurals=(\d+);\s*plural=([^;\\]+)", header)):
+        return []
+    numbers: list[set[int]] = [set() for _ in range(min(int(told[1]), 10))]
+    try:
+        rule = c2py(told[2])
+        for number in range(200):
+            numbers[rule(number)].add(number)
+    except (ValueError, ArithmeticError, IndexError, RecursionError) as error:
+        raise UserError(f"its header's Plural-Forms are no rule ({error}): {told[0]}.") from error
+    return numbers

@@ -184,7 +184,7 @@ class Document:
 
     def write(self, hypotheses: Sequence[Hypothesis]) -> Any:
         """Returns the document with these in the places of its texts: a string, or the bytes of a file."""
-        if not hypotheses:
+        if not hypotheses and not self.left:
             return self.original
         rest, check = iter(hypotheses), self.reading.check
         members = {name: _written(parts, rest, check) for name, parts in self.members.items()}
@@ -209,6 +209,9 @@ class Checked:
     finish: Callable[[str], str | None]
     before: str
     left: bool = False
+
+    def __post_init__(self) -> None:
+        self.left = self.left or any(isinstance(part, Checked) and part.left for part in self.parts)
 
     @property
     def sentences(self) -> list[str]:

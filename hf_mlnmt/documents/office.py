@@ -6,8 +6,10 @@ Members without translations are copied as they are, packed; their order stays. 
 from __future__ import annotations
 
 import io
+import lzma
 import re
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
@@ -296,7 +298,15 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
                 raise UserError(f"{entry.filename}: {error}") from error
     except UserError:  # which is a ValueError
         raise
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, OSError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        lzma.LZMAError,
+        NotImplementedError,
+        EOFError,
+        ValueError,
+        OSError,
+    ) as error:
         raise UserError(f"cannot be read ({error}): not whole, of another format, or locked.") from error
     return Document(members, reading, content, partial(_packed, archive, content))
 

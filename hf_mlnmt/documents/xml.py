@@ -13,7 +13,7 @@ from typing import NamedTuple
 from xml.parsers import expat
 
 from hf_mlnmt.data.kept import has_words
-from hf_mlnmt.documents.catalogue import icu_branches, is_icu, message
+from hf_mlnmt.documents.catalogue import SPACED, icu_message, is_icu, message
 from hf_mlnmt.documents.html import ATTRIBUTE, attributes, quoted
 from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
 from hf_mlnmt.documents.plain import tag
@@ -212,7 +212,7 @@ _PAIRS, _OPENING, _CLOSING = {"g", "pc", "mrk"}, {"bx", "bpt", "sc"}, {"ex", "ep
 _UNTRANSLATED = {"new", "needs-translation", "initial"}  # states in which a target is but a copy of the source
 _STATE = re.compile(r"\sstate(?:-qualifier)?=(?:\"[^\"]*\"|'[^']*')")
 _TAG = re.compile(r"<[^<>]*>")
-_ESCAPED_TAG = re.compile(r"&lt;/?[a-zA-Z](?:(?!&[lg]t;).)*&gt;", re.DOTALL)
+_ESCAPED_TAG = re.compile(rf"&lt;/?[a-zA-Z](?:(?!&[lg]t;).)*&gt;|{SPACED}", re.DOTALL)
 
 
 def _said(raw: str) -> str:
@@ -279,9 +279,8 @@ class _Xliff(Part):
                 fuzzy = ' state="needs-review-translation" state-qualifier="mt-suggestion"'
                 start += fuzzy if self.reading.fuzzy else ' state="translated"'
             parts = [start + ">", *parts, f"</{name}>"]
-        whole = [part for each in parts for part in (each.parts if isinstance(each, Checked) else [each])]
         left = any(isinstance(each, Checked) and each.left for each in parts)
-        if not left and not any(isinstance(part, Passage) for part in whole):
+        if not left and not any(each.sentences for each in parts if isinstance(each, Checked)):
             return None
         before, first = self._raw(range(unit, last + 1)), self.events[unit].raw
         if self.second:
@@ -298,12 +297,10 @@ class _Xliff(Part):
         """Returns the text of some events as a message; `lines`: its line breaks stay."""
         raw = self._raw(numbers)
 
-        def texts_of(raw: str) -> list[str | Passage]:
-            return list(passages([Token("text", raw)], self.form, self.reading.check))
-
         if is_icu(_said(raw)):
-            branches = None if _TAG.search(raw) else icu_branches(raw, texts_of)
-            return Checked(branches or [], str, raw, left=branches is None)
+            if _TAG.search(raw):
+                return Checked([], str, raw, left=True)
+            return icu_message(raw, lambda raw: _with_tags(Token("text", raw)), self.form, self.reading)
         tokens = self.paragraph(numbers.start, numbers.stop)
         if lines:
             tokens = (each for token in tokens for each in _with_lines(token))
