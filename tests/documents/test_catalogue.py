@@ -121,7 +121,7 @@ def messages(*pairs):
         ("Save &As", backwards, "&As Save"),
         ("~Edit", upper, "~EDIT"),
         ("Q & A by R&D of A&B", upper, "Q & A BY R&D OF A&B"),
-        ("a &amp; b", upper, "A &AMP; B"),
+        ("a &amp; b", upper, "A &amp; B"),
         ("snake_case and my_file", upper, "snake_case AND my_file"),
         ("&One and &two", upper, "&ONE AND &TWO"),
         ("_Open", lambda words: [(0, "打开")], "打开(_O)"),
