@@ -19,7 +19,8 @@ from hf_mlnmt.languages import base_language
 
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _STATEMENT = re.compile(
-    r'^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*("(?:[^"\\\n]|\\.)*+"(?:\s*+"(?:[^"\\\n]|\\.)*+")*+)',
+    r'^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*'
+    r'("(?:[^"\\\n]|\\.)*+"(?:\s*+"(?:[^"\\\n]|\\.)*+")*+)',
     re.MULTILINE,
 )
 _NO_LINES = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # which Python takes for ends of lines
