@@ -1,5 +1,6 @@
 """`hf-mlnmt publish`: a complete Hub-style folder from a trained model, and its upload."""
 
+import re
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -58,6 +59,10 @@ def publish(
         raise UserError("nothing to do: give --output FOLDER, --push OWNER/NAME, or both.")
     if push is None and (create_pr or revision or collection or private is not None):
         raise UserError("--create-pr, --revision, --collection and --private say how to upload: add --push OWNER/NAME.")
+    if collection and not re.fullmatch(r"[^/]{1,60}|[\w-]+/[\w-]+", collection):
+        raise UserError(
+            f"--collection {collection}: expected a title, or a slug as owner/title-64f9a55bb3115b4f513ec026."
+        )
     if (source_language is None) != (target_language is None):
         raise UserError("give both --from and --to, or neither.")
     if static and not space:

@@ -19,7 +19,7 @@ from hf_mlnmt.languages import base_language
 
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _STATEMENT = re.compile(
-    r'^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*'
+    r"^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*"
     r'("(?:[^"\\\n]|\\.)*+"(?:\s*+"(?:[^"\\\n]|\\.)*+")*+)',
     re.MULTILINE,
 )

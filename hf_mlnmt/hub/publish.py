@@ -30,6 +30,7 @@ from hf_mlnmt.model_folder import (
     check_model_folder,
     copy_files,
     is_adapter,
+    is_path,
     load_model,
     read_part,
 )
@@ -173,6 +174,11 @@ def _origins(source: Path, recorded: Mapping[str, Any], given: Sequence[str]) ->
         "taught": taught,
         "imported": [read_json(source / "import.json").get("source")],
     }
+    for name in given:
+        if is_path(name):
+            raise UserError(
+                f"--base-model {name}: no name on the Hub, which is owner/name. Name the model as it is there."
+            )
     way = next((way for way, names in ways.items() if any(names)), "imported")
     names = given or [name for name in ways[way] if isinstance(name, str) and is_hub_name(name)]
     return tuple(dict.fromkeys(names)), way if way in ("finetune", "merge") else None

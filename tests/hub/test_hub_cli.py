@@ -95,6 +95,9 @@ def test_a_dry_run_lists_what_would_be_written_and_asked(trained_folder, tmp_pat
     assert names <= {name for name, text in lines.items() if text.endswith("bytes")}
     assert "nothing was written or uploaded; without --dry-run it is" in output
     assert not list(tmp_path.iterdir())
+    for wrong in ("no slash/../x", "anna/", "a/b/c", "anna/my title", "/"):
+        asked = ("--push", "anna/toy", "--collection", wrong, "--dry-run")
+        assert f"--collection {wrong}: expected a title" in refused("publish", trained_folder, *asked)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     assert "is not empty and holds no model" in refused("publish", trained_folder, "-o", "out", "--dry-run")

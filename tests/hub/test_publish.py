@@ -416,6 +416,9 @@ def test_what_a_model_was_made_of_is_named_where_the_hub_knows_it(trained_folder
     assert (taught["base_model"], "base_model_relation" in taught) == (["anna/teacher"], False)
     assert metadata("bob/own", recipe={"init_from": "runs/mine"})["base_model"] == ["bob/own"]
     assert "base_model" not in metadata()
+    for wrong in ("no such name", "../x", "a/b/c", "/tmp/x", "a..b/c"):
+        with pytest.raises(UserError, match="no name on the Hub"):
+            metadata("bob/own", wrong)
     write_json(folder / "import.json", {"source": "Helsinki-NLP/opus-mt-en-de"})
     assert metadata()["base_model"] == ["Helsinki-NLP/opus-mt-en-de"]
     (tmp_path / "run" / "checkpoints" / "emissions.csv").write_text("a,b\n1,2\n")
