@@ -19,7 +19,7 @@ from hf_mlnmt.generation import Hypothesis
 from hf_mlnmt.generation.pipeline import TranslationCall
 from hf_mlnmt.search import fixed
 from hf_mlnmt.search.rules import Rules
-from hf_mlnmt.serving.batcher import Batcher, Costs, Overloaded, TimedOut
+from hf_mlnmt.serving.batcher import Batcher, Costs, Overloaded, TimedOut, _Line, _Piece, _Request
 from hf_mlnmt.serving.models import ServedModels
 
 
@@ -405,6 +405,34 @@ def test_a_search_that_others_joined_and_that_fails_is_tried_again(models, card,
         monkeypatch.setattr(fixed.Running, "tell", fail)
         answer = batcher.translate_now(SENTENCES[:12], "en", "de")
     assert [best[0].text for best in answer.texts] == models.models[0].pipeline(SENTENCES[:12])
+
+
+def pieces_of_requests(*turns_and_lengths):
+    """A piece each, of requests of their own."""
+    return [
+        _Piece(turn, number, _Request(None, [""]), SimpleNamespace(ids=[0] * length))
+        for number, (turn, length) in enumerate(turns_and_lengths)
+    ]
+
+
+def test_a_joined_search_goes_on_for_who_is_left(batcher):
+    pieces, told = pieces_of_requests((0, 3), (0, 3)), []
+
+    def search_joined(inputs, room, abandoned, newcomers, ended):
+        for piece in pieces:
+            told.append(abandoned())
+            piece.request.future.cancel()
+        told.append(abandoned())
+
+    batcher._search_joined(SimpleNamespace(most=2, search_joined=search_joined), pieces)
+    assert told == [False, False, True]
+
+
+def test_those_whose_turn_has_come_go_before_those_that_waste_less_padding(batcher):
+    batcher._served, batcher.statistics.waiting = 5.0, 2
+    line = _Line(pieces=pieces_of_requests((0, 10), (3, 4), (8, 10)))
+    batch, _ = batcher._take(SimpleNamespace(most=2, ahead=True), line)
+    assert [piece.number for piece in batch] == [0, 1]
 
 
 def test_who_is_due_is_not_searched_beside_those_whose_turn_has_not_come(models, monkeypatch):
