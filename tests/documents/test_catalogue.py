@@ -154,6 +154,8 @@ def garbled(words):
     return [(place, f"l'{word.translate(signs)}") for place, word in enumerate(words)]
 
 
+# A header of the source's language, whose plural forms are not those of all others.
+ENGLISH = 'msgid ""\nmsgstr ""\n"Language: en\\n"\n"Plural-Forms: nplurals=2; plural=(n != 1);\\n"\n\n'
 FORMATS = {
     "c": ["%d%% of %s is %+.3Lf", "100% of it", "%1$s is before %2$s", "use %<PRId64>-%<PRIuMAX>", "%dx%d dots"],
     "python": ["50%% of %s", "%(a)s of %(b-c)r"],
@@ -182,14 +184,13 @@ def test_placeholders_of_every_dialect_are_whole_or_the_message_stays(how):
     ]
     plural = '#, c-format\nmsgid "One file"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\n'
     for language in ("de", "fr", "ru", "ja", "ar"):
-        for head in (
-            "",
-            GOOD.split("\n\n")[0].replace('"Language: ', '"Language: en') + "\n\n",
-        ):  # without, and of another
+        for head in ("", ENGLISH):  # without, and of another language
             document, out = translated(head + "\n".join([*entries, plural]), ".po", how, language=language)
             catalogue = polib.pofile(out)
             left = [entry for entry in catalogue if not (entry.msgstr or any(entry.msgstr_plural.values()))]
             assert document.left == len(left) == len(catalogue.fuzzy_entries())
+            forms = {"de": 2, "fr": 2, "ru": 3, "ja": 1, "ar": 6}[language]
+            assert catalogue.metadata["Plural-Forms"].startswith(f"nplurals={forms};")
             if how is upper:  # what is no placeholder to a reader
                 assert {entry.msgid for entry in left} == {"100% of it"}
             if shutil.which("msgfmt"):
@@ -233,6 +234,9 @@ def test_what_cannot_be_said_stays_and_is_counted(message):
     document, out = translated(messages((message, ""), ("A man.", "")), ".po")
     assert document.left == 1
     assert out == "#, fuzzy\n" + messages((message, ""), ("A man.", "A MAN."))
+    document, out = translated(messages((message, "")), ".po")  # and nothing else is to be translated
+    assert document.left == 1
+    assert out == "#, fuzzy\n" + messages((message, ""))
 
 
 GOOD = 'msgid ""\nmsgstr ""\n"Language: \\n"\n\nmsgid "A man."\nmsgstr ""\n\nmsgid "Two."\nmsgstr ""\n'
