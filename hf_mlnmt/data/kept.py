@@ -30,7 +30,7 @@ PATTERNS = {
     # Of programs: {name}, {{name}}, ${x}, $x, %{x}; C, Python, Ruby, Objective C; %1% of Boost, %name% of Symfony,
     # %1 and %n of Qt, @count of Drupal, :name of Laravel.
     "placeholder": rf"\{{\{{[^{{}}\s]*\}}\}} | [$%]?\{{[^{{}}\s]*\}} | {_FORMAT}(?:(?!\w)|(?=x%)) | %\w+% | %%"
-    r"| (?<![\w%])%L?(?:\d{1,2}|n)(?![\w%]) | (?<![\w@:%!.])[@:%!][a-z_]{2,}(?![\w@:%]|\.\w)"
+    r"| %(?:\d+\$)?\#@\w+@ | (?<![\w%])%L?(?:\d{1,2}|n)(?![\w%]) | (?<![\w@:%!.])[@:%!][a-z_]{2,}(?![\w@:%]|\.\w)"
     r"| (?<![\w$])\$[A-Za-z_]\w*(?![\w$])",
 }
 # Whatever a program's format may be that begins with %, and those of Lisp; two of these are compared, not understood.

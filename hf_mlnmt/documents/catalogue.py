@@ -18,10 +18,9 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.languages import base_language
 
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+_ONE = r'"(?:[^"\\\n]|\\.)*+"'
 _STATEMENT = re.compile(
-    r"^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*"
-    r'("(?:[^"\\\n]|\\.)*+"(?:\s*+"(?:[^"\\\n]|\\.)*+")*+)',
-    re.MULTILINE,
+    rf"^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*({_ONE}(?:\s*+{_ONE})*+)", re.MULTILINE
 )
 _NO_LINES = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # which Python takes for ends of lines
 _EARLIER = re.compile(r"(?:^#\|.*\r?\n)*\Z", re.MULTILINE)  # what a message was, above it
@@ -42,7 +41,7 @@ _KEY = re.compile(
 _LETTERS = re.compile(r"<[^<>]*>|&[#\w]+;|\\.|\$?\{[^{}]*\}|%(?:\(\w+\)|[\d$.*-])*\w|([^\W\d_])")
 SPACED = r"\{\{\s[^{}]*\}\}|\{\w+,\s[^{}]*\}"  # placeholders of several words: {{ name }}, {0, number}
 _TAG_OR_CODE = re.compile(  # a line's end, a tab, another sign of C, a tag
-    rf"((?:\\r)?\\n|\\r)|(\\t)|(\\x[\da-fA-F]+|\\[abfv0-7]+|&(?:#?\w+);)|\\.|((?<!%)</?[a-zA-Z0-9][^<>]*>|{SPACED})"
+    rf"((?:\\r)?\\n|\\r)|(\\t)|(\\x[\da-fA-F]+|\\[abfv0-7]+)|\\.|((?<!%)</?[a-zA-Z0-9][^<>]*>|&#?\w+;|{SPACED})"
 )
 _NAMED = re.compile(r"%(?:[({]|<\w|\d+\$|\d+%?$|%$)|\{\w|\$")  # placeholders whose order is free
 _ICU = re.compile(r"\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,\s*(?:offset:\d+\s*)?")
@@ -181,8 +180,8 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
     done, numbers_of = 0, list[set[int]]()
     plurals = any(match[2] and any(_STRING.findall(match[3])) for entry in entries for match in entry)
     if reading.language and all("".join(_STRING.findall(e[0][3])) or e[0][1] == "msgctxt" for e in entries):
-        parts += [_header(_HEADER.replace("\n", newline), reading.language, newline, False), newline]
-        numbers_of = _numbers(parts[0])
+        header = _header(_HEADER.replace("\n", newline), reading.language, newline, False)
+        parts, numbers_of = [header, newline], _numbers(header)
     for entry in entries:
         reading.check()
         said = {match[1]: "".join(_STRING.findall(match[3])) for match in entry}

@@ -75,8 +75,10 @@ def _cue_tokens(cue: str) -> list[Token]:
 
 
 def tag(raw: str) -> Token:
-    """Returns a tag of a subtitle or a message; what is no pair, as <0/>, has no words."""
+    """Returns a tag of a subtitle or a message; what is no pair, as <0/> or &copy;, has no words."""
     name = re.sub(r"\W.*", "", raw.lstrip("</"), flags=re.DOTALL).lower()
-    if (raw[1:2].isdigit() and ":" in raw) or raw[0] == "{" or raw.endswith("/>") or name == "br":
+    if name == "br" or raw == "&nbsp;":  # words on both sides
+        return Token("line", raw)
+    if (raw[1:2].isdigit() and ":" in raw) or raw[0] in "{&" or raw.endswith("/>"):
         return Token("mark", raw)
     return Token("end" if raw.startswith("</") else "start", raw, name)

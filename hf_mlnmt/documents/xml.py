@@ -212,7 +212,8 @@ _PAIRS, _OPENING, _CLOSING = {"g", "pc", "mrk"}, {"bx", "bpt", "sc"}, {"ex", "ep
 _UNTRANSLATED = {"new", "needs-translation", "initial"}  # states in which a target is but a copy of the source
 _STATE = re.compile(r"\sstate(?:-qualifier)?=(?:\"[^\"]*\"|'[^']*')")
 _TAG = re.compile(r"<[^<>]*>")
-_ESCAPED_TAG = re.compile(rf"&lt;/?[a-zA-Z](?:(?!&[lg]t;).)*&gt;|{SPACED}", re.DOTALL)
+# What is markup in a text: tags and entities of HTML, placeholders of several words, ends of lines as Android has them.
+_ESCAPED_TAG = re.compile(rf"&lt;/?[a-zA-Z](?:(?!&[lg]t;).)*&gt;|&amp;#?\w+;|{SPACED}|(?<!:)\\n", re.DOTALL)
 
 
 def _said(raw: str) -> str:
@@ -268,17 +269,12 @@ class _Xliff(Part):
         state = attributes(self.events[unit if self.second or target is None else target].raw).get("state")
         said = _said(self._raw(old[1:-1])) if old else ""
         parts: list[str | Passage | Checked]
-        if said.strip() and (state not in _UNTRANSLATED or said != _said(self._raw(range(source + 1, behind - 1)))):
+        if said.strip() and (state not in _UNTRANSLATED or said != _said(self._raw(range(text + 1, behind - 1)))):
             parts = self._half_done(text, old, lines)
         else:
             parts = [self._message(range(text + 1, behind - 1), lines)]
             name = self.events[source].raw[1:].partition("source")[0] + "target"
-            start = self.events[target].raw if target is not None else f"<{name}>"
-            start = _STATE.sub("", re.sub(r"\s*/?>$", "", start))
-            if not self.second:
-                fuzzy = ' state="needs-review-translation" state-qualifier="mt-suggestion"'
-                start += fuzzy if self.reading.fuzzy else ' state="translated"'
-            parts = [start + ">", *parts, f"</{name}>"]
+            parts = [self._start(self.events[old[0]].raw if old else f"<{name}>"), *parts, f"</{name}>"]
         left = any(isinstance(each, Checked) and each.left for each in parts)
         if not left and not any(each.sentences for each in parts if isinstance(each, Checked)):
             return None
@@ -289,6 +285,12 @@ class _Xliff(Part):
         begin, rest = (old[0], old[-1] + 1) if old else (behind, behind)
         around = [first + self._raw(range(unit + 1, begin)), *parts, self._raw(range(rest, last + 1))]
         return Checked([] if left else around, str, before, left), last + 1
+
+    def _start(self, target: str) -> str:
+        """Returns the start tag of a target with its state, which in version 2 stands with the segment."""
+        start, fuzzy = _STATE.sub("", re.sub(r"\s*/?>$", "", target)), self.reading.fuzzy
+        made = ' state="needs-review-translation" state-qualifier="mt-suggestion"' if fuzzy else ' state="translated"'
+        return start + ">" if self.second else f"{start}{made}>"
 
     def _raw(self, numbers: Iterable[int]) -> str:
         return "".join(self.events[number].raw for number in numbers)
@@ -311,7 +313,7 @@ class _Xliff(Part):
         """Returns a target with the texts of those of its segments that are empty still."""
         sources = {named.get("mid"): number for number, named in self._segments(range(text + 1, self.events[text].end))}
         parts: list[str | Passage | Checked] = []
-        done = old[0]
+        done = old[0] + 1
         for number, named in self._segments(old):
             end = self.events[number].end
             source = sources.get(named.get("mid"))
@@ -321,7 +323,8 @@ class _Xliff(Part):
             inner = self._message(range(source + 1, self.events[source].end), lines)
             parts += [self._raw(range(done, number)), start, inner, f"</{start[1:].split()[0]}>"]
             done = end + 1
-        return [*parts, self._raw(range(done, old[-1] + 1))] if parts else []
+        begin = self._start(self.events[old[0]].raw) if self.reading.fuzzy else self.events[old[0]].raw
+        return [begin, *parts, self._raw(range(done, old[-1] + 1))] if parts else []
 
     def _segments(self, numbers: Iterable[int]) -> Iterator[tuple[int, dict[str, str]]]:
         for number in numbers:
@@ -371,7 +374,7 @@ def _with_tags(token: Token) -> Iterator[Token]:
     raw, done = _CDATA.sub(lambda match: escape(match[1], quote=False), token.raw), 0
     for match in _ESCAPED_TAG.finditer(raw):
         yield Token("text", raw[done : match.start()])
-        yield tag(unescape(match[0]))._replace(raw=match[0])
+        yield Token("line", "\\n") if match[0] == "\\n" else tag(unescape(match[0]))._replace(raw=match[0])
         done = match.end()
     yield Token("text", raw[done:])
 

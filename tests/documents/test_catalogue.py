@@ -121,7 +121,17 @@ def messages(*pairs):
         ("Save &As", backwards, "&As Save"),
         ("~Edit", upper, "~EDIT"),
         ("Q & A by R&D of A&B", upper, "Q & A BY R&D OF A&B"),
-        ("a &amp; b", upper, "A &amp; B"),
+        ("a &amp; b&nbsp;c<br>d", upper, "A &amp; B&nbsp;C<br>D"),
+        ("~5 minutes", upper, "~5 MINUTES"),
+        ("a dog\\r\\n", upper, 'A DOG\\r\\n"\n"'),
+        ("one\\ttwo \\a \\x41 c", upper, "ONE\\tTWO \\a \\x41 C"),
+        ("{{ user.name }} has {0, number} of %name%, :url", upper, "{{ user.name }} HAS {0, number} OF %name%, :url"),
+        ("a\u2028b", upper, "A B"),
+        ("{n, plural, one {# of {name}} other {# of {name}}}", lambda words: [(0, "von")],
+         "{n, plural, one {# von {name}} other {# von {name}}}"),
+        ("{g, select, a {it''s} other {they}}", lambda words: [(0, "l'{x}")], None),
+        ("{g, select, a {it''s} other {they}}", lambda words: [(0, "l'eau")],
+         "{g, select, a {l''eau} other {l''eau}}"),
         ("snake_case and my_file", upper, "snake_case AND my_file"),
         ("&One and &two", upper, "&ONE AND &TWO"),
         ("_Open", lambda words: [(0, "打开")], "打开(_O)"),
@@ -135,18 +145,98 @@ def messages(*pairs):
 )  # fmt: skip
 def test_keys_and_frames(message, how, expected):
     document, out = translated(messages((message, "")), ".po", how)
-    assert document.left == 0
-    assert out == messages((message, expected))
+    assert document.left == (expected is None)
+    assert out == messages((message, expected)) if expected else out.startswith("#, fuzzy\n")
+
+
+def garbled(words):
+    signs = str.maketrans({"%": "% ", "{": "(", "}": ")", "$": ""})
+    return [(place, f"l'{word.translate(signs)}") for place, word in enumerate(words)]
+
+
+# A header of the source's language, whose plural forms are not those of all others.
+ENGLISH = 'msgid ""\nmsgstr ""\n"Language: en\\n"\n"Plural-Forms: nplurals=2; plural=(n != 1);\\n"\n\n'
+FORMATS = {
+    "c": ["%d%% of %s is %+.3Lf", "100% of it", "%1$s is before %2$s", "use %<PRId64>-%<PRIuMAX>", "%dx%d dots"],
+    "python": ["50%% of %s", "%(a)s of %(b-c)r"],
+    "python-brace": ["Hello {name!r:>10} and {0.x[1]}"],
+    "c++": ["Hello {} and {:d}"],
+    "java": ["Hello {0}, {1,number,integer} dogs"],
+    "csharp": ["Hello {0:N2}, {1,10} dogs"],
+    "qt": ["Copy %1 to %2 (%n left) %L3, 100% of it"],
+    "ruby": ["Hello %{name}, %<count>d dogs"],
+    "sh": ["Hello $name and ${other}"],
+    "perl": ["Hello %s and %vd"],
+    "javascript": ["Hello %s and %j"],
+    "objc": ["Hello %@ and %ld", "Hello %@ and %1$@"],
+    "boost": ["Hello %1% and %2%"],
+    "gcc-internal": ["expected %<;%> before %qs at %K"],
+    "lisp": ["Hello ~A and ~D"],
+    "php": ["Hello %1$s and %2$05d"],
+}
+
+
+@pytest.mark.parametrize("how", [upper, backwards, doubled, fewer, garbled])
+def test_placeholders_of_every_dialect_are_whole_or_the_message_stays(how):
+    """All dialects that gettext checks, in languages that have one, two, three and six forms of a plural."""
+    entries = [
+        f'#, {name}-format\nmsgid "{message}"\nmsgstr ""\n' for name, some in FORMATS.items() for message in some
+    ]
+    plural = '#, c-format\nmsgid "One file"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    for language in ("de", "fr", "ru", "ja", "ar"):
+        for head in ("", ENGLISH):  # without, and of another language
+            document, out = translated(head + "\n".join([*entries, plural]), ".po", how, language=language)
+            catalogue = polib.pofile(out)
+            left = [entry for entry in catalogue if not (entry.msgstr or any(entry.msgstr_plural.values()))]
+            assert document.left == len(left) == len(catalogue.fuzzy_entries())
+            forms = {"de": 2, "fr": 2, "ru": 3, "ja": 1, "ar": 6}[language]
+            assert catalogue.metadata["Plural-Forms"].startswith(f"nplurals={forms};")
+            if how is upper:  # what is no placeholder to a reader
+                assert {entry.msgid for entry in left} == {"100% of it"}
+            if shutil.which("msgfmt"):
+                judged = subprocess.run(["msgfmt", "-c", "-o", "-", "-"], input=out.encode(), capture_output=True)
+                assert judged.returncode == 0, (language, judged.stderr.decode())
+
+
+@pytest.mark.parametrize(
+    ("language", "forms", "rule", "expected"),
+    [
+        ("de", 2, "n != 1", ["ONE FILE", "%d FILES"]),
+        ("fr", 2, "n > 1", ["%d FILES", "%d FILES"]),  # no file is a singular, too
+        ("ru", 3, "n%10==1 ? 0 : n%10<5 ? 1 : 2", ["%d FILES"] * 3),
+        ("ja", 1, "0", ["%d FILES"]),
+    ],
+)
+def test_a_plural_form_of_several_numbers_says_which(language, forms, rule, expected):
+    head = f'msgid ""\nmsgstr ""\n"Language: {language}\\n"\n"Plural-Forms: nplurals={forms}; plural={rule};\\n"\n\n'
+    entry = 'msgid "One file"\nmsgid_plural "%d files"\nmsgstr[0] ""\n'
+    _, out = translated(head + entry, ".po", language=language)
+    assert list(polib.pofile(out)[0].msgstr_plural.values()) == expected
+    assert out.startswith(head)
+
+
+@pytest.mark.parametrize("rule", ["nplurals=2; plural=__import__(x)", "nplurals=1; plural=n", "nplurals=2; plural=n%0"])
+def test_plural_forms_that_are_no_rule_are_refused(rule):
+    with pytest.raises(UserError, match="Plural-Forms are no rule"):
+        read(GOOD.replace('"Language: \\n"', f'"Plural-Forms: {rule};\\n"'), ".po")
 
 
 @pytest.mark.parametrize(
     "message",
-    ["You have {n, plural, one {# dog} other {# dogs}}", "{n, plural, one {# dog} other {# dogs}", "{n, plural, }"],
+    [
+        "{n, plural, other {'{'quoted'}' word}}",
+        "You have {n, plural, one {# dog} other {# dogs}}",
+        "{n, plural, one {# dog} other {# dogs}",
+        "{n, plural, }",
+    ],
 )
 def test_what_cannot_be_said_stays_and_is_counted(message):
     document, out = translated(messages((message, ""), ("A man.", "")), ".po")
     assert document.left == 1
     assert out == "#, fuzzy\n" + messages((message, ""), ("A man.", "A MAN."))
+    document, out = translated(messages((message, "")), ".po")  # and nothing else is to be translated
+    assert document.left == 1
+    assert out == "#, fuzzy\n" + messages((message, ""))
 
 
 GOOD = 'msgid ""\nmsgstr ""\n"Language: \\n"\n\nmsgid "A man."\nmsgstr ""\n\nmsgid "Two."\nmsgstr ""\n'
@@ -229,6 +319,13 @@ TWO = '<seg-source><mrk mtype="seg" mid="0">One.</mrk> <mrk mtype="seg" mid="1">
                  f"{DONE}{{n, plural, one {{# DOG}} other {{# DOGS}}}}</target>"),
         ),
         (unit("x {n, plural, one {# dog} other {# dogs}}"), None),
+        (unit("One. Two.", TWO + '<target state="new">' + TWO[12:-13] + "</target>"),  # of Trados
+         unit("One. Two.", TWO + DONE + TWO[12:-13].upper().replace("MRK", "mrk").replace("MTYPE", "mtype")
+              .replace("SEG", "seg").replace("MID", "mid") + "</target>")),
+        (unit("%ld dogs on %#@days@"), unit("%ld dogs on %#@days@", f"{DONE}%ld DOGS ON %#@days@</target>")),  # Xcode
+        (unit("run\\n%d dogs"), unit("run\\n%d dogs", f"{DONE}RUN\\n%d DOGS</target>")),  # Android
+        (unit("a&amp;nbsp;dog&lt;br/&gt;here"),
+         unit("a&amp;nbsp;dog&lt;br/&gt;here", f"{DONE}A&amp;nbsp;DOG&lt;br/&gt;HERE</target>")),
     ],
 )  # fmt: skip
 def test_units_of_xliff(before, after):
@@ -250,3 +347,13 @@ def test_states_of_xliff_2(segment, fuzzy, expected):
     head, tail = '<xliff version="2.0" srcLang="en"><file id="f"><unit id="u">', "</unit></file></xliff>"
     made = f'<segment state="{expected}"><source>A man</source><target>A MAN</target></segment>'
     assert translated(head + segment + tail, ".xlf", fuzzy=fuzzy)[1] == head + (made if expected else segment) + tail
+
+
+def test_a_half_done_unit_is_marked_as_not_reviewed():
+    target = '%s<mrk mtype="seg" mid="0">Eins.</mrk> <mrk mtype="seg" mid="1">%s</mrk></target>'
+    head, tail = HEAD + "<body>", "</body></file></xliff>"
+    before = head + unit("One. Two.", TWO + target % ("<target>", "")) + tail
+    state = '<target state="needs-review-translation" state-qualifier="mt-suggestion">'
+    assert translated(before, ".xlf", fuzzy=True)[1] == before.replace("<target>", state).replace(
+        "></mrk>", ">TWO.</mrk>"
+    )

@@ -520,6 +520,17 @@ def test_strange_archives_are_refused():
     ):
         with pytest.raises(UserError, match=said):
             read_bytes(bytes(broken), ".docx")
+    for packing in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):  # a byte that a download spoilt
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", packing) as file:
+            file.writestr("word/document.xml", f"<a>{'dog ' * 300}</a>")
+        for at in range(47, out.getvalue().index(b"PK\x01\x02")):
+            try:
+                read_bytes(out.getvalue()[:at] + b"\xff\xff" + out.getvalue()[at + 2 :], ".docx")
+            except UserError as error:
+                assert re.search("cannot be read", str(error))  # noqa: PT017
+            else:
+                assert packing == zipfile.ZIP_LZMA  # the size of its dictionary changes nothing
     with pytest.raises(UserError, match=r"holds U\+FDD0, which is no character"):
         read("a \ufdd00\ufdd1", ".txt")
 
