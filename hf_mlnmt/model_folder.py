@@ -47,7 +47,8 @@ TEXT_FILES = (*TOKENIZERS, *_OTHER_TOKENIZERS, TARGET_TOKENIZER, LANGUAGE_TOKENI
 # What decides what a model writes:
 MODEL_FILES = (CONFIG, GENERATION_CONFIG, "*.safetensors", *TEXT_FILES)
 # Everything but the weights:
-SMALL_FILES = ("*.json", "*.spm", "*.model", "*.txt", "*.s2t", f"{TARGET_TOKENIZER}/*", f"{LANGUAGE_TOKENIZERS}/*")
+_OF_TOKENIZERS = (f"{TARGET_TOKENIZER}/*", f"{LANGUAGE_TOKENIZERS}/*")
+SMALL_FILES = ("*.json", "*.py", "*.spm", "*.model", "*.txt", "*.s2t", *_OF_TOKENIZERS)
 # Fields of a config that weights have as a dimension, and those that say how often there are such weights.
 _SIZES = re.compile(r"(vocab_size|d_model|d_ff|_dim|hidden_size|intermediate_size|heads|(?P<layers>layers|n_layer))$")
 # What the JSON of a model folder is to be. What else is in it Transformers checks as it reads it (`read_config`).
@@ -148,7 +149,24 @@ def read_part(folder: Path, name: str) -> dict[str, Any]:
     return read_json(folder / name, FORMS.get(name, dict))
 
 
-_RUN = "hf-mlnmt translate --trust-remote-code, in Python trust_remote_code=True. Read that code first."
+_RUN = "--trust-remote-code, in Python trust_remote_code=True. Read that code first."
+_trusted = False
+
+
+@contextmanager
+def trusting(trust: bool = True) -> Iterator[None]:
+    """Lets the code run that lies beside the models loaded meanwhile, in any thread, as --trust-remote-code says."""
+    global _trusted
+    before, _trusted = _trusted, trust or _trusted
+    try:
+        yield
+    finally:
+        _trusted = before
+
+
+def trusted() -> bool:
+    """Returns whether code beside a model runs unless a call says otherwise."""
+    return _trusted
 
 
 def read_config(path: Path, **options: Any) -> Any:
@@ -168,8 +186,12 @@ def read_config(path: Path, **options: Any) -> Any:
     dtype = named and getattr(torch, named.removeprefix("torch."), None)
     if named and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise UserError(f"{file}: dtype: expected float32, float16 or bfloat16, not {named}. Mend it there.")
+    options = {"trust_remote_code": trusted(), **options}
+    own = _class_in(path, "AutoConfig", options) if options["trust_remote_code"] and path.is_dir() else None
     try:
-        return AutoConfig.from_pretrained(path, **{"trust_remote_code": False, **options})
+        config = own.from_pretrained(path) if own else AutoConfig.from_pretrained(path, **options)
+        config.name_or_path = str(path)  # whose code it is, to Transformers
+        return config
     except Exception as error:  # whatever Transformers raises for a value that it cannot use
         said = _untrusted(error) or str(error).strip().split("\n\n")[0]  # without the advice below
         if said != _untrusted(error) and "auto_map" in content:
@@ -398,16 +420,11 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
     from transformers import AutoModelForSeq2SeqLM
 
     check_name(name)
-    options = {"trust_remote_code": False, **options}
+    options = {"trust_remote_code": trusted(), **options}
     auto_class: Any = head or AutoModelForSeq2SeqLM
     loader = (_class_in(name, auto_class.__name__, options) if options["trust_remote_code"] else None) or auto_class
     if Path(name).is_dir():
-        own = None if loader is auto_class else loader.config_class
-        config = (
-            own.from_pretrained(name)
-            if own
-            else read_config(Path(name), trust_remote_code=options["trust_remote_code"])
-        )
+        config = read_config(Path(name), trust_remote_code=options["trust_remote_code"])
         if head is None and not config.is_encoder_decoder:
             raise UserError(f"{name}: not an encoder-decoder (translation) model.")
         weight_files(Path(name))
@@ -441,15 +458,12 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
 def _class_in(name: str | Path, auto_class: str, options: Mapping[str, Any]) -> Any:
     """Returns the class that a published folder's own code has for the weights; None where that code is this
     package's, which Transformers takes by itself."""
-    from huggingface_hub import snapshot_download
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
     hub = {key: options[key] for key in ("revision", "token", "cache_dir") if options.get(key) is not None}
     folder = fetch_small_files(name, **hub)
     if auto_class not in (pointers := read_part(folder, CONFIG).get("auto_map") or {}):
         return None
-    if not Path(name).is_dir():
-        folder = Path(snapshot_download(str(name), allow_patterns="*.py", **hub))
     ours = Path(__file__).parent / "modeling"
     here = [(file, ours / file.name) for file in folder.glob("*.py")]
     if all(mine.is_file() and mine.read_bytes() == file.read_bytes() for file, mine in here):

@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 
-from hf_mlnmt.cli.options import NamedPath, as_typed
+from hf_mlnmt.cli.options import NamedPath, Trust, as_typed
 from hf_mlnmt.errors import OptionError, UserError
 from hf_mlnmt.keys import variable
-from hf_mlnmt.model_folder import CONFIG, MODEL_FILES
+from hf_mlnmt.model_folder import CONFIG, MODEL_FILES, trusting
 
 PANELS = ("First steps", "Train", "Translate", "Score", "Look into a model", "Publish", "Models of other toolkits")
 
@@ -52,11 +52,15 @@ def _add(verbs: typer.Typer, stem: str, file: ModuleType, panel: str | None = No
 _OUTPUTS, _NO_INPUTS = ("output", "html", "save_translations", "scores_file"), ("cache", "data", "recipe", "recipes")
 
 
+_MODELS = {"model", "models", "device", "init_from", "checkpoints"}  # arguments of verbs that load models
+
+
 def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
-    """Returns the verb, which then refuses outputs that would take the place of an input or of one another."""
+    """Returns the verb, which then refuses outputs that would take the place of an input or of one another; one that
+    loads models has --trust-remote-code."""
 
     @functools.wraps(verb)
-    def run(*arguments: Any, **given: Any) -> None:
+    def run(*arguments: Any, trust_remote_code: bool = False, **given: Any) -> None:
         from hf_mlnmt.files import keeping
 
         written = [Path(os.path.realpath(given[name])) for name in _OUTPUTS if given.get(name)]
@@ -64,11 +68,17 @@ def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
             raise UserError(f"{written[0]}: is the name of two outputs. Choose another for one of them.")
         read = [value for name, value in given.items() if name not in (*_OUTPUTS, *_NO_INPUTS)]
         try:
-            with keeping(path for value in read for path in _files_of(value)):
+            with trusting(trust_remote_code), keeping(path for value in read for path in _files_of(value)):
                 verb(*arguments, **given)
         except OptionError as error:
             raise UserError(as_typed(str(error))) from error
 
+    signature, hints = inspect.signature(verb), get_type_hints(verb, include_extras=True)
+    if _MODELS & hints.keys() and verb.__name__ != "import_":
+        trust = inspect.Parameter("trust_remote_code", inspect.Parameter.KEYWORD_ONLY, default=False)
+        parameters = [*signature.parameters.values(), trust]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {**hints, trust.name: Trust}
     return run
 
 

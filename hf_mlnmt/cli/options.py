@@ -121,6 +121,7 @@ Threads = Annotated[int | None, machine(..., "CPU threads, no more than there ar
 Shard = Annotated[
     str | None, machine(..., "Do part I of N in a job of its own; joined, parts are what one job makes.", metavar="I/N")
 ]
+Trust = Annotated[bool, machine(..., "Run the code that lies beside a model; read it first.", "--trust-remote-code")]
 Revision = Annotated[str | None, machine(..., "Branch, tag or commit on the Hub.")]
 
 # Training and analyses

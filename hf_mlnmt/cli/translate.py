@@ -83,7 +83,6 @@ def translate(
     engine: options.Engine = "torch",
     threads: options.Threads = None,
     revision: options.Revision = None,
-    trust_remote_code: bool = options.machine(False, "Run code from the model's repository.", "--trust-remote-code"),
 ) -> None:
     """Translate text files or standard input, a line at a time; empty lines stay empty, order is kept.
 
@@ -181,8 +180,7 @@ def translate(
         first, total = numbers.start, len(numbers)
     options.use_machine(threads)
     how: dict[str, Any] = {"revision": revision} if revision else {}
-    more = {"trust_remote_code": True} if trust_remote_code else {}
-    pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, engine=engine, **how, **more)
+    pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, engine=engine, **how)
     about = None
     if texts and output is not None:
         others: dict[str, Any] = {

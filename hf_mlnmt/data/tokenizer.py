@@ -34,6 +34,7 @@ from hf_mlnmt.model_folder import (
     first_line,
     note_tokenizers,
     read_part,
+    trusted,
 )
 from hf_mlnmt.modeling.tokenization import PARTS, POINTER, TranslationTokenizer, languages_of
 
@@ -309,7 +310,7 @@ def load_tokenizers(folder: str | Path, trust_remote_code: bool = False) -> Toke
     Raises UserError when there is none, when a file is broken, or when config.json says that the model has another.
     """
     folder = fetch_small_files(folder)
-    tokenizers = _load_all(folder, trust_remote_code)
+    tokenizers = _load_all(folder, trust_remote_code or trusted())
     kept = read_part(folder, CONFIG).get("tokenizers") or {}
     for name, tokenizer in tokenizers.by_name().items():
         if name in kept and digest_of(tokenizer, kept[name]["size"]) != kept[name]["digest"]:
@@ -359,7 +360,7 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
             read_part(folder, name)  # whose message names file and key
         why = "a file of it is missing" if isinstance(error, TypeError) else first_line(error)
         if "trust_remote_code" in str(error):  # an argument of Transformers, for a Hub name
-            why = "it is made by code in this folder, which is run by translate --trust-remote-code alone"
+            why = "it is made by code in this folder, which is run with --trust-remote-code alone"
         if not any(path for name in ("tokenizer.json", "*.spm", "*.model", "vocab*") for path in folder.glob(name)):
             why = "tokenizer.json is missing, and so is any other file with a vocabulary"
         raise UserError(

@@ -198,10 +198,11 @@ def _load(name: str) -> Any:
     """Returns the parts of a system that can be exported (generation/loading.py)."""
     from hf_mlnmt.generation.languages import has_modules
     from hf_mlnmt.generation.loading import load
+    from hf_mlnmt.zoo.systems import architecture_of
 
     parts = load(name, device="cpu", dtype="float32")
     model = parts.model
-    if not model.config.model_type.startswith("mlnmt-"):
+    if architecture_of(model.config) is None:
         raise UserError(
             f"{name}: {type(model).__name__} is no model of this package. CTranslate2's ct2-transformers-converter and "
             "Hugging Face's optimum export those of Transformers."

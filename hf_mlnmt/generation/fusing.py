@@ -190,7 +190,10 @@ def _member(given: Given, head: Any, options: dict[str, Any]) -> Member:
     small = fetch_small_files(given, **options)
     if (small / CONFIG).is_file():
         _refuse_masked(str(given), auto_class_of(small))
-    return Member(str(given), load_model(given, head, **options), load_tokenizers(small))
+    model = load_model(given, head, **options)
+    if type(model).__module__.startswith("transformers_modules."):
+        raise UserError(f"{given}: has code of its own, which a fused model cannot take along.")
+    return Member(str(given), model, load_tokenizers(small))
 
 
 def _refuse_masked(name: str, auto_class: str) -> None:

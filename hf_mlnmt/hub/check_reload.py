@@ -28,7 +28,7 @@ _LENGTH = 12
 def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: tuple[str, ...]) -> None:
     """Refuses a folder that does not load again, or computes something else than what it was made from.
 
-    ways: "package" and/or "remote-code" (see reload.py); the processes run side by side.
+    ways: "package", "remote-code", "own-code" (see reload.py); the processes run side by side.
     """
     names, auto_class = _languages(model), auto_class_of(folder)
     if auto_class == "AutoModelForSeq2SeqLM":

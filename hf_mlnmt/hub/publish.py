@@ -156,7 +156,8 @@ def build_folder(
         for name_of, content in eval_results(facts).items():
             write_text(new / EVAL_RESULTS / name_of, content)
         check_folder(new, source, target)
-        ways = ("package", "remote-code") if facts.carries_code else ("package",)
+        ways = ("package", "remote-code") if type(network).__module__.startswith("hf_mlnmt.") else ("own-code",)
+        ways = ways if facts.carries_code else ("package",)
         if not alone:  # its base may not be on the Hub yet
             tell(f"loading the new folder again in a fresh process ({' and '.join(ways)})")
             check_loading(new, network, tokenizers, ways)
@@ -315,10 +316,7 @@ def _warnings(facts: Facts, path: Path, parameters: int) -> Iterator[str]:
 def _point_to_code(config: Any, model_class: Any = None) -> None:
     """Says in `auto_map` where the code of a model of this package is; without `model_class`, of one with a head."""
     if architecture := architecture_of(config):
-        config.auto_map = {
-            auto_class: f"{cls.__module__.split('.')[-1]}.{cls.__name__}"
-            for auto_class, cls in architecture.classes_of(model_class or architecture.head_class).items()
-        }
+        config.auto_map = architecture.pointers(model_class)
 
 
 def _write_model(model: Any, folder: Path, weights: dict[str, Any] | None = None) -> None:

@@ -1,8 +1,9 @@
 """The outputs of a model for a probe; as a script, run by check_reload.py in a process of its own, of a folder's.
 
-    python -P reload.py FOLDER PROBE.json OUT.safetensors package|remote-code
+    python -P reload.py FOLDER PROBE.json OUT.safetensors package|remote-code|own-code
 
-"remote-code": `hf_mlnmt` cannot be imported, as on a reader's machine, and the folder's own code is trusted.
+"remote-code": `hf_mlnmt` cannot be imported, as on a reader's machine, and the folder's own code is
+trusted. "own-code": that is trusted, and may import the package.
 """
 
 import json
@@ -22,7 +23,7 @@ def main(folder: str, probe_file: str, out: str, way: str) -> None:
         import hf_mlnmt  # noqa: F401
     with open(probe_file, encoding="utf-8") as stream:
         probe = json.load(stream)
-    trust = {"trust_remote_code": True} if way == "remote-code" else {}
+    trust = {"trust_remote_code": True} if way != "package" else {}
     torch.set_num_threads(probe["threads"])
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, subfolder=probe["subfolder"], **trust)
     model = getattr(transformers, probe["auto_class"]).from_pretrained(folder, **trust).eval()

@@ -268,7 +268,7 @@ class Model:
     """The model that is trained: a system of the zoo at a shape, or a config of a file."""
 
     record: str | None = key(None, "Instead of system and shape: `modeling/<record>.json`, beside the recipe's folder.")
-    system: str | None = key(None, "The name of a system of the zoo, with shape.")
+    system: str | None = key(None, "A system of the zoo, with shape; or one's own, package.module:NameConfig.")
     shape: str = key("base", "The sizes of the system: tiny, small, base ...")
     settings: dict[str, Any] = key(
         {},

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.model_folder import auto_class_of_config, first_line
+from hf_mlnmt.model_folder import auto_class_of_config, first_line, trusted
 
 MAIN_PARTS = ("embeddings", "encoder", "decoder", "output projection")
 
@@ -71,7 +71,7 @@ def model_of_config(config: Any) -> Any:
     auto_class = getattr(transformers, auto_class_of_config(config.to_dict()))
     try:
         with torch.device("meta"):
-            return auto_class.from_config(config)
+            return auto_class.from_config(config, trust_remote_code=trusted())
     except ValueError as error:
         raise UserError(f"no model of this config can be made: {first_line(error)}.") from error
 

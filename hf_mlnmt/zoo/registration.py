@@ -61,11 +61,18 @@ def register_models(_: Any = None) -> None:
     # Found by its name, which a tokenizer's folder says.
     transformers.AutoTokenizer.register(TransformerConfig, fast_tokenizer_class=TranslationTokenizer, exist_ok=True)
     for architecture in architectures():
-        config_class = architecture.config_class
-        transformers.AutoConfig.register(architecture.model_type, config_class, exist_ok=True)
-        transformers.AutoModel.register(config_class, architecture.base_class, exist_ok=True)
-        for auto_class, head in architecture.heads.items():
-            getattr(transformers, auto_class).register(config_class, head, exist_ok=True)
+        register(architecture)
+
+
+def register(architecture: Architecture) -> None:
+    """Registers the classes of an entry. Raises: ValueError for one's own with the name of another's model."""
+    import transformers
+
+    config_class, name = architecture.config_class, architecture.model_type
+    transformers.AutoConfig.register(name, config_class, exist_ok=architecture.package == Architecture.package)
+    transformers.AutoModel.register(config_class, architecture.base_class, exist_ok=True)
+    for auto_class, head in architecture.heads.items():
+        getattr(transformers, auto_class).register(config_class, head, exist_ok=True)
 
 
 def name_adapted_layers(constants: Any) -> None:

@@ -6,13 +6,17 @@ Classes are named, not imported: reading the table needs neither torch nor model
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.model_folder import CONFIG, read_config
 
 if TYPE_CHECKING:
     from hf_mlnmt.modeling.configuration import StackConfig
@@ -29,7 +33,7 @@ HEADS: dict[Kind, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """The classes of a file of hf_mlnmt/modeling: <prefix>Config, <prefix>Model, and the one that its kind says:
+    """The classes of a file of `package`: <prefix>Config, <prefix>Model, and the one that its kind says:
     <prefix>ForConditionalGeneration, <prefix>ForCausalLM. With `encoder_heads` also <prefix>ForMaskedLM and
     <prefix>ForCausalLM, the encoder alone; the baseline's are in encoder_models.py.
 
@@ -44,6 +48,7 @@ class Architecture:
     over_dual_context: Architecture | None = None
     kind: Kind = "translation"
     encoder_heads: bool = True
+    package: str = "hf_mlnmt.modeling"
 
     @property
     def config_class(self) -> Any:
@@ -80,10 +85,15 @@ class Architecture:
         classes = {"AutoConfig": self.config_class, name: self.heads[name]}
         return classes if name != self.auto_class else {**classes, "AutoModel": self.base_class}
 
+    def pointers(self, model_class: Any = None) -> dict[str, str]:
+        """Returns config.json's `auto_map`, where the code is; without `model_class`, of a model with a head."""
+        classes = self.classes_of(model_class or self.head_class)
+        return {name: f"{cls.__module__.split('.')[-1]}.{cls.__name__}" for name, cls in classes.items()}
+
     def _class(self, suffix: str) -> Any:
         of_encoder = self.encoder_heads and suffix in ENCODER_HEADS.values() and self.module == "transformer"
         module = "encoder_models" if of_encoder else self.module
-        return getattr(importlib.import_module(f"hf_mlnmt.modeling.{module}"), self.prefix + suffix)
+        return getattr(importlib.import_module(f"{self.package}.{module}".lstrip(".")), self.prefix + suffix)
 
 
 @dataclass(frozen=True)
@@ -266,7 +276,8 @@ def list_systems(kind: Kind | None = None) -> list[str]:
 
 
 def find_system(name: str) -> System:
-    """Returns the entry of a canonical name: a listed one, ms-<layers>, ms-<layers>-aif, or one of these with +enc-dc.
+    """Returns the entry of a canonical name: a listed one, ms-<layers>, ms-<layers>-aif, or one of these with +enc-dc;
+    or package.module:NameConfig, or a folder whose config.json points to code (`auto_map`), for one's own.
 
     Raises: UserError naming the nearest.
     """
@@ -278,6 +289,8 @@ def find_system(name: str) -> System:
             return _over_dual_context(joint, name)
     if supervised := _supervised(name):
         return supervised
+    if ":" in name or Path(name, CONFIG).is_file():
+        return _own(name)
     known = list_systems()
     raise UserError(f"system '{name}' is unknown{suggest(name, known)}; known: {', '.join(known)}, ms-<layers>")
 
@@ -288,6 +301,49 @@ def _over_dual_context(joint: System, name: str) -> System:
     assert architecture is not None
     title, clause = f"{joint.title} over Enc-DC", f"{joint.clause}, over a dual-context encoder"
     return replace(joint, name=name, architecture=architecture, title=title, clause=clause)
+
+
+def _own(name: str) -> System:
+    """Returns the system of a class outside of this package, which the Auto classes know from then on."""
+    from transformers.dynamic_module_utils import get_relative_import_files
+
+    from hf_mlnmt.modeling.configuration import StackConfig, TransformerConfig
+    from hf_mlnmt.zoo.registration import register
+
+    (module, colon, wanted), fields = name.partition(":"), dict[str, Any]()
+    try:
+        found = getattr(importlib.import_module(module), wanted) if colon else read_config(Path(name))
+        if not colon:
+            found, config = type(found), found
+            fields = {
+                key: getattr(config, key)
+                for key in found.__dataclass_fields__.keys() - TransformerConfig.__dataclass_fields__.keys()
+            }
+        if not (isinstance(found, type) and issubclass(found, StackConfig)):
+            raise TypeError("no subclass of this package's TransformerConfig or LanguageModelConfig")
+        register(entry := _of_class(found))
+        file = Path(inspect.getfile(found))
+        others = "|".join({found.__module__.split(".")[0], *(each.stem for each in file.parent.glob("*.py"))})
+        lost = rf"^\s*(from\s+(?:\.\s|\.+\w*\.|(?:{others})\b)|import\s+(?:{others})\b).*"
+        for path in {file, *map(Path, get_relative_import_files(file))}:
+            if line := re.search(lost, path.read_text(encoding="utf-8"), re.M):
+                raise ImportError(f"{path}: '{line[0].strip()}' is not copied along; say: from .file import name")
+    except UserError:
+        raise
+    except Exception as error:  # whatever a module raises as it is imported
+        raise UserError(
+            f"system '{name}': {type(error).__name__}: {error}. Expected package.module:NameConfig of a module that "
+            "Python finds, with NameModel and NameForConditionalGeneration in the same file: docs/own-system.md."
+        ) from error
+    return System(name, entry, fields, name, "a system of one's own")
+
+
+def _of_class(config_class: Any) -> Architecture:
+    """Returns the entry of a config's class outside of this package: its models are in the same file."""
+    package, _, module = config_class.__module__.rpartition(".")
+    prefix, beside = config_class.__name__.removesuffix("Config"), sys.modules[config_class.__module__]
+    kind: Kind = "translation" if hasattr(beside, prefix + HEADS["translation"][1]) else "language-model"
+    return Architecture(config_class.model_type, module, prefix, "parts of its own", None, kind, False, package)
 
 
 def architectures() -> Iterator[Architecture]:
@@ -317,8 +373,11 @@ def system_of(config: Any) -> System | None:
 
 
 def architecture_of(config: Any) -> Architecture | None:
-    """Returns the entry of a config's classes; None for a config of another package."""
-    return next((entry for entry in architectures() if entry.model_type == config.model_type), None)
+    """Returns the entry of a config's classes, one's own too; None for a config that is not made of ours."""
+    from hf_mlnmt.modeling.configuration import StackConfig
+
+    known = next((entry for entry in architectures() if entry.model_type == config.model_type), None)
+    return known or (_of_class(type(config)) if isinstance(config, StackConfig) else None)
 
 
 def positions_of(config: Any) -> int | None:
@@ -354,4 +413,7 @@ def config_for(system: str, shape: str = "base", **overrides: Any) -> StackConfi
     sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in size.items()}
     sizes = {name: value for name, value in {**sides, **size}.items() if name in known}
     fields = deepcopy(dict(entry.fields))  # a config may be changed, the entry not
-    return config_class(**{**sizes, **fields, **overrides})
+    config = config_class(**{**sizes, **fields, **overrides})
+    if entry.architecture.package != Architecture.package:
+        config.auto_map = entry.architecture.pointers()  # so that what is saved has the code beside it
+    return config
