@@ -14,6 +14,7 @@ from helpers.once import made_once
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| ([a-z ]+) \| (`.*`) \| \d+ \|$", PAGE.split("## Adding something")[1], re.MULTILINE)
+GATE, ENTRY = re.findall("```python\n(.*?)```", (ROOT / "docs/own-system.md").read_text("utf-8"), re.DOTALL)
 
 # Of each kind, by its place: a new file's text, or (before, after) of lines of the file that is there; and a trial.
 TOYS = {
@@ -229,49 +230,20 @@ assert Path("toy/run/average/model.safetensors").is_file()
     ),
     "system": (
         {
-            "modeling/toy.py": """
-from huggingface_hub.dataclasses import strict
-
-from .configuration import TransformerConfig
-from .transformer import TransformerForConditionalGeneration, TransformerModel
-
-
-@strict
-class ToyConfig(TransformerConfig):
-    model_type = "mlnmt-toy"
-    loudness: float = 2.0
-
-
-class ToyModel(TransformerModel):
-    config_class = ToyConfig
-    config: ToyConfig
-
-
-class ToyForConditionalGeneration(TransformerForConditionalGeneration):
-    citation = "@misc{toy}"
-    config_class = ToyConfig
-    config: ToyConfig
-    backbone = ToyModel
-""",
-            "zoo/systems.py": [
-                (
-                    "_ENTRIES = (",
-                    '_ENTRIES = (\n    System("toy", Architecture("mlnmt-toy", "toy", "Toy", encoder_heads=False), '
-                    '{"loudness": 3.0}, '
-                    '"Toy", "loud"),',
-                )
-            ],
+            "modeling/gate.py": GATE.replace("hf_mlnmt.modeling.", ".").replace('"gate"', '"mlnmt-gate"'),
+            "zoo/systems.py": [("_ENTRIES = (", f"_ENTRIES = (\n    {ENTRY}")],
         },
         """
 import torch
 from transformers import AutoModelForSeq2SeqLM
 from hf_mlnmt import config_for, list_systems
-assert "toy" in list_systems()
-model = AutoModelForSeq2SeqLM.from_config(config_for("toy", "tiny", vocab_size=20)).eval()
-assert type(model).__name__ == "ToyForConditionalGeneration" and model.config.loudness == 3
+assert "gate" in list_systems()
+config = config_for("gate", "tiny", vocab_size=20, gate_temperature=3.0)
+model = AutoModelForSeq2SeqLM.from_config(config).eval()
+assert type(model).__name__ == "GateForConditionalGeneration" and not hasattr(config, "auto_map")
 assert model.generate(torch.tensor([[5, 6, 1]]), max_new_tokens=3).shape[1] > 1
 model.save_pretrained("saved")
-assert AutoModelForSeq2SeqLM.from_pretrained("saved").config.loudness == 3
+assert AutoModelForSeq2SeqLM.from_pretrained("saved").config.gate_temperature == 3
 """,
     ),
 }

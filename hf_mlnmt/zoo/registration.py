@@ -23,7 +23,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from hf_mlnmt.zoo.systems import Architecture, architectures
+from hf_mlnmt.zoo.systems import Architecture, architectures, register
 
 _CONFIG_TABLE = "transformers.models.auto.configuration_auto"
 _MODELING = "hf_mlnmt.modeling"
@@ -62,17 +62,6 @@ def register_models(_: Any = None) -> None:
     transformers.AutoTokenizer.register(TransformerConfig, fast_tokenizer_class=TranslationTokenizer, exist_ok=True)
     for architecture in architectures():
         register(architecture)
-
-
-def register(architecture: Architecture) -> None:
-    """Registers the classes of an entry. Raises: ValueError for one's own with the name of another's model."""
-    import transformers
-
-    config_class, name = architecture.config_class, architecture.model_type
-    transformers.AutoConfig.register(name, config_class, exist_ok=architecture.package == Architecture.package)
-    transformers.AutoModel.register(config_class, architecture.base_class, exist_ok=True)
-    for auto_class, head in architecture.heads.items():
-        getattr(transformers, auto_class).register(config_class, head, exist_ok=True)
 
 
 def name_adapted_layers(constants: Any) -> None:

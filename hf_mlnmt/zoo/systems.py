@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.model_folder import CONFIG, read_config
 
 if TYPE_CHECKING:
     from hf_mlnmt.modeling.configuration import StackConfig
@@ -289,7 +288,7 @@ def find_system(name: str) -> System:
             return _over_dual_context(joint, name)
     if supervised := _supervised(name):
         return supervised
-    if ":" in name or Path(name, CONFIG).is_file():
+    if ":" in name or Path(name, "config.json").is_file():
         return _own(name)
     known = list_systems()
     raise UserError(f"system '{name}' is unknown{suggest(name, known)}; known: {', '.join(known)}, ms-<layers>")
@@ -307,8 +306,8 @@ def _own(name: str) -> System:
     """Returns the system of a class outside of this package, which the Auto classes know from then on."""
     from transformers.dynamic_module_utils import get_relative_import_files
 
+    from hf_mlnmt.model_folder import read_config
     from hf_mlnmt.modeling.configuration import StackConfig, TransformerConfig
-    from hf_mlnmt.zoo.registration import register
 
     (module, colon, wanted), fields = name.partition(":"), dict[str, Any]()
     try:
@@ -378,6 +377,17 @@ def architecture_of(config: Any) -> Architecture | None:
 
     known = next((entry for entry in architectures() if entry.model_type == config.model_type), None)
     return known or (_of_class(type(config)) if isinstance(config, StackConfig) else None)
+
+
+def register(architecture: Architecture) -> None:
+    """Registers the classes of an entry. Raises: ValueError for one's own with the name of another's model."""
+    import transformers
+
+    config_class, name = architecture.config_class, architecture.model_type
+    transformers.AutoConfig.register(name, config_class, exist_ok=architecture.package == Architecture.package)
+    transformers.AutoModel.register(config_class, architecture.base_class, exist_ok=True)
+    for auto_class, head in architecture.heads.items():
+        getattr(transformers, auto_class).register(config_class, head, exist_ok=True)
 
 
 def positions_of(config: Any) -> int | None:

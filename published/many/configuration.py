@@ -12,6 +12,7 @@ loaded keeps the pointer, and what is saved of it could not be loaded without th
 import os
 import shutil
 from collections.abc import Mapping
+from inspect import getfile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -116,7 +117,7 @@ class StackConfig(PreTrainedConfig):
         A model of a published folder has such a pointer; whatever saves a model, Trainer too, saves its config here.
         """
         if pointers := getattr(self, "auto_map", None):
-            self.auto_map = copy_code(pointers, Path(__file__).parent, Path(save_directory))
+            self.auto_map = copy_code(pointers, Path(getfile(type(self))).parent, Path(save_directory))
         return super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def validate_sizes(self):

@@ -32,6 +32,7 @@ RUN_BY_TESTS = {
     "docs/decoding.md",
     "docs/export.md",
     "docs/opus-mt.md",
+    "docs/own-system.md",
     "docs/scale.md",
     "docs/scores.md",
     "docs/serving.md",

@@ -39,6 +39,7 @@ PARSED = {
 }
 RUN_BY_TESTS = {
     "docs/decoding.md": "tests/docs/test_docs_code.py",
+    "docs/own-system.md": "tests/docs/test_own_system.py",
     "docs/scores.md": "tests/evaluation/test_docs.py",
     "docs/tutorial.md": "tests/docs/test_tutorial.py",
 }
