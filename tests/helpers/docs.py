@@ -193,7 +193,7 @@ class StandIns:
                 for stem in ("train", "val"):
                     _write(place / f"{stem}.{language}", sentences(language, 120 if stem == "train" else 10))
                 _write(place / f"test.{language}", finished_runs.sentences(0, 0))
-            for language in ("en", "de"):  # of docs/scale.md
+            for language in ("en", "de"):  # of docs/studies/published.md
                 for stem in ("europarl-v7.de-en", "commoncrawl.de-en", "news-commentary-v9.de-en", "newstest2013"):
                     _write(place / f"{stem}.{language}", sentences(language, 10 if "newstest" in stem else 120))
                 _write(place / f"newstest2014.{language}", sentences(language, 12))
