@@ -352,6 +352,15 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
             raise UserError(
                 f"{folder}/tokenizer_config.json: model_max_length: {longest!r} is no number of at least 1."
             )
+        for ids in (tokenizer.get_vocab(), getattr(tokenizer, "target_encoder", {})):
+            seen: set[int] = set()
+            for token, number in ids.items():
+                if type(number) is not int or number < 0 or number in seen:
+                    raise UserError(
+                        f"{folder}: vocabulary: {token!r} has the number {number!r}: each token needs one of its own, "
+                        "0 or more. Copy the vocabulary again."
+                    )
+                seen.add(number)
         tokenizer("\uffff")  # fails here where the vocabulary lacks what unknown characters become
     except (UserError, KeyboardInterrupt, SystemExit):
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, T5Config, T5ForConditionalGeneration
 
 from hf_mlnmt import UserError, import_model, search
-from hf_mlnmt.convert import huggingface
+from hf_mlnmt.convert import huggingface, importing
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.training import TwoFiles, train_pair
 
@@ -188,6 +189,11 @@ def generation(folder, **settings):
     (folder / "generation_config.json").write_text(json.dumps({**content, **settings}))
 
 
+def vocabulary(folder, change):
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    (folder / "vocab.json").write_text(json.dumps(change(vocabulary)))
+
+
 def tensors(folder, change):
     state = load_file(folder / "model.safetensors")
     save_file(change(state), folder / "model.safetensors", metadata={"format": "pt"})
@@ -268,6 +274,14 @@ DAMAGES = {
         lambda f: (f / "vocab.json").write_text(json.dumps({**json.loads((f / "vocab.json").read_text()), "new": 99})),
         "tokenizer has",
     ),
+    **{
+        f"a token numbered {number!r}": (
+            lambda f, number=number: vocabulary(f, lambda v: {**v, list(v)[5]: number}),
+            f"vocabulary: .* has the number {re.escape(repr(number))}: each token needs one of its own, 0 or more",
+        )
+        for number in (-1, -(10**9), 6, 5.5, True, "5", None, [5])
+    },
+    "tokens of one number": (lambda f: vocabulary(f, lambda v: dict.fromkeys(v, 0)), "has the number 0: each token"),
     "many ends": (lambda f: edit(f, eos_token_id=[0, 1]), "eos_token_id=\\[0, 1\\]"),
 }
 
@@ -281,6 +295,18 @@ def test_what_is_not_whole_is_refused(original, damage, tmp_path, capsys):
         import_model(folder, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["broken"], "something was half-written"
     assert "run" not in capsys.readouterr().out.split()
+
+
+def test_a_vocabulary_of_fewer_tokens_than_rows_is_refused(original, tmp_path, monkeypatch):
+    """A few rows more are padding; <pad> gets a number where it has none."""
+    folder = copied(original("marian"), tmp_path / "cut")
+    vocabulary(folder, lambda v: dict(list(v.items())[:39]))
+    monkeypatch.setattr(importing, "_PADDING", 50)
+    assert import_model(folder).folder is None
+    vocabulary(folder, lambda v: dict(list(v.items())[:38]))
+    with pytest.raises(UserError, match=r"90 rows of embeddings, but only 39 tokens in the vocabulary beside it"):
+        import_model(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_another_architecture_is_refused(tmp_path):

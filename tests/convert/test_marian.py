@@ -241,6 +241,11 @@ def test_vocabularies_that_are_none(tmp_path):
     for text, message in [
         (b"a: 0\na: 1\n", "the token 'a' stands there twice"),
         (b"a: 0\nb: 2\n", "a mapping of tokens to the numbers"),
+        (b"a: 0\nb: 0\n", "a mapping of tokens to the numbers"),
+        (b"a: 0\nb: -1\n", "a mapping of tokens to the numbers"),
+        (b'{"a": 0, "b": -1}', "a mapping of tokens to the numbers"),
+        (b'{"a": 0, "b": 1.5}', "a mapping of tokens to the numbers"),
+        (b'{"a": 0, "b": null}', "a mapping of tokens to the numbers"),
         (b"- a\n- b\n", "a mapping of tokens to the numbers"),
         (b"a: !!python/object:os.system x\n", "a mapping of tokens to the numbers"),
         (b"a: [b\n", "cannot be read"),
@@ -497,6 +502,10 @@ UNFIT = {
     "of another vocabulary": (
         lambda f: student_vocabulary(f.parent / "vocab.ende.spm", [*SENTENCES, *map(str, range(999))], 320),
         "Wemb has 304 rows, the vocabulary 320",
+    ),
+    "of a smaller vocabulary": (
+        lambda f: student_vocabulary(f.parent / "vocab.ende.spm", SENTENCES, 296),
+        "Wemb has 304 rows, the vocabulary beside it 296 tokens: they are not of one model",
     ),
     "without a vocabulary": (lambda f: (f.parent / "vocab.ende.spm").unlink(), r"no vocab\.\*\.spm"),
     "a shortlist of other subwords": (
