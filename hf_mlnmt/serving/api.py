@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, fields
 from functools import partial
@@ -461,7 +462,10 @@ async def complete_v1(request: Request, api: Served) -> Response:
     """List the likeliest next words behind a prefix of a translation, and the translation with each."""
     asked, texts = await _asked(request, api, request.app.state.completions_model)
     told = {"target_prefix": asked.prefix, "alternatives": asked.alternatives}
-    (found,), answer = await _searched(request, api, asked, texts, OF_COMPLETIONS, **told)
+    try:
+        (found,), answer = await _searched(request, api, asked, texts, OF_COMPLETIONS, **told)
+    except UserError as error:
+        raise UserError(re.sub("^target_(?=prefix)", "", str(error))) from error  # which is `prefix` here
     listed = [asdict(best) for best in found if isinstance(best, Alternative)]  # none of what needs no translation
     return JSONResponse({"alternatives": listed, **answer})
 

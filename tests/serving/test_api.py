@@ -284,6 +284,9 @@ def test_next_words(toy, pair_folders, batcher, client, caplog):
     for body, message in (
         ({**asked, "alternatives": 5}, "alternatives: the limit of this server is 4"),
         ({**asked, "prefix": ["The"]}, "prefix: "),
+        ({**asked, "prefix": "The \0"}, "prefix: 'The \\x00' has a control character"),
+        ({**asked, "prefix": "\u2122"}, "prefix of line 1: '\u2122' has characters that are not in"),
+        ({**asked, "prefix": f"{SENTENCES[0]} " * 3}, "prefix of line 1: takes "),
         ({"prefix": "The"}, "missing text"),
         ({**asked, "do_sample": True}, "do_sample: "),
         ({**asked, "text": f"{SENTENCES[0]} {SENTENCES[1]}"}, "it has 2 sentences or parts"),
@@ -291,6 +294,7 @@ def test_next_words(toy, pair_folders, batcher, client, caplog):
         refused = own.post("/v1/complete", json=body)
         assert refused.status_code == 400
         assert message in refused.json()["error"]
+        assert "target_prefix" not in refused.json()["error"]
     assert own.post("/v1/complete", json={"text": "a" * 60_000}).status_code == 413
     metrics = own.get("/metrics").text
     assert 'hf_mlnmt_requests_total{method="POST",path="/v1/complete",status="200"} 2.0' in metrics
