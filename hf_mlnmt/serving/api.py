@@ -102,6 +102,7 @@ class FileResponse(BaseModel):
     """The address of a translated file, which can be fetched there for a while."""
 
     translatedFileUrl: str
+    untranslated: int = Field(0, description="Messages that stay as they are: their placeholders would change.")
 
 
 class Error(BaseModel):
@@ -411,7 +412,8 @@ async def translate_file(request: Request, api: Served) -> Response:
         ((best, *_),), _ = await api.documents(record, [content], suffix, given["source"], given["target"])
     token = api.downloads.add(f"{stem}_{given['target']}.{ending}", FORMATS[suffix].media_type, best)
     host = request.headers.get("host", "")
-    return JSONResponse({"translatedFileUrl": f"{request.scope['scheme']}://{host}/download_file/{token}"})
+    left = {"untranslated": record.said["untranslated"]} if "untranslated" in record.said else {}
+    return JSONResponse({"translatedFileUrl": f"{request.scope['scheme']}://{host}/download_file/{token}", **left})
 
 
 @_get("/download_file/{token}", response_class=Response)

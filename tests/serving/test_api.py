@@ -657,6 +657,7 @@ def test_files(client, name):
     answer = client.post(
         "/translate_file", files={"file": (f"../x/{name}", before)}, data={"source": "en", "target": "de"}
     )
+    assert answer.json().keys() == {"translatedFileUrl"}
     url = answer.json()["translatedFileUrl"]
     file = client.get(url)
     assert file.content == after
@@ -664,6 +665,21 @@ def test_files(client, name):
     assert file.headers["content-disposition"] == f"attachment; filename*=UTF-8''{stem}_de.{ending}"
     assert "sandbox" in file.headers["content-security-policy"]
     assert client.get(url[:-1]).status_code == 404
+
+
+@pytest.mark.parametrize("ending", ["po", "xliff"])
+def test_messages_that_stay_untranslated_are_counted_in_the_answer_and_the_log(client, caplog, ending):
+    caplog.set_level(logging.INFO, "hf_mlnmt.serving")
+    texts = ["A dog", "You have {n, plural, one {# dog} other {# dogs}} now", "{n, plural, one {a} other {b}} is"]
+    if ending == "po":
+        content = "".join(f'msgid "{text}"\nmsgstr ""\n\n' for text in ["", *texts])
+    else:
+        units = "".join(f'<trans-unit id="{i}"><source>{text}</source></trans-unit>' for i, text in enumerate(texts))
+        content = f'<xliff version="1.2"><file source-language="en"><body>{units}</body></file></xliff>'
+    files = {"file": (f"a.{ending}", content.encode())}
+    answer = client.post("/translate_file", files=files, data={"source": "en", "target": "de"})
+    assert answer.json()["untranslated"] == 2
+    assert json.loads(caplog.messages[-1])["untranslated"] == 2
 
 
 def test_documents_of_word(client, batcher):
