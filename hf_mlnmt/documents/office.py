@@ -280,6 +280,8 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
     members: dict[str, list[str | Passage]] = {}
     try:
         archive = zipfile.ZipFile(io.BytesIO(content))
+        if not all(content.startswith(b"PK\3\4", entry.header_offset) for entry in archive.infolist()):
+            raise zipfile.BadZipFile("a member is not where the directory says")
         wanted = {entry.filename: _reader(kind, entry.filename) for entry in archive.infolist()}
         entries = [entry for entry in archive.infolist() if wanted[entry.filename]]
         if not entries:
@@ -298,15 +300,7 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
                 raise UserError(f"{entry.filename}: {error}") from error
     except UserError:  # which is a ValueError
         raise
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        lzma.LZMAError,
-        NotImplementedError,
-        EOFError,
-        ValueError,
-        OSError,
-    ) as error:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError, EOFError, ValueError, OSError) as error:
         raise UserError(f"cannot be read ({error}): not whole, of another format, or locked.") from error
     return Document(members, reading, content, partial(_packed, archive, content))
 

@@ -470,6 +470,9 @@ class DecodingOptions:
         parts = [part for each in listed for part in (each if isinstance(each, tuple) else [each])]
         if prefixes is not None and not all(isinstance(part, str) for part in parts):
             yield f"target_prefix: {prefixes!r} is neither a text for all nor a list of texts, one for each."
+        for name, texts in (("target_prefix", parts), ("prefix", [self.prefix])):
+            if wrong := next((text for text in texts if isinstance(text, str) and CONTROL.search(text)), None):
+                yield f"{name}: {wrong!r} has a control character; leave it out."
         for name in ("force_phrases", "bad_phrases", "draft"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | list | tuple):

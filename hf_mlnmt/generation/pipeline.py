@@ -85,6 +85,7 @@ from hf_mlnmt.generation.wording import (
     WholeParts,
     as_word,
     constraints_of,
+    is_met,
     phrases_of,
     spelling_of,
     times_in,
@@ -506,7 +507,8 @@ class TranslationCall:
         known = getattr(settings, "placeholders", None) or {}
         self.placeholders = {pattern: token for token, pattern in known.items()}  # that the model was trained with
         self.put_back: list[int] = []  # numbers of lines
-        self.quotes = True  # warnings name what a user gave, which a server's log does not
+        self.unmet: list[tuple[int, str]] = []  # numbers of lines, terms
+        self.quotes = True  # `report` names what a user gave, which a server's log does not
         self.looked_at: list[float] = []  # scores of the first translations
         self.chosen: dict[str, list[str]] = {}  # translations of terms that stay, of all that this call translates
         self.unfinished = 0
@@ -677,7 +679,10 @@ class TranslationCall:
         self.encoder.in_parts.clear()
 
     def report(self) -> None:
-        """Warns once about language codes in the text, lines of several sentences, and the length limit."""
+        """Warns once about language codes in the text, lines of several sentences, terms, and the length limit."""
+        counted = Counter(name for _, name in sorted(self.unmet)).most_common()
+        names = [f"{name} ({count})" if count > 1 else name for name, count in counted[:20]]
+        names += ["..."] * (len(counted) > 20)
         for lines, what, hint in (
             (
                 self.typed_codes,
@@ -699,6 +704,11 @@ class TranslationCall:
                 self.put_back,
                 "lines with a part that the search did not keep, or the vocabulary cannot spell",
                 "it was put in where the alignment says",
+            ),
+            (
+                sorted(line for line, _ in self.unmet),
+                "terms that are not met",
+                f"{', '.join(names)}: they cannot be spelt, or found no place, or one behind the sentence only",
             ),
         ):
             if lines:
@@ -856,21 +866,23 @@ class TranslationCall:
             return [partial(list, found) for found in self._with_terms(inputs, abandoned, None)]
         if not any(asked):
             return self._searched(inputs, None, abandoned, beside)
-        for piece, demands in zip(inputs, asked, strict=True):
-            if self.quotes and (unspelt := [each.name for each in demands if not each.ids]):
-                logger.warning("line %d: the vocabulary cannot spell %s, not met", piece.line, ", ".join(unspelt))
         hypotheses = self._searched(inputs, asked, abandoned)
         if failed := [i for i, ranked in enumerate(hypotheses) if not ranked]:
-            for i in failed:
-                logger.warning(
-                    "line %d: no translation was found that has these terms within the length limit, and what the "
-                    "vocabulary can spell: %s; it is translated without them",
-                    inputs[i].line,
-                    ", ".join(each.name for each in asked[i]) if self.quotes else len(asked[i]),
-                )
             for i, ranked in zip(failed, self._searched([inputs[i] for i in failed], None, abandoned), strict=True):
                 hypotheses[i] = ranked
+        unmet: list[tuple[int, str]] = []
+        for piece, demands, ranked in zip(inputs, asked, hypotheses, strict=True):
+            terms = {each.name: map(self._shown, each.ids) for each in demands if each.name not in _times(piece)}
+            unmet += [(piece.line, name) for name in terms if not is_met(piece.text, ranked[0].text, terms[name])]
+        if self.quotes:
+            self.unmet += unmet
+        elif unmet:
+            logger.warning("terms that are not met: %d", len(unmet))
         return hypotheses
+
+    def _shown(self, ids: Sequence[int]) -> str:
+        """Returns tokens as a translation shows them."""
+        return self.processing.undo(spelling_of(self.parts.target).spelt(ids).decode(errors="replace").strip())
 
     def _asked(self, piece: Input) -> list[Demand]:
         """Returns what the translation of a piece must have: terms, phrases, parts that are kept and can be spelt."""

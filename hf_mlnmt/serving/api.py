@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, fields
 from functools import partial
@@ -101,6 +102,7 @@ class FileResponse(BaseModel):
     """The address of a translated file, which can be fetched there for a while."""
 
     translatedFileUrl: str
+    untranslated: int = Field(0, description="Messages that stay as they are: their placeholders would change.")
 
 
 class Error(BaseModel):
@@ -410,7 +412,8 @@ async def translate_file(request: Request, api: Served) -> Response:
         ((best, *_),), _ = await api.documents(record, [content], suffix, given["source"], given["target"])
     token = api.downloads.add(f"{stem}_{given['target']}.{ending}", FORMATS[suffix].media_type, best)
     host = request.headers.get("host", "")
-    return JSONResponse({"translatedFileUrl": f"{request.scope['scheme']}://{host}/download_file/{token}"})
+    left = {"untranslated": record.said["untranslated"]} if "untranslated" in record.said else {}
+    return JSONResponse({"translatedFileUrl": f"{request.scope['scheme']}://{host}/download_file/{token}", **left})
 
 
 @_get("/download_file/{token}", response_class=Response)
@@ -461,7 +464,10 @@ async def complete_v1(request: Request, api: Served) -> Response:
     """List the likeliest next words behind a prefix of a translation, and the translation with each."""
     asked, texts = await _asked(request, api, request.app.state.completions_model)
     told = {"target_prefix": asked.prefix, "alternatives": asked.alternatives}
-    (found,), answer = await _searched(request, api, asked, texts, OF_COMPLETIONS, **told)
+    try:
+        (found,), answer = await _searched(request, api, asked, texts, OF_COMPLETIONS, **told)
+    except UserError as error:
+        raise UserError(re.sub("^target_(?=prefix)", "", str(error))) from error  # which is `prefix` here
     listed = [asdict(best) for best in found if isinstance(best, Alternative)]  # none of what needs no translation
     return JSONResponse({"alternatives": listed, **answer})
 

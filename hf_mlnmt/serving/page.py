@@ -588,4 +588,5 @@ def _said(error: Exception) -> str:
         return "The server has too much to do at the moment. Try again soon."
     if isinstance(error, TimedOut):
         return f"{error}. The work was stopped: try a shorter text or fewer beams."
-    return str(error.detail) if isinstance(error, HTTPException) else str(error)
+    said = str(error.detail) if isinstance(error, HTTPException) else str(error)
+    return re.sub("^target_prefix( of line 1)?", "The translation begins with", said)

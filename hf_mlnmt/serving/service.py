@@ -197,7 +197,10 @@ class Api:
         strict: bool = False,
         **options: Any,
     ) -> tuple[list[list[Any]], list[detection.Detected] | None]:
-        """Returns each document translated, as often as there are hypotheses, the best first; and what was detected."""
+        """Returns each document translated, as often as there are hypotheses, the best first; and what was detected.
+
+        The record gets the number of messages that are `untranslated`, if there are any.
+        """
         ended = threading.Event()  # a thread goes on when nobody waits for it any more
 
         def check() -> None:
@@ -218,6 +221,8 @@ class Api:
                 some = [next(rest) for _ in document.texts]
                 ranks = range(min(map(len, some), default=1))
                 written.append([document.write([hypotheses[rank] for hypotheses in some]) for rank in ranks])
+            if left := sum(document.left for document in documents):
+                record.said["untranslated"] = left
             return written
 
         try:

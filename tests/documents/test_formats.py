@@ -535,6 +535,33 @@ def test_strange_archives_are_refused():
         read("a \ufdd00\ufdd1", ".txt")
 
 
+_WITH_TEXT = {
+    ".docx": ("word/document.xml", f"<w:p {W}><w:r><w:t>a dog</w:t></w:r></w:p>"),
+    ".pptx": ("ppt/slides/slide1.xml", f"<a:p {A}><a:r><a:t>a dog</a:t></a:r></a:p>"),
+    ".odt": ("content.xml", f"<text:p {ODF}>a dog</text:p>"),
+    ".odp": ("content.xml", f"<text:p {ODF}>a dog</text:p>"),
+    ".epub": ("a.html", "<p>a dog</p>"),
+}
+
+
+@pytest.mark.parametrize("ending", _WITH_TEXT)
+def test_a_damaged_archive_is_refused_or_written_whole(ending):
+    """Bytes of members, of their headers and of the directory, one spoilt at a time."""
+    name, text = _WITH_TEXT[ending]
+    content = archive(("mimetype", "x"), (name, text), ("z.png", bytes(range(40))), stored=["mimetype"])
+    draws, refused = random.Random(1), 0
+    ends = [content.rindex(b"PK\x01\x02") + 42 + byte for byte in range(4)]  # where the picture is said to be
+    for at in [*ends, *draws.sample(range(len(content)), 30)]:
+        spoilt = content[:at] + bytes([content[at] ^ draws.choice((1, 32, 128, 255))]) + content[at + 1 :]
+        try:
+            written = translated(spoilt, ending)[1]
+        except UserError:
+            refused += 1
+            continue
+        assert ">A DOG</" in member(written, name), at
+    assert refused > len(ends)
+
+
 def test_encodings():
     """A file stays in its own; what that lacks is written as a page can, or refused."""
     page = '<meta charset="iso-8859-1"><p>f\u00fcr</p>'.encode("latin-1")

@@ -120,6 +120,11 @@ def test_what_is_refused(pipeline):
     for wrong in (3, ["A", 3], {"A": "B"}):
         with pytest.raises(UserError, match="neither a text for all nor a list of texts"):
             pipeline(SENTENCES[:2], target_prefix=wrong)
+    for wrong in ("\0", "A \x1b[31m", "A\x7f", ["A", "b\x08"], ["A", ("B", "\x0e")], ("\x01",)):
+        with pytest.raises(UserError, match=r"^target_prefix: .* has a control character"):
+            pipeline(SENTENCES[:2], target_prefix=wrong)
+    with pytest.raises(UserError, match=r"^prefix: .* has a control character"):
+        pipeline(SENTENCES[:2], prefix="into German\0: ")
     with pytest.raises(UserError, match="target_prefix: 1 rows for 2 texts"):
         pipeline(SENTENCES[:2], target_prefix=["A"])
     with pytest.raises(UserError, match="1 given, but there is a text 2"):

@@ -13,9 +13,11 @@ from huggingface_hub import ModelCard, parse_eval_result_entries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_mlnmt import TransformerForConditionalGeneration
 from hf_mlnmt.reports import Facts, build_card
 from hf_mlnmt.reports.card import eval_results
 from hf_mlnmt.reports.tables import MISSING, scores_of
+from hf_mlnmt.zoo.systems import config_for, find_system, list_systems
 
 
 def facts(*results: dict[str, Any], **changes: Any) -> Facts:
@@ -219,6 +221,18 @@ def test_a_card_begins_with_what_the_model_is_for_and_how_it_is_used():
     )
     assert re.findall(r"^## (.*)", body, re.MULTILINE)[:2] == ["How to use", "Architecture"]
     assert "**For text like its training data (Toy captions)**: other domains" in build_card(facts(some_results()))
+
+
+def test_systems_whose_forward_adds_losses_say_what_loses_them():
+    """Transformers' Trainer leaves them out with label smoothing, which a model cannot know."""
+    for name in (*list_systems("translation"), "ms-2", "ms-13-aif", "ms-1+enc-dc", "m-10+enc-dc"):
+        sizes = {"encoder_layers": 3, "decoder_layers": 3} if "rnn" in name else {}
+        config, head = config_for(name, "tiny", **sizes), find_system(name).architecture.head_class
+        card = build_card(facts(config=config, model_class=head))
+        adds = head.supervise is not TransformerForConditionalGeneration.supervise
+        assert ("leave `label_smoothing_factor` at 0" in section(card, "How to use")) == adds, name
+    config = config_for("ms-1", "tiny", auxiliary_weight=0)
+    assert "label_smoothing_factor" not in build_card(facts(config=config))
 
 
 def test_what_it_was_made_of_and_what_that_cost_stand_in_the_metadata():

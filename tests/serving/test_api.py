@@ -284,6 +284,9 @@ def test_next_words(toy, pair_folders, batcher, client, caplog):
     for body, message in (
         ({**asked, "alternatives": 5}, "alternatives: the limit of this server is 4"),
         ({**asked, "prefix": ["The"]}, "prefix: "),
+        ({**asked, "prefix": "The \0"}, "prefix: 'The \\x00' has a control character"),
+        ({**asked, "prefix": "\u2122"}, "prefix of line 1: '\u2122' has characters that are not in"),
+        ({**asked, "prefix": f"{SENTENCES[0]} " * 3}, "prefix of line 1: takes "),
         ({"prefix": "The"}, "missing text"),
         ({**asked, "do_sample": True}, "do_sample: "),
         ({**asked, "text": f"{SENTENCES[0]} {SENTENCES[1]}"}, "it has 2 sentences or parts"),
@@ -291,6 +294,7 @@ def test_next_words(toy, pair_folders, batcher, client, caplog):
         refused = own.post("/v1/complete", json=body)
         assert refused.status_code == 400
         assert message in refused.json()["error"]
+        assert "target_prefix" not in refused.json()["error"]
     assert own.post("/v1/complete", json={"text": "a" * 60_000}).status_code == 413
     metrics = own.get("/metrics").text
     assert 'hf_mlnmt_requests_total{method="POST",path="/v1/complete",status="200"} 2.0' in metrics
@@ -653,6 +657,7 @@ def test_files(client, name):
     answer = client.post(
         "/translate_file", files={"file": (f"../x/{name}", before)}, data={"source": "en", "target": "de"}
     )
+    assert answer.json().keys() == {"translatedFileUrl"}
     url = answer.json()["translatedFileUrl"]
     file = client.get(url)
     assert file.content == after
@@ -660,6 +665,21 @@ def test_files(client, name):
     assert file.headers["content-disposition"] == f"attachment; filename*=UTF-8''{stem}_de.{ending}"
     assert "sandbox" in file.headers["content-security-policy"]
     assert client.get(url[:-1]).status_code == 404
+
+
+@pytest.mark.parametrize("ending", ["po", "xliff"])
+def test_messages_that_stay_untranslated_are_counted_in_the_answer_and_the_log(client, caplog, ending):
+    caplog.set_level(logging.INFO, "hf_mlnmt.serving")
+    texts = ["A dog", "You have {n, plural, one {# dog} other {# dogs}} now", "{n, plural, one {a} other {b}} is"]
+    if ending == "po":
+        content = "".join(f'msgid "{text}"\nmsgstr ""\n\n' for text in ["", *texts])
+    else:
+        units = "".join(f'<trans-unit id="{i}"><source>{text}</source></trans-unit>' for i, text in enumerate(texts))
+        content = f'<xliff version="1.2"><file source-language="en"><body>{units}</body></file></xliff>'
+    files = {"file": (f"a.{ending}", content.encode())}
+    answer = client.post("/translate_file", files=files, data={"source": "en", "target": "de"})
+    assert answer.json()["untranslated"] == 2
+    assert json.loads(caplog.messages[-1])["untranslated"] == 2
 
 
 def test_documents_of_word(client, batcher):

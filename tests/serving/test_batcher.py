@@ -126,7 +126,7 @@ def test_terms_stay_in_a_request_as_they_were_chosen_first(models, batcher, capl
     answers = asyncio.run(ask())
     assert [[best[0].text for best in answer.texts] for answer in answers] == alone
     assert batcher.statistics.waiting == 0
-    assert "no translation was found that has these" in caplog.text
+    assert "terms that are not met: " in caplog.text
     assert "house" not in caplog.text
 
 

@@ -604,6 +604,8 @@ def test_terms():
             terms_of(lines)
     with pytest.raises(UserError, match="at most 100"):
         terms_of("\n".join(f"{number}=x" for number in range(101)))
+    for where in ("target_prefix", "target_prefix of line 1"):  # no name that stands nowhere on the page
+        assert serving_page._said(UserError(f"{where}: takes 9")) == "The translation begins with: takes 9"
 
 
 def test_the_examples_of_a_card(tmp_path, served):
