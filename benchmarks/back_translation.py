@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from common import Measure, machine, parse, print_ratios, require_green_tests, short, take_turns
 
+from hf_mlnmt.common.files import write_json, write_text
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.tokenizer import encode
-from hf_mlnmt.files import write_json, write_text
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.back_translation import Method, Settings, back_translate
-from hf_mlnmt.generation.batches import batches_by_tokens, pad
+from hf_mlnmt.generation.synthetic.back_translation import Method, Settings, back_translate
+from hf_mlnmt.generation.translating.batches import batches_by_tokens, pad
 
 CLOCK = time.perf_counter  # or time.process_time, on a busy machine
 BARE: dict[str, dict[str, Any]] = {

@@ -29,8 +29,8 @@ from contestants import ENGINES, SHAPES, Contest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hf_mlnmt.files import write_json
-from hf_mlnmt.table import Number, Table
+from hf_mlnmt.common.files import write_json
+from hf_mlnmt.common.table import Number, Table
 
 RESULTS = ROOT / "benchmarks" / "results" / "base-shape-cpu.json"
 PAGE = ROOT / "docs" / "studies" / "speed.md"

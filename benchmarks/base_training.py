@@ -33,8 +33,8 @@ from common import ROOT, Measure, machine, parse, print_ratios, require_green_te
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer
 
 import hf_mlnmt
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import write_json
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import write_json
 from training import Race, load
 
 OPUS = {"attention_bias": True, "output_bias": True, "activation_function": "swish", "position_embedding": "halves"}

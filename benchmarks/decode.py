@@ -36,10 +36,10 @@ from transformers import AutoModelForSeq2SeqLM
 
 import hf_mlnmt
 from hf_mlnmt import search
+from hf_mlnmt.common.files import write_json
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.files import write_json
-from hf_mlnmt.generation.loading import load
-from hf_mlnmt.table import Number, Table
+from hf_mlnmt.generation.translating.loading import load
 
 CLOCK = time.perf_counter  # or time.process_time, on a busy machine
 ENGINES = ("stock", "ours", "int8", "ctranslate2", "ctranslate2-int8")
@@ -278,7 +278,7 @@ def compare_costs(name: str, options: argparse.Namespace) -> dict[str, float]:
     The pipeline's look at its first translations, once for a calibrated model, is no part of it.
     """
     from hf_mlnmt.generation import TranslationPipeline
-    from hf_mlnmt.generation.confidence import KEY
+    from hf_mlnmt.generation.choosing.confidence import KEY
 
     translate = TranslationPipeline.from_pretrained(name, device=options.device)
     setattr(translate.model.generation_config, KEY, None)

@@ -26,11 +26,11 @@ from common import Measure, machine, parse, print_ratios, take_turns
 from transformers import AutoModelForCausalLM
 
 from hf_mlnmt import config_for, fuse
+from hf_mlnmt.common.files import write_json
+from hf_mlnmt.common.memory import keep_memory
+from hf_mlnmt.common.model_folder import load_model
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.tokenizer import encode, load_tokenizers
-from hf_mlnmt.files import write_json
-from hf_mlnmt.memory import keep_memory
-from hf_mlnmt.model_folder import load_model
 from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
 from hf_mlnmt.training.objectives import Batch, Objective, Translation

@@ -54,11 +54,11 @@ from transformers import (
 )
 
 import hf_mlnmt
+from hf_mlnmt.common.files import read_json, write_json
 from hf_mlnmt.convert.huggingface import config_of, placement_of
 from hf_mlnmt.data import Tokenizers, load_tokenizers, train_tokenizer
-from hf_mlnmt.files import read_json, write_json
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.batches import pad
+from hf_mlnmt.generation.translating.batches import pad
 from hf_mlnmt.modeling import attention_scan_eager as loops
 from hf_mlnmt.reports.cost import Measure, Work, beside_baseline, decoding, take_turns, training
 from hf_mlnmt.search.rules import Joining
@@ -449,7 +449,7 @@ def by_our_trainer(race: Race, shapes: int | None, options: Any) -> dict[str, An
     """Target tokens a second of TranslationTrainer: of its first steps, from step 20 on; a profile of some more."""
     early, late = (2, 4) if options.quick else (20, options.steps + 20)
     marks = (1, early, min(100, late), late)
-    watch, batches = Watch(marks, 4, options.device), Batches(race.tokens, shapes=shapes)
+    watch, batches = Watch(marks, 4, options.device), Batches(race.tokens, buckets=shapes)
     with tempfile.TemporaryDirectory() as folder:
         arguments = race.arguments(folder, max_steps=late + watch.profiled)
         objective, data = copy.copy(race.objective), hf_mlnmt.data.training_set.Corpora([race.data])
@@ -482,13 +482,13 @@ def train(shape: str, tokens: int, options: Any) -> dict[str, Any]:
     data, tokenizer, _ = pairs(options)
     config = hf_mlnmt.config_for("transformer", shape, vocab_size=len(tokenizer))
     race = Race(data, config, SimpleNamespace(tokens=tokens, steps=options.steps, bf16=True), tokenizer)
-    boxed = TokenBatchSampler(data.source_lengths, data.target_lengths, tokens, shapes=64)
+    boxed = TokenBatchSampler(data.source_lengths, data.target_lengths, tokens, buckets=64)
     shapes: dict[Any, list[list[int]]] = {}
     for batch in boxed:
         shapes.setdefault(boxed.shape(batch), []).append(batch)
     # Marian's loop takes .3 to 1.6 s for a new shape: it runs on one, that of the batch in the middle by length.
     middle = sorted(shapes, key=lambda shape: shape[2])[len(shapes) // 2]
-    there = [collate_in(boxed.boxes, race.objective.collate, [data[i] for i in batch]) for batch in shapes[middle]]
+    there = [collate_in(boxed.buckets, race.objective.collate, [data[i] for i in batch]) for batch in shapes[middle]]
     there = [{name: tensor.to(device) for name, tensor in batch.items()} for batch in there]
     there = list(itertools.islice(itertools.cycle(there), max(2, options.steps // 4)))
     result["shape"] = middle

@@ -28,7 +28,7 @@ from common import parse
 from torch import Tensor, nn
 
 from hf_mlnmt import config_for
-from hf_mlnmt.files import write_json
+from hf_mlnmt.common.files import write_json
 from hf_mlnmt.modeling import RNNForConditionalGeneration
 
 LAYERS = 2

@@ -32,6 +32,8 @@ from common import machine, parse
 from rich.console import Console
 
 import hf_mlnmt
+from hf_mlnmt.common.files import read_json, write_json
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data import (
     CorpusSpec,
     PairFilter,
@@ -43,11 +45,9 @@ from hf_mlnmt.data import (
 )
 from hf_mlnmt.data.training_set import Corpora
 from hf_mlnmt.evaluation import score
-from hf_mlnmt.files import read_json, write_json
-from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.objectives import Translation
-from hf_mlnmt.training.tasks import Ahead, Rotation, TaskBatchSampler, collate_in, shown
+from hf_mlnmt.training.tasks import Ahead, TaskBatchSampler, TaskSchedule, collate_in, shown
 
 SPEC = CorpusSpec(files={"source": "train.en", "target": "train.de"}, languages={"source": "en", "target": "de"})
 LONGEST = 256  # subwords of a training pair
@@ -198,7 +198,7 @@ def directions(told: argparse.Namespace, folder: Path) -> dict[str, float]:
     lengths = np.full(200, 20)
     begin = time.process_time()
     samplers = [TokenBatchSampler(lengths, lengths, told.tokens, seed=number) for number in range(count)]
-    sampler = TaskBatchSampler(samplers, Rotation([number**0.2 for number in range(1, count + 1)], 1))
+    sampler = TaskBatchSampler(samplers, TaskSchedule([number**0.2 for number in range(1, count + 1)], 1))
     start = time.process_time() - begin
     begin = time.process_time()
     for place in range(300):

@@ -42,10 +42,10 @@ import psutil
 from common import machine, numbers, parse
 from rich.console import Console
 
+from hf_mlnmt.common.files import write_json
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.files import write_json
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.table import Number, Table
 
 SERVERS = ("ours", "plain", "libretranslate")
 LENGTH_PENALTY = 0.2  # of Argos Translate, which has no option for it

@@ -22,7 +22,7 @@ import torch
 from common import parse
 
 from hf_mlnmt import config_for
-from hf_mlnmt.files import write_json
+from hf_mlnmt.common.files import write_json
 from hf_mlnmt.modeling import BridgeForConditionalGeneration
 
 LANGUAGES = ["cs", "de", "en", "fr"]

@@ -31,15 +31,15 @@ from typing import Any, cast
 
 from papers import BASELINE, reported_of
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import write_text
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.evaluation.comparison import TESTED, Comparison, read_comparison
 from hf_mlnmt.evaluation.runs import COMPARISON, COUNTS
 from hf_mlnmt.evaluation.significance import holm, smallest_seen, unpack_counts
-from hf_mlnmt.files import write_text
 from hf_mlnmt.reports.comparison import PAGE, add_runs
 from hf_mlnmt.reports.comparison_page import comparison_page, own_budget
 from hf_mlnmt.reports.tables import DEV, MISSING
-from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import records_root
 from hf_mlnmt.zoo.systems import EXTENDED_CROSS_ATTENTION, find_system
 

@@ -36,10 +36,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import read_json, write_json, write_text
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.evaluation.outputs import read_texts
-from hf_mlnmt.files import read_json, write_json, write_text
-from hf_mlnmt.table import Number, Table
 
 STUDY_FOLDER = "multi30k-decoding"  # in results/
 DIRECTIONS = ("en-de", "de-en")
@@ -96,8 +96,8 @@ class Study:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Returns what all rows depend on."""
-        from hf_mlnmt.generation.journal import identity_of_model
-        from hf_mlnmt.made_from import sha256_of_lines
+        from hf_mlnmt.common.made_from import sha256_of_lines
+        from hf_mlnmt.generation.synthetic.journal import identity_of_model
 
         models = [self.model, self.reverse, "published/many", *self.members]
         return {
@@ -230,7 +230,7 @@ class Study:
     def of_samples(self, name: str) -> tuple[list[str], dict[str, Any]]:
         """Chooses the cutoff on val, then among the samples of the test set by a utility."""
         from hf_mlnmt.evaluation.scores import score
-        from hf_mlnmt.generation.minimum_risk import choose
+        from hf_mlnmt.generation.choosing.minimum_risk import choose
 
         before, utility = time.process_time(), f"embeddings={self.reverse}" if name == "embeddings" else name
         sources, references = (lines[:CHOSEN_ON] for lines in self.val)

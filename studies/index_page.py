@@ -9,12 +9,12 @@ from typing import Any
 from hf_mlnmt import reports
 from hf_mlnmt.analysis.curves import FILE as METRICS
 from hf_mlnmt.analysis.curves import read_metrics, series
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import write_text
-from hf_mlnmt.model_folder import RESULTS
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import write_text
+from hf_mlnmt.common.model_folder import RESULTS
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.svg import lines
-from hf_mlnmt.table import Number, Table
 
 CURVES = ("eval_bleu", "eval_loss", "loss")
 

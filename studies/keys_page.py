@@ -18,10 +18,10 @@ from typing import Any, Literal, Union
 
 import yaml
 
-from hf_mlnmt.keys import Key, Range, keys_of
+from hf_mlnmt.common.keys import Key, Range, keys_of
+from hf_mlnmt.common.table import Table
 from hf_mlnmt.modeling.configuration import StackConfig
 from hf_mlnmt.recipe.schema import OBJECTIVES, Model, Recipe
-from hf_mlnmt.table import Table
 from hf_mlnmt.zoo.systems import SYSTEMS
 
 WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}

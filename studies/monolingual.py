@@ -33,10 +33,10 @@ import yaml
 from monolingual_rows import BASE, HEADLINE, ROWS, SCORES, Rows, Setting, Work
 from monolingual_tables import STUDY, study_page
 
-from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import write_json, write_text
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.files import write_json, write_text
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.recipe.reading import read_recipe
-from hf_mlnmt.table import Number, Table
 
 Planned = tuple[Setting, str, int]
 

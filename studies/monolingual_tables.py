@@ -13,12 +13,12 @@ from typing import Any
 
 from papers import printed_tables
 
+from hf_mlnmt.common.files import read_json
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.evaluation.comparison import Comparison, read_comparison
 from hf_mlnmt.evaluation.runs import COMPARISON
 from hf_mlnmt.evaluation.significance import LEGEND
-from hf_mlnmt.files import read_json
 from hf_mlnmt.reports.comparison import PAGE
-from hf_mlnmt.table import Number, Table
 
 STUDY = "study.json"
 DEV, TEST, PROTOCOL = "val", "test_2016_flickr", "cased"

@@ -19,8 +19,8 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_path
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import atomic_path
 
 SOURCE = "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data"
 # Lines, and SHA-256 of the text.

@@ -30,7 +30,7 @@ from typing import Any
 import yaml
 from multilingual_tables import STUDY, study_tables
 
-from hf_mlnmt.files import read_json, write_json, write_text
+from hf_mlnmt.common.files import read_json, write_json, write_text
 from hf_mlnmt.recipe.reading import trained_pairs
 from hf_mlnmt.recipe.schema import Directions
 

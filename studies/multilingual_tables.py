@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hf_mlnmt.files import read_json
-from hf_mlnmt.table import Number, Table
+from hf_mlnmt.common.files import read_json
+from hf_mlnmt.common.table import Number, Table
 
 STUDY = "study.json"
 STUDY_FOLDER = "multi30k-many"  # in results/

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from hf_mlnmt.table import Number, Table
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.zoo.records import BASELINE
 from hf_mlnmt.zoo.systems import SYSTEMS
 

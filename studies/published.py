@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from papers import papers_numbers, reported, scores
 
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.reports.tables import MISSING
-from hf_mlnmt.table import Number, Table
 
 SCORES = {"BLEU": "bleu", "TER": "ter", "dev BLEU": "dev_bleu", "dev TER": "dev_ter"}
 COLUMNS = {**SCORES, "parameters (million)": "parameters", "training steps a second": "steps_per_second"}

@@ -20,8 +20,8 @@ from typing import Any
 
 from claims import comparisons
 
+from hf_mlnmt.common.files import write_text
 from hf_mlnmt.evaluation.comparison import read_comparison
-from hf_mlnmt.files import write_text
 from hf_mlnmt.recipe.reading import Recipe, find_recipe, read_recipe
 from hf_mlnmt.reports import Facts, build_card
 from hf_mlnmt.reports.facts import languages_of_results, load_results

@@ -35,14 +35,14 @@ from front import LEGEND, front_table, models_table
 from keys_page import json_schema, keys_as_markdown, settings_as_markdown
 from papers import printed_tables
 
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.files import write_text
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.evaluation.comparison import Comparison, read_comparison
 from hf_mlnmt.evaluation.significance import LEGEND as MARKS
-from hf_mlnmt.files import write_text
 from hf_mlnmt.reports.comparison_page import mean_text, minutes_of, with_difference
 from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.tables import DEV, MISSING
-from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import records_root
 from published import setup_tables
 

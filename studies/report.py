@@ -19,8 +19,8 @@ from pathlib import Path
 from index_page import write_index
 from regions import pages, stale_pages, write_pages
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import check_file
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import check_file
 
 
 def parser() -> argparse.ArgumentParser:

@@ -8,8 +8,8 @@ from importlib import import_module
 
 import pytest
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.keys import REQUIRED, variable
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.keys import REQUIRED, variable
 from hf_mlnmt.training import processes
 from tests.test_rooms import FILES, tree_of
 

@@ -15,10 +15,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hf_mlnmt import files
-from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import (
+from hf_mlnmt.common import files
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.files import (
     _machine,
     atomic_folder,
     atomic_path,
@@ -33,6 +32,7 @@ from hf_mlnmt.files import (
     write_json,
     write_text,
 )
+from hf_mlnmt.data.lines import read_lines
 
 posix = pytest.mark.skipif(os.name != "posix", reason="permissions, links and pipes of POSIX")
 

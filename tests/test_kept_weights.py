@@ -10,8 +10,8 @@ import torch
 from helpers.searching import decode, sources, toy
 from torch import nn
 
-from hf_mlnmt import kept_weights
-from hf_mlnmt.kept_weights import forget, kept
+from hf_mlnmt.common import weight_cache
+from hf_mlnmt.common.weight_cache import forget, kept
 
 
 class Layout:
@@ -82,7 +82,7 @@ def test_every_row_and_column_is_looked_at():
 
 def test_what_is_not_kept(monkeypatch):
     module, layout = nn.Linear(3, 5), Layout()
-    monkeypatch.setattr(kept_weights, "LARGEST", 14)
+    monkeypatch.setattr(weight_cache, "LARGEST", 14)
     kept(module, "a", layout), kept(module, "a", layout)
     assert layout.times == 2
 
@@ -93,7 +93,7 @@ def test_gone_with_the_module():
     kept(module, "a", Layout())
     del module
     gc.collect()
-    assert not kept_weights._KEPT
+    assert not weight_cache._KEPT
 
 
 def test_a_model_that_is_trained_between_searches_searches_as_a_new_one():

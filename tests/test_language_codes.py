@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
-from hf_mlnmt.generation.reranking import Reranker
-from hf_mlnmt.languages import (
+from hf_mlnmt.common.languages import (
     base_language,
     check_language,
     check_same_direction,
@@ -27,6 +26,7 @@ from hf_mlnmt.languages import (
     lower,
     same_language,
 )
+from hf_mlnmt.generation.choosing.reranking import Reranker
 from hf_mlnmt.recipe import read_recipe
 from hf_mlnmt.training.preparation import RecipeCorpora
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from hf_mlnmt.analysis import probing
+from hf_mlnmt.common.made_from import MadeFrom, differences, digest, sha256, sha256_of_lines
 from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.encoding import fingerprint_of
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.text import RawPairs, TextSpec, digest_of_texts
-from hf_mlnmt.generation.ctranslate2 import content_hash
-from hf_mlnmt.generation.journal import identity_of_model, identity_of_text
-from hf_mlnmt.made_from import MadeFrom, differences, digest, sha256, sha256_of_lines
+from hf_mlnmt.generation.synthetic.journal import identity_of_model, identity_of_text
+from hf_mlnmt.generation.translating.ctranslate2 import content_hash
 from hf_mlnmt.training.folder import digest_of_model
 
 

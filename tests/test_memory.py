@@ -8,8 +8,8 @@ import pytest
 from helpers import fresh
 from helpers.searching import decode, sources, toy
 
-from hf_mlnmt import memory
-from hf_mlnmt.memory import keep_memory
+from hf_mlnmt.common import memory
+from hf_mlnmt.common.memory import keep_memory
 from hf_mlnmt.search import cache
 
 ROOT = str(Path(__file__).resolve().parents[1])
@@ -19,7 +19,7 @@ glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C libr
 # more than 32 MiB are always handed back, unless the C library is told otherwise.)
 PROGRAM = """
 import resource, torch
-from hf_mlnmt.memory import keep_memory
+from hf_mlnmt.common.memory import keep_memory
 print(keep_memory() if {keep} else None)
 def use():
     pieces = [torch.ones(12 * 2**20) for _ in range(2)]

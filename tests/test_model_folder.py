@@ -19,11 +19,7 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, Marian
 from transformers.utils import logging as transformers_logging
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.tokenizer import load_tokenizers
-from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.fusing import fuse_folders
-from hf_mlnmt.hub import build_folder
-from hf_mlnmt.model_folder import (
+from hf_mlnmt.common.model_folder import (
     CONFIG,
     WEIGHTS,
     WEIGHTS_INDEX,
@@ -34,6 +30,10 @@ from hf_mlnmt.model_folder import (
     is_path,
     load_model,
 )
+from hf_mlnmt.data.tokenizer import load_tokenizers
+from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation.fusing import fuse_folders
+from hf_mlnmt.hub import build_folder
 from hf_mlnmt.reports.description import describe, render
 from hf_mlnmt.training import checkpoints
 from hf_mlnmt.training.checkpoints import average_checkpoints

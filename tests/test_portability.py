@@ -14,7 +14,7 @@ from helpers import fresh
 import hf_mlnmt
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import processes
-from hf_mlnmt.files import only_one, write_text
+from hf_mlnmt.common.files import only_one, write_text
 
 PACKAGE = Path(hf_mlnmt.__file__).parent
 # The libraries come first: as they are for Linux, they need it all. Triton is for CUDA on Linux.
@@ -41,7 +41,7 @@ for path in sorted(package.rglob("*.py")):
             if error.name != extras.get(path.stem):
                 raise
 from hf_mlnmt.cli import app
-from hf_mlnmt.memory import memory_of_machine
+from hf_mlnmt.common.memory import memory_of_machine
 from hf_mlnmt.reports.cost import machine
 from hf_mlnmt import UserError
 from hf_mlnmt.evaluation import load_metric
@@ -64,7 +64,7 @@ for words in [[x] for x in top] + [[group, x] for group in ("model", "analyse") 
 HOLDING = """
 import sys
 from pathlib import Path
-from hf_mlnmt.files import only_one, write_text
+from hf_mlnmt.common.files import only_one, write_text
 with only_one(Path(sys.argv[1]), "taken"):
     print("held", flush=True)
     sys.stdin.read()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "hf_mlnmt"
 # From the ground up; a room may import those before it, its own files, and nothing else of the package.
-FLOORS = ["errors", "keys", "files", "made_from", "table", "model_folder", "languages", "memory", "modeling"]
-FLOORS += ["kept_weights", "products", "search", "zoo", "data", "convert", "generation", "documents", "evaluation"]
+FLOORS = ["modeling", "common"]
+FLOORS += ["search", "zoo", "data", "convert", "generation", "documents", "evaluation"]
 FLOORS += ["analysis", "recipe", "training", "reports", "hub", "export", "serving", "demo", "cli"]
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}

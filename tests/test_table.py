@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from rich.console import Console
 
-from hf_mlnmt.table import Number, Table
+from hf_mlnmt.common.table import Number, Table
 
 COLUMNS = ["system", Number("BLEU")]
 ROWS = [["a|b [red]x[/]", "9"], ['<i>"c", d</i>', "10.5\n+3"]]

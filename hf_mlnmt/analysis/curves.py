@@ -12,8 +12,8 @@ from typing import Any
 
 from hf_mlnmt.analysis.figures import COLOURS, MARKERS, new_figure
 from hf_mlnmt.analysis.study import Study
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_path, misfit
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import atomic_path, misfit
 
 FILE = "metrics.jsonl"
 SPEED = "target_tokens_per_second"

@@ -14,8 +14,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_path
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import atomic_path
 
 COLUMN, PAGE = 3.35, 6.9
 """Widths in inches: one column of a two-column paper, and both."""

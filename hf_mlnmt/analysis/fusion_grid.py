@@ -16,12 +16,12 @@ from typing import Any
 
 from hf_mlnmt.analysis.figures import Panel, heat_maps, save
 from hf_mlnmt.analysis.study import write_rows
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import Form, read_json, size_and_crc
+from hf_mlnmt.common.made_from import differences, sha256_of_lines
 from hf_mlnmt.evaluation import score
-from hf_mlnmt.files import Form, read_json, size_and_crc
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.pipeline import progress_bar
-from hf_mlnmt.made_from import differences, sha256_of_lines
+from hf_mlnmt.generation.translating.pipeline import progress_bar
 
 # The thesis's; 0 is the translation models alone.
 ALPHAS = (1e-3, 1e-2, 1e-1, 0.5, 1.0, 5.0, 10.0)

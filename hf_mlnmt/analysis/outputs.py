@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.study import Study
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.words import is_unspaced, spoken, terms, words
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.comparison import Comparison
 from hf_mlnmt.evaluation.counts import scores_of_sums
 from hf_mlnmt.evaluation.matrix import LanguageGuesser

@@ -53,13 +53,13 @@ from torch import Tensor, nn
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.reading import Systems, encode_sources, encoder_passes, usable_indices
 from hf_mlnmt.analysis.study import Study, naming
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import atomic_path
+from hf_mlnmt.common.made_from import Digest
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_path
 from hf_mlnmt.generation.embedding import embed_texts
-from hf_mlnmt.generation.languages import has_modules
-from hf_mlnmt.generation.loading import Parts
-from hf_mlnmt.made_from import Digest
+from hf_mlnmt.generation.translating.languages import has_modules
+from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.modeling.sentence_embedding import pooled_states
 
 Part = Literal["train", "dev", "test"]

@@ -15,12 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation.scores import check_counts
 from hf_mlnmt.generation.alignments import attending_copy, words_of_source
-from hf_mlnmt.generation.batches import batches_by_tokens, generated_lengths, pad
-from hf_mlnmt.generation.languages import Direction, TextEncoder, direction, has_modules, pair_of, source_limit
-from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.generation.translating.batches import batches_by_tokens, generated_lengths, pad
+from hf_mlnmt.generation.translating.languages import (
+    Direction,
+    TextEncoder,
+    direction,
+    has_modules,
+    pair_of,
+    source_limit,
+)
+from hf_mlnmt.generation.translating.loading import Parts
 
 BATCH_TOKENS = 4096
 Systems = Mapping[str, Parts]

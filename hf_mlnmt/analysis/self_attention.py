@@ -56,8 +56,8 @@ from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.figures import Panel
 from hf_mlnmt.analysis.reading import Pass, Sample, Systems, attending, encoder_passes, forced_passes, subwords
 from hf_mlnmt.analysis.study import Study, naming
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.generation.translating.loading import Parts
 
 Range = Literal["printed", "all"]
 """printed: j <= i, the sums of equations 13 and 15 as they are printed; all: every real position."""

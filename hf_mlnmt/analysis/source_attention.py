@@ -39,10 +39,10 @@ from hf_mlnmt.analysis.reading import (
 )
 from hf_mlnmt.analysis.self_attention import by_unit, self_attentions
 from hf_mlnmt.analysis.study import Study, naming
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import file_name
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import file_name
 from hf_mlnmt.generation.alignments import Link, to_pharaoh, word_links
-from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.generation.translating.loading import Parts
 
 _LINK = re.compile(r"(\d+)([-?p])(\d+)")
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.analysis import figures
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import file_name, write_json, write_text
 from hf_mlnmt.evaluation.results import versions
-from hf_mlnmt.files import file_name, write_json, write_text
 
 SCHEMA = "hf_mlnmt.analysis/1"
 

@@ -22,9 +22,9 @@ from typing import Annotated, Any, NoReturn, get_type_hints
 import typer
 
 from hf_mlnmt.cli.options import NamedPath, Trust, as_typed
-from hf_mlnmt.errors import OptionError, UserError
-from hf_mlnmt.keys import variable
-from hf_mlnmt.model_folder import CONFIG, MODEL_FILES, trusting
+from hf_mlnmt.common.errors import OptionError, UserError
+from hf_mlnmt.common.keys import variable
+from hf_mlnmt.common.model_folder import CONFIG, MODEL_FILES, trusting
 
 PANELS = ("First steps", "Train", "Translate", "Score", "Look into a model", "Publish", "Models of other toolkits")
 
@@ -61,7 +61,7 @@ def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(verb)
     def run(*arguments: Any, trust_remote_code: bool = False, **given: Any) -> None:
-        from hf_mlnmt.files import keeping
+        from hf_mlnmt.common.files import keeping
 
         written = [Path(os.path.realpath(given[name])) for name in _OUTPUTS if given.get(name)]
         if len(set(written)) < len(written):

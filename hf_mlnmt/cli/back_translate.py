@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, decoding_options, option
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.generation.translating.options import DecodingOptions
 
 if TYPE_CHECKING:
+    from hf_mlnmt.common.table import Table
     from hf_mlnmt.data.synthetic import Manifest
-    from hf_mlnmt.table import Table
 
 PANEL = "Translate"
 _of_method = partial(option, rich_help_panel="Method")
@@ -77,9 +77,9 @@ def back_translate(
     from rich.console import Console
 
     from hf_mlnmt.cli.terminal import LinesProgress, silence
-    from hf_mlnmt.generation import back_translation
-    from hf_mlnmt.generation.lines import Shard
-    from hf_mlnmt.generation.synthetic_methods import Method
+    from hf_mlnmt.generation.synthetic import back_translation
+    from hf_mlnmt.generation.synthetic.methods import Method
+    from hf_mlnmt.generation.translating.lines import Shard
 
     copied = method == "copied"
     texts = [Path(model), *(files or [])] if copied else list(files or [])
@@ -115,7 +115,7 @@ def back_translate(
 
 def _table(manifest: Manifest) -> Table:
     """Makes the table of what was read, kept and dropped."""
-    from hf_mlnmt.table import Number, Table
+    from hf_mlnmt.common.table import Number, Table
 
     counts = manifest.content["counts"]
     dropped = counts["dropped"]

@@ -6,9 +6,9 @@ import typer
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, option
+from hf_mlnmt.common.files import check_file, write_text
 from hf_mlnmt.data.formats import check_output
-from hf_mlnmt.files import check_file, write_text
-from hf_mlnmt.generation.options import OUTPUT
+from hf_mlnmt.generation.translating.options import OUTPUT
 
 PANEL = "Translate"
 
@@ -37,10 +37,10 @@ def choose(
         check_file(output)
         check_output(output)
     options.use_machine()
+    from hf_mlnmt.common.errors import UserError
+    from hf_mlnmt.common.languages import check_language, language_in
     from hf_mlnmt.data.lines import read_lines
-    from hf_mlnmt.errors import UserError
-    from hf_mlnmt.generation.minimum_risk import MinimumRisk, read_candidates
-    from hf_mlnmt.languages import check_language, language_in
+    from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk, read_candidates
 
     language = to or language_in(next(filter(language_in, candidates), ""))
     for path in candidates:

@@ -8,9 +8,9 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.evaluate import Language, Metrics, Protocols, Resamples, Seed, Tokenize, Trials
 from hf_mlnmt.cli.options import TRANSLATION, NamedPath, decoding_options, named_argument, named_option, option
 from hf_mlnmt.cli.terminal import finish, print_rows, progress_bars, show, tell
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.options import DecodingOptions
-from hf_mlnmt.memory import cores
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.memory import cores
+from hf_mlnmt.generation.translating.options import DecodingOptions
 
 PANEL = "Score"
 _of_look = partial(option, rich_help_panel="What is said of translations")
@@ -70,12 +70,12 @@ def compare(
     and what each test is worth: docs/scores.md. With --source: lengths, faults, differences (docs/analysis.md).
     """
     from hf_mlnmt.analysis.outputs import domain_study, read_starts
+    from hf_mlnmt.common.files import check_file, write_text
     from hf_mlnmt.evaluation import comparison_tables, read_comparison
     from hf_mlnmt.evaluation.comparison import add_smallest
     from hf_mlnmt.evaluation.outputs import read_texts
     from hf_mlnmt.evaluation.runs import read_systems, text_files
     from hf_mlnmt.evaluation.scores import scoring_options
-    from hf_mlnmt.files import check_file, write_text
     from hf_mlnmt.reports.comparison import PAGE, add_runs, analyses_of, kept_counts
     from hf_mlnmt.reports.comparison_page import curves_of, html_page
 
@@ -142,7 +142,7 @@ def _perplexities(models: dict[str, str], texts: dict[Path, Any], device: str | 
     """Returns {test set: {language model: Perplexity}} of the first references."""
     from hf_mlnmt.analysis.study import naming
     from hf_mlnmt.evaluation.perplexity import perplexity
-    from hf_mlnmt.generation.loading import load_scored
+    from hf_mlnmt.generation.translating.loading import load_scored
 
     references = {test: outputs.references[0] for tests in texts.values() for test, outputs in tests.items()}
     by_test: dict[str, dict[str, Any]] = {test: {} for test in references}

@@ -4,7 +4,7 @@ import json
 
 from hf_mlnmt.cli.options import argument, option
 from hf_mlnmt.cli.terminal import silence
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 
 PANEL = "Look into a model"
 

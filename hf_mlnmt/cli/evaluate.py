@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import TRANSLATION, argument, decoding_options, option, refuse
 from hf_mlnmt.cli.terminal import progress_bars, show, silence, tell
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.options import DecodingOptions
-from hf_mlnmt.memory import cores
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.memory import cores
+from hf_mlnmt.generation.translating.options import DecodingOptions
 
 PANEL = "Score"
 
@@ -121,11 +121,11 @@ def evaluate(
     if source and len(source) > 1:
         raise UserError(f"{len(source)} --source: a model translates one; give several with --perplexity.")
 
+    from hf_mlnmt.common.files import check_file
     from hf_mlnmt.data.formats import check_output
     from hf_mlnmt.evaluation import open_results, score_protocols, score_tables
     from hf_mlnmt.evaluation.outputs import load_system, read_references
     from hf_mlnmt.evaluation.scores import scoring_options
-    from hf_mlnmt.files import check_file
 
     if (model is None) == (hypothesis is None):
         raise UserError("Give either a model (with --source) or --hypothesis FILE.")
@@ -162,8 +162,8 @@ def _given(
 ) -> None:
     import json
 
+    from hf_mlnmt.common.files import check_file, write_text
     from hf_mlnmt.data.lines import read_lines
-    from hf_mlnmt.files import check_file, write_text
     from hf_mlnmt.generation import TranslationPipeline
 
     check_file(output)
@@ -188,8 +188,8 @@ def _perplexity(
     device: str | None,
     output: Path | None,
 ) -> None:
+    from hf_mlnmt.common.files import check_file, write_json
     from hf_mlnmt.evaluation.perplexity import file_perplexities, table_of
-    from hf_mlnmt.files import check_file, write_json
 
     if output is not None:
         check_file(output)
@@ -205,8 +205,8 @@ def _matrix(
     run: str | None, test: str | None, protocols: list[str], metrics: list[str], data: Path | None, output: Path | None
 ) -> None:
     from hf_mlnmt.analysis.figures import Panel, heat_maps, save
+    from hf_mlnmt.common.files import write_json
     from hf_mlnmt.evaluation.matrix import read_matrix
-    from hf_mlnmt.files import write_json
 
     if run is None:
         raise UserError("--matrix is of a run: give its folder.")

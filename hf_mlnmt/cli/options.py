@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import check_folder_name
-from hf_mlnmt.generation.options import LANGUAGES, REPETITION, SAMPLERS, SPEED, DecodingOptions
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import check_folder_name
+from hf_mlnmt.generation.translating.options import LANGUAGES, REPETITION, SAMPLERS, SPEED, DecodingOptions
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def use_machine(threads: int | None = None) -> None:
     import torch
     from transformers.utils import logging
 
-    from hf_mlnmt.memory import keep_memory
+    from hf_mlnmt.common.memory import keep_memory
 
     keep_memory()
     logging.disable_progress_bar()

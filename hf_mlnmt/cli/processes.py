@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.keys import variable
-from hf_mlnmt.memory import cores
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.keys import variable
+from hf_mlnmt.common.memory import cores
 
 PARENT = "HF_MLNMT_PARENT"  # in the environment of a process: the one that it is to end with
 LOOK_AFTER = 0.5  # seconds

@@ -8,7 +8,7 @@ from typing import Literal
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, option
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 
 PANEL = "Publish"
 _of_card = partial(option, rich_help_panel="Model card")

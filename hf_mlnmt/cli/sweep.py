@@ -10,8 +10,8 @@ import typer
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, option
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.keys import variable
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.keys import variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +54,7 @@ def sweep(
     """
     from hf_mlnmt.cli.processes import check_processes, cores, lower_priority, start_alone
     from hf_mlnmt.cli.terminal import plain_console, show
-    from hf_mlnmt.table import Number, Table
+    from hf_mlnmt.common.table import Number, Table
     from hf_mlnmt.training.preflight import check_points
     from hf_mlnmt.training.sweep import plan, read_values, state_of
 

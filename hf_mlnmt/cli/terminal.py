@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hf_mlnmt.analysis.study import Study
-    from hf_mlnmt.generation.back_translation import Watcher
-    from hf_mlnmt.generation.loading import Parts
+    from hf_mlnmt.generation.synthetic.back_translation import Watcher
+    from hf_mlnmt.generation.translating.loading import Parts
 
 EVERY = 60.0  # seconds between two lines of a progress where there is no terminal
 
@@ -51,7 +51,7 @@ def silence() -> None:
 
 def load_systems(models: Iterable[NamedPath], device: str | None) -> dict[str, Parts]:
     """Loads every model with its tokenizers, by name."""
-    from hf_mlnmt.generation.loading import load
+    from hf_mlnmt.generation.translating.loading import load
 
     silence()
     return {name: load(path, device) for name, path in by_name(models).items()}
@@ -66,7 +66,7 @@ def finish(study: Study, output: Path, settings: dict[str, Any]) -> None:
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     """Prints rows as a table; numbers with up to four digits behind the point."""
-    from hf_mlnmt.table import Number, Table
+    from hf_mlnmt.common.table import Number, Table
 
     def cell(value: Any) -> str:
         return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -136,7 +136,7 @@ class LinesProgress(AbstractContextManager):
 
     def watcher(self) -> Watcher:
         """Returns what shows the lines, warnings (in yellow) and progress that back-translation tells."""
-        from hf_mlnmt.generation.back_translation import Watcher
+        from hf_mlnmt.generation.synthetic.back_translation import Watcher
 
         return Watcher(self.say, lambda text: self.say(f"warning: {text}", "yellow"), self.show)
 

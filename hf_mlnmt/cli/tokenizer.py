@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, option
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 
 PANEL = "Train"
 
@@ -50,8 +50,8 @@ def tokenizer(
 
     from rich.console import Console
 
+    from hf_mlnmt.common.languages import check_language
     from hf_mlnmt.data.tokenizer_files import LineReader, processing_of, report_table, sides_of, train_on_files
-    from hf_mlnmt.languages import check_language
 
     sides = sides_of(files, source, target, separate, moses or normalize or lowercase)
     for side, code in (("source", source_language), ("target", target_language)):

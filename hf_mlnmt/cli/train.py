@@ -9,8 +9,8 @@ import typer
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, option
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.keys import variable
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.keys import variable
 
 PANEL = "Train"
 _of_pair = partial(option, rich_help_panel="From two files, without a recipe")
@@ -118,7 +118,7 @@ def train(
                 )
                 how = (data, output, set_ or [], seed, dry_run, console, watcher)
                 if student is not None:
-                    from hf_mlnmt.export.students import train_student
+                    from hf_mlnmt.training.students import train_student
 
                     train_student(asked, student, teacher or [], *how, reverse=reverse)
                 else:

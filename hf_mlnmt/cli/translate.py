@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, argument, decoding_options, option
-from hf_mlnmt.errors import OptionError, UserError
-from hf_mlnmt.files import check_file
-from hf_mlnmt.generation.lines import Shard
-from hf_mlnmt.generation.options import OUTPUT, SEARCH, SPEED, DecodingOptions
+from hf_mlnmt.common.errors import OptionError, UserError
+from hf_mlnmt.common.files import check_file
+from hf_mlnmt.generation.translating.lines import Shard
+from hf_mlnmt.generation.translating.options import OUTPUT, SEARCH, SPEED, DecodingOptions
 
 PANEL = "Translate"
 _of_output = partial(option, rich_help_panel=OUTPUT)
@@ -129,11 +129,12 @@ def translate(
 
     from hf_mlnmt import documents
     from hf_mlnmt.cli.terminal import LinesProgress
+    from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.data.formats import check_output
-    from hf_mlnmt.generation import TranslationPipeline, lines
-    from hf_mlnmt.generation.journal import identity_of_model
-    from hf_mlnmt.generation.pipeline import TranslationCall
-    from hf_mlnmt.languages import check_files
+    from hf_mlnmt.generation import TranslationPipeline
+    from hf_mlnmt.generation.synthetic.journal import identity_of_model
+    from hf_mlnmt.generation.translating import lines
+    from hf_mlnmt.generation.translating.pipeline import TranslationCall
 
     document, texts, total = None, None, None
     form: Any = "any" if format else "lines"

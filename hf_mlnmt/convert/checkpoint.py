@@ -24,9 +24,9 @@ from torch import Tensor
 from transformers import GenerationConfig
 from transformers.activations import ACT2FN
 
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.model_folder import TOKEN_IDS, first_line, token_ids
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.model_folder import TOKEN_IDS, first_line, token_ids
 from hf_mlnmt.modeling import TransformerConfig
 from hf_mlnmt.modeling.positions import SinusoidalPositions
 

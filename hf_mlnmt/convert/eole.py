@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import read_json
 from hf_mlnmt.convert.checkpoint import OFF, Checkpoint, Settings, layer_parts, load_safetensors
 from hf_mlnmt.convert.opennmt import SPECIAL, build, place
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import read_json
 
 WEIGHTS = "model.[0-9][0-9].safetensors"
 # Options of the whole model, and of encoder and decoder, that the baseline cannot do if they are anything else.

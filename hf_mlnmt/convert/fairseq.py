@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.convert.checkpoint import (
     FAIRSEQ_DECODER,
     FAIRSEQ_ENCODER,
@@ -26,7 +27,6 @@ from hf_mlnmt.convert.checkpoint import (
     weights_of,
 )
 from hf_mlnmt.convert.vocabularies import Special, cut_tokenizers, numbered
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling import TransformerConfig
 
 SPECIAL = Special(start="<s>", pad="<pad>", end="</s>", unknown="<unk>")

@@ -14,6 +14,16 @@ from typing import Any
 
 import torch
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import read_json
+from hf_mlnmt.common.model_folder import (
+    CONFIG,
+    GENERATION_CONFIG,
+    check_tokens,
+    fetch_small_files,
+    open_weights,
+    read_config,
+)
 from hf_mlnmt.convert.checkpoint import (
     FAIRSEQ_DECODER,
     FAIRSEQ_ENCODER,
@@ -29,9 +39,6 @@ from hf_mlnmt.convert.checkpoint import (
 )
 from hf_mlnmt.convert.checkpoint import load as read_pickle
 from hf_mlnmt.data.tokenizer import load_tokenizers
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import read_json
-from hf_mlnmt.model_folder import CONFIG, GENERATION_CONFIG, check_tokens, fetch_small_files, open_weights, read_config
 from hf_mlnmt.modeling import TransformerConfig
 
 KNOWN: dict[str, dict[str, Any]] = {

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import atomic_folder, check_made_before, write_json
+from hf_mlnmt.common.model_folder import CONFIG
 from hf_mlnmt.convert.checkpoint import NEVER, Checkpoint, load
 from hf_mlnmt.data.tokenizer import Tokenizers, check_vocabulary, size_of
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder, check_made_before, write_json
-from hf_mlnmt.model_folder import CONFIG
 
 RECORD = "import.json"
 _MARIAN = (".npz", ".bin")

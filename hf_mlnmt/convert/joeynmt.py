@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 from transformers import GenerationConfig
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.convert.checkpoint import (
     FLAG,
     Checkpoint,
@@ -27,7 +28,6 @@ from hf_mlnmt.convert.checkpoint import (
 from hf_mlnmt.convert.vocabularies import BOS, EOS, PAD, UNK, Special, cut_tokenizers
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling import TransformerConfig
 
 _LANGUAGES, _SIDES = ("src", "trg"), ("encoder", "decoder")

@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.languages import pair_in
 from hf_mlnmt.convert.checkpoint import (
     FLAG,
     NEVER,
@@ -39,8 +41,6 @@ from hf_mlnmt.convert.checkpoint import (
 )
 from hf_mlnmt.convert.marian_binary import ALPHA, SETTINGS, Item, read_items, read_shortlist, to_bytes, values_of
 from hf_mlnmt.convert.vocabularies import EOS, Side, parts_beside, read_decoding, read_vocabularies, tokenizers_of
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.languages import pair_in
 from hf_mlnmt.modeling import SSRUConfig, TransformerConfig
 
 KEPT, SHORTLIST = "marian.json", "shortlist.s2t"  # of a model folder

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.errors import UserError
 
 STEPS = 127
 LISTED = 50  # of a shortlist made here: the first ids, which are always candidates, and the translations of a subword

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.convert.checkpoint import (
     FLAG,
     OFF,
@@ -29,7 +30,6 @@ from hf_mlnmt.convert.checkpoint import (
     weights_of,
 )
 from hf_mlnmt.convert.vocabularies import Special, cut_tokenizers, numbered
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling import TransformerConfig
 
 SPECIAL = Special(pad="<blank>", start="<s>", end="</s>", unknown="<unk>")

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.languages import pair_in
 from hf_mlnmt.convert.checkpoint import Settings, how_to_cut, yaml_of
 from hf_mlnmt.data.tokenizer import EXPECTS, Tokenizers
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.languages import pair_in
 
 
 class Special(NamedTuple):

@@ -17,6 +17,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.keys import Range, key
+from hf_mlnmt.common.languages import check_language, language_in, pair_of_name, same_language
+from hf_mlnmt.common.model_folder import first_line
 from hf_mlnmt.data.filters import FilterReport, Pair
 from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.data.lines import (
@@ -31,10 +35,6 @@ from hf_mlnmt.data.lines import (
 )
 from hf_mlnmt.data.synthetic import FILES as SYNTHETIC_FILES
 from hf_mlnmt.data.synthetic import find_synthetic
-from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.keys import Range, key
-from hf_mlnmt.languages import check_language, language_in, pair_of_name, same_language
-from hf_mlnmt.model_folder import first_line
 
 log = logging.getLogger(__name__)
 _SIDES = ("source", "target")

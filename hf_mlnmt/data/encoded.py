@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import size_and_crc
 from hf_mlnmt.data.filters import FilterReport
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import size_and_crc
 
 _AT_ONCE = 1 << 20  # lengths that `max` makes at a time
 _OPEN = 200  # sides of corpora, two files each: a process may often open 1,024

@@ -25,20 +25,28 @@ from typing import Any, Self
 
 import numpy as np
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import (
+    check_folder_name,
+    explained,
+    only_one,
+    read_json,
+    size_and_crc,
+    take_place,
+    write_json,
+)
+from hf_mlnmt.common.made_from import digest
+from hf_mlnmt.common.memory import cores
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs, size_of
-from hf_mlnmt.data.draws import mixed
 from hf_mlnmt.data.encoded import HEAD, META, SIDES, STATE, Encoded
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter, Seen
 from hf_mlnmt.data.formats import format_of
-from hf_mlnmt.data.kept import with_placeholders
 from hf_mlnmt.data.lines import FileHash, hashing
+from hf_mlnmt.data.placeholders import with_placeholders
+from hf_mlnmt.data.shuffling import mixed
 from hf_mlnmt.data.text import TextSide, TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers, identity_of, languages_of
 from hf_mlnmt.data.workers import Encoder, Piece
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import check_folder_name, explained, only_one, read_json, size_and_crc, take_place, write_json
-from hf_mlnmt.made_from import digest
-from hf_mlnmt.memory import cores
 
 log = logging.getLogger(__name__)
 Spec = CorpusSpec | TextSpec
@@ -416,8 +424,8 @@ def encode_corpus(
 ) -> Encoded:
     """Reads, filters and encodes a corpus into `folder`; what is there already of the same text and settings is used.
 
-    Training data: give a filter, `max_length` (subwords), and placeholders if any (kept.py). Development data: give
-    none, every item stays.
+    Training data: give a filter, `max_length` (subwords), and placeholders if any (placeholders.py). Development data:
+    give none, every item stays.
     Before the source stand `spec.tag` and, if the tokenizer has codes, that of `spec.languages`' target; of text of one
     language `spec.side` must say whose vocabulary it gets.
     processes: that encode; None: one for each core. The bytes are the same for any number.

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.keys import key
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.words import words
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.keys import key
-from hf_mlnmt.table import Number, Table
 
 Pair = tuple[str, str]
 Item = TypeVar("Item", Pair, str)

@@ -20,8 +20,8 @@ from typing import Any
 
 import yaml
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.keys import YAMLLoader
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.keys import YAMLLoader
 
 log = logging.getLogger(__name__)
 Keys = dict[str, Any]

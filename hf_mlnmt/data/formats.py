@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 
 Form = Literal["lines", "table", "any"]
 """What a file is read as: lines of text, lines that may be rows of a table, or whatever its name says."""

@@ -16,9 +16,9 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.made_from import Digest
 from hf_mlnmt.data.formats import Form, no_lines
-from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.made_from import Digest
 
 MAX_CHARACTERS = 20_000
 # C0 and C1 without tab; U+0085 (next line) comes from Windows files and is white space to Python. Surrogates are halves

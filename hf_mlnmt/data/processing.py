@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import write_json
+from hf_mlnmt.common.keys import build, key
+from hf_mlnmt.common.languages import lower
+from hf_mlnmt.common.model_folder import TEXT_PROCESSING, read_part
 from hf_mlnmt.data.words import without_invisible
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import write_json
-from hf_mlnmt.keys import build, key
-from hf_mlnmt.languages import lower
-from hf_mlnmt.model_folder import TEXT_PROCESSING, read_part
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from hf_mlnmt.data.draws import GOLDEN, mixed
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.encoded import Examples, Rows, interleaved, places
+from hf_mlnmt.data.shuffling import GOLDEN, mixed
 from hf_mlnmt.data.subwords import BYTES
 from hf_mlnmt.data.training_set import Corpora, TrainingSet
-from hf_mlnmt.errors import UserError
 
 SPACE = "▁"  # begins a word
 

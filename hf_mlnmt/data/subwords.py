@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.words import cut_into_pieces, without_invisible
-from hf_mlnmt.errors import UserError
 
 log = logging.getLogger(__name__)
 PAD, EOS, UNK, BOS, MASK = SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>", "<s>", "<mask>")

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import Form, misfit, read_json
-from hf_mlnmt.made_from import sha256
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import Form, misfit, read_json
+from hf_mlnmt.common.made_from import sha256
 
 MANIFEST = "manifest.json"
-SCHEMA = "hf_mlnmt.generation.back_translation/1"
+SCHEMA = "hf_mlnmt.generation.synthetic.back_translation/1"
 FILES = {"source": "source.txt", "target": "target.txt"}
 COUNTS: Form = {"read": int, "kept": int, "found": {...: int}, "dropped": {...: int}}
 MADE_FROM: Form = {

@@ -16,17 +16,17 @@ from typing import Any, Literal
 from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.keys import key
+from hf_mlnmt.common.languages import check_language, language_in
+from hf_mlnmt.common.made_from import digest
+from hf_mlnmt.common.model_folder import TARGET_TOKENIZER
 from hf_mlnmt.data.corpus import FORMATS, WEIGHT, CorpusSpec, Quoting, check_used, read_pairs, side_by_side
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.data.processing import load_processing
 from hf_mlnmt.data.tokenizer import Tokenizers, encode, save_tokenizers
 from hf_mlnmt.data.words import terms
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.keys import key
-from hf_mlnmt.languages import check_language, language_in
-from hf_mlnmt.made_from import digest
-from hf_mlnmt.model_folder import TARGET_TOKENIZER
 
 TextSide = Literal["source", "target"]
 

@@ -17,14 +17,10 @@ import numpy as np
 from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from hf_mlnmt.data.processing import TextProcessing, load_processing, save_processing
-from hf_mlnmt.data.subwords import BYTES, MASK, code_of, train_tokenizer  # noqa: F401, others take it from here
-from hf_mlnmt.data.words import without_invisible, words
-from hf_mlnmt.data.workers import Side, cut
-from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import atomic_path
-from hf_mlnmt.made_from import Digest
-from hf_mlnmt.model_folder import (
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.files import atomic_path
+from hf_mlnmt.common.made_from import Digest
+from hf_mlnmt.common.model_folder import (
     CONFIG,
     LANGUAGE_TOKENIZERS,
     TARGET_TOKENIZER,
@@ -36,6 +32,10 @@ from hf_mlnmt.model_folder import (
     read_part,
     trusted,
 )
+from hf_mlnmt.data.processing import TextProcessing, load_processing, save_processing
+from hf_mlnmt.data.subwords import BYTES, MASK, code_of, train_tokenizer  # noqa: F401, others take it from here
+from hf_mlnmt.data.words import without_invisible, words
+from hf_mlnmt.data.workers import Side, cut
 from hf_mlnmt.modeling.tokenization import PARTS, POINTER, TranslationTokenizer, languages_of
 
 log = logging.getLogger(__name__)

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.corpus import side_by_side
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.processing import TextProcessing, moses_languages
 from hf_mlnmt.data.tokenizer import Tokenizers, statistics, train_tokenizer
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.table import Number, Table
 
 log = logging.getLogger(__name__)
 Sides = Mapping[str, Sequence[Path]]

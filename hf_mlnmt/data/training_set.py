@@ -19,10 +19,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.corpus import CorpusSpec
-from hf_mlnmt.data.draws import Indices, Scattered, as_places, shuffled
 from hf_mlnmt.data.encoded import Encoded, Examples, Lengths, interleaved
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.data.shuffling import Indices, Scattered, as_places, shuffled
 
 _DRAWN = 6  # the copy of a corpus that is drawn from: other draws by the same seed do not follow
 

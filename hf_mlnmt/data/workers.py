@@ -21,11 +21,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from tokenizers import Tokenizer as Backend
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.filters import FilterReport, PairFilter
-from hf_mlnmt.data.kept import with_placeholders
+from hf_mlnmt.data.placeholders import with_placeholders
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.words import spelt, without_invisible
-from hf_mlnmt.errors import UserError
 
 ALONE = 5  # chunks that this process makes before it starts others
 

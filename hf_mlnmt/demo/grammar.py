@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hf_mlnmt.files import atomic_path
+from hf_mlnmt.common.files import atomic_path
 
 Pair = tuple[str, str]
 MIN_WORDS, MAX_WORDS = 3, 16

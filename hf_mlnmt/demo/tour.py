@@ -7,10 +7,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_mlnmt.common.files import check_folder_name
+from hf_mlnmt.common.model_folder import RESULTS
 from hf_mlnmt.data import read_lines
 from hf_mlnmt.demo import write_demo_corpus
-from hf_mlnmt.files import check_folder_name
-from hf_mlnmt.model_folder import RESULTS
 
 if TYPE_CHECKING:
     from rich.console import Console

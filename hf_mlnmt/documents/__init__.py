@@ -14,6 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import atomic_path, check_file, packing
+from hf_mlnmt.common.languages import direction_of, language_tag
 from hf_mlnmt.data.formats import TABLES, check_output, format_of, refusal
 from hf_mlnmt.data.lines import open_text
 from hf_mlnmt.documents.catalogue import read_po
@@ -23,13 +26,10 @@ from hf_mlnmt.documents.marked import Checked, Document, Passage, Reading, check
 from hf_mlnmt.documents.office import read_archive
 from hf_mlnmt.documents.plain import read_srt, read_text, read_vtt
 from hf_mlnmt.documents.xml import read_xliff
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_path, check_file, packing
-from hf_mlnmt.generation.options import DecodingOptions
-from hf_mlnmt.languages import direction_of, language_tag
+from hf_mlnmt.generation.translating.options import DecodingOptions
 
 if TYPE_CHECKING:
-    from hf_mlnmt.generation.pipeline import TranslationPipeline
+    from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 
 log = logging.getLogger(__name__)
 _OPEN = "application/vnd.oasis.opendocument"
@@ -146,7 +146,7 @@ def translate_document(
     pipeline: TranslationPipeline, document: Document, options: DecodingOptions, update: Callable[[int], Any]
 ) -> Any:
     """Returns a document translated; its elements follow the alignments, where the model and the engine have them."""
-    from hf_mlnmt.generation.pipeline import TranslationCall
+    from hf_mlnmt.generation.translating.pipeline import TranslationCall
 
     try:
         call = TranslationCall(pipeline, replace(options, alignments=True))

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from gettext import c2py  # type: ignore[attr-defined]
 
-from hf_mlnmt.data.kept import placeholders
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.languages import base_language
+from hf_mlnmt.data.placeholders import placeholders
 from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
 from hf_mlnmt.documents.plain import tag
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.languages import base_language
 
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _ONE = r'"(?:[^"\\\n]|\\.)*+"'

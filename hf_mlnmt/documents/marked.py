@@ -20,12 +20,12 @@ from html import escape, unescape
 from itertools import chain, groupby
 from typing import Any, Literal, NamedTuple
 
-from hf_mlnmt.data.kept import has_words
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.languages import base_language
+from hf_mlnmt.data.placeholders import has_words
 from hf_mlnmt.documents.matching import NO_WRAP, SLOT, Element, Match, shared
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.pipeline import Hypothesis
-from hf_mlnmt.generation.segments import split_sentences
-from hf_mlnmt.languages import base_language
+from hf_mlnmt.generation.translating.pipeline import Hypothesis
+from hf_mlnmt.generation.translating.segments import split_sentences
 
 _RIGHT_TO_LEFT: tuple[str | None, ...] = (
     "Arab",

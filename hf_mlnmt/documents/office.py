@@ -15,10 +15,10 @@ from copy import copy
 from functools import partial
 from itertools import accumulate, pairwise, takewhile
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.documents.html import attributes, read_html
 from hf_mlnmt.documents.marked import Document, Passage, Reading, Token, check_text
 from hf_mlnmt.documents.xml import Part, Rules
-from hf_mlnmt.errors import UserError
 
 _Read = Callable[[str, Reading], list[str | Passage]]
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from itertools import chain, pairwise
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.documents.marked import HTML, PLAIN, Form, Passage, Reading, Token, passages
-from hf_mlnmt.errors import UserError
 
 _CLOCK = r"-?(?:\d+[ ]?:[ ]?)?\d+[ ]?:[ ]?\d+(?:[ ]?[,.:][ ]?\d+)?"  # as people write it, too
 _TIME = re.compile(rf"\s*{_CLOCK}\s*(?:[-\u2010-\u2015\u2212]+[ ]?>|\u2192)\s*{_CLOCK}.*")

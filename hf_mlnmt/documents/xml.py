@@ -12,12 +12,12 @@ from html import escape, unescape
 from typing import NamedTuple
 from xml.parsers import expat
 
-from hf_mlnmt.data.kept import has_words
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.data.placeholders import has_words
 from hf_mlnmt.documents.catalogue import SPACED, icu_message, is_icu, message
 from hf_mlnmt.documents.html import ATTRIBUTE, attributes, quoted
 from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
 from hf_mlnmt.documents.plain import tag
-from hf_mlnmt.errors import UserError
 
 _DEEPEST = 256  # elements inside one another, as libxml2 has it
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)

@@ -24,7 +24,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import Form, file_name, misfit, read_json
+from hf_mlnmt.common.made_from import Digest
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.evaluation.outputs import SystemOutput
 from hf_mlnmt.evaluation.results import results_content
 from hf_mlnmt.evaluation.runs import COMPARISON, Texts, counts_of, is_recorded, score_run
@@ -55,9 +58,6 @@ from hf_mlnmt.evaluation.significance import (
     unpack_counts,
     welch_test,
 )
-from hf_mlnmt.files import Form, file_name, misfit, read_json
-from hf_mlnmt.made_from import Digest
-from hf_mlnmt.table import Number, Table
 
 SCHEMA = "hf_mlnmt.comparison/3"
 TESTED, METHODS = "tested", "methods"

@@ -15,12 +15,12 @@ from typing import Any
 
 import yaml
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import file_name
+from hf_mlnmt.common.model_folder import RESULTS
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.results import results_content
-from hf_mlnmt.files import file_name
-from hf_mlnmt.model_folder import RESULTS
-from hf_mlnmt.table import Number, Table
 
 SENTENCES = 5000  # of each language, to learn what it looks like
 

@@ -7,8 +7,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.keys import variable
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.keys import variable
 
 METRIC_PATH = Path(__file__).resolve().parent / "hf_metric"
 """Our scores as an `evaluate` module: `evaluate.load(str(METRIC_PATH))`."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.languages import check_files, check_language, language_in
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.words import is_visible
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.scores import Lines, check_counts
-from hf_mlnmt.generation.options import DecodingOptions
-from hf_mlnmt.languages import check_files, check_language, language_in
+from hf_mlnmt.generation.translating.options import DecodingOptions
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ def translate(
 
 def _kept(pipeline: Any, model: str, decoding: DecodingOptions, file: str, count: int, keep: Path) -> list[str]:
     """Translates a file's lines into another, as `hf-mlnmt translate -o` does; returns the translations."""
-    from hf_mlnmt.generation.journal import identity_of_model
-    from hf_mlnmt.generation.lines import WINDOW, format_result, identities, made_from, opened, text_groups
-    from hf_mlnmt.generation.pipeline import TranslationCall, progress_bar
+    from hf_mlnmt.generation.synthetic.journal import identity_of_model
+    from hf_mlnmt.generation.translating.lines import WINDOW, format_result, identities, made_from, opened, text_groups
+    from hf_mlnmt.generation.translating.pipeline import TranslationCall, progress_bar
 
     new: list[str] = []
     about = made_from(identity_of_model(model), identities([file]), decoding)

@@ -19,10 +19,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import Form, check_file, misfit, write_json
+from hf_mlnmt.common.model_folder import RESULTS_SCHEMA
 from hf_mlnmt.evaluation.scores import ProtocolName, Scores
-from hf_mlnmt.files import Form, check_file, misfit, write_json
-from hf_mlnmt.model_folder import RESULTS_SCHEMA
 
 if TYPE_CHECKING:
     from hf_mlnmt.evaluation.outputs import SystemOutput

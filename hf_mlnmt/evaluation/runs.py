@@ -18,19 +18,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import file_name, read_json
+from hf_mlnmt.common.keys import build
+from hf_mlnmt.common.languages import same_language
+from hf_mlnmt.common.made_from import Changes, Digest, differences
+from hf_mlnmt.common.model_folder import CONFIG, RESULTS
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.counts import Counts, scores_of_sums
 from hf_mlnmt.evaluation.outputs import SystemOutput, load_system, read_references, read_texts
 from hf_mlnmt.evaluation.results import Results, languages_of_test, results_content
 from hf_mlnmt.evaluation.scores import Lines, Protocol, ProtocolName, check_counts, count_sentences, score_protocols
 from hf_mlnmt.evaluation.significance import unpack_counts
-from hf_mlnmt.files import file_name, read_json
-from hf_mlnmt.generation.options import DecodingOptions
-from hf_mlnmt.keys import build
-from hf_mlnmt.languages import same_language
-from hf_mlnmt.made_from import Changes, Digest, differences
-from hf_mlnmt.model_folder import CONFIG, RESULTS
+from hf_mlnmt.generation.translating.options import DecodingOptions
 
 COMPARISON, COUNTS = "comparison.json", ".counts.gz"
 MODEL = "average"  # the model that a run's results.json is of

@@ -28,12 +28,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.languages import base_language, language_in, lower, same_language
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.processing import moses_languages
 from hf_mlnmt.data.words import cut_into_pieces, is_unspaced
-from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.evaluation.counts import Counts, count_metric, interval
-from hf_mlnmt.languages import base_language, language_in, lower, same_language
-from hf_mlnmt.table import Number, Table
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation.counts import NUMBERS, Counts, coins, products, resamples, scores_of_sums
 from hf_mlnmt.evaluation.scores import (
     DEFAULT_BOOTSTRAP,

@@ -1,4 +1,4 @@
-"""Weights of a reranker (generation/reranking.py): those of the best score of a development set.
+"""Weights of a reranker (generation/choosing/reranking.py): those of the best score of a development set.
 
 Reference: Och 2003, "Minimum Error Rate Training in Statistical Machine Translation".
 
@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import check_file, write_json
+from hf_mlnmt.common.languages import check_files, language_in
 from hf_mlnmt.evaluation.counts import count_metric, scores_of_sums
 from hf_mlnmt.evaluation.outputs import read_references, read_texts
 from hf_mlnmt.evaluation.scores import MetricName, Protocol, check_counts, score
-from hf_mlnmt.files import check_file, write_json
-from hf_mlnmt.generation.journal import identity_of_model, identity_of_text
-from hf_mlnmt.generation.options import OF_RERANKERS, DecodingOptions, check_feature
-from hf_mlnmt.generation.pipeline import Candidate, TranslationCall, TranslationPipeline, progress_bar
-from hf_mlnmt.languages import check_files, language_in
+from hf_mlnmt.generation.synthetic.journal import identity_of_model, identity_of_text
+from hf_mlnmt.generation.translating.options import OF_RERANKERS, DecodingOptions, check_feature
+from hf_mlnmt.generation.translating.pipeline import Candidate, TranslationCall, TranslationPipeline, progress_bar
 
 RESTARTS = 10
 RANDOM_LINES = 2  # as many times as there are features

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.model_folder import token_ids
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.batches import pad
+from hf_mlnmt.generation.translating.batches import pad
 from hf_mlnmt.hub.check_reload import TEXTS
-from hf_mlnmt.model_folder import token_ids
 
 LENGTH = 32
 _TOLERANCE = 1e-3

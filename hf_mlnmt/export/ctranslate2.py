@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.export.check import LENGTH, compare
-from hf_mlnmt.generation.ctranslate2 import Request, Translator, lacks, single_decoder
-from hf_mlnmt.generation.ctranslate2 import write as write_model
+from hf_mlnmt.generation.translating.ctranslate2 import Request, Translator, lacks, single_decoder
+from hf_mlnmt.generation.translating.ctranslate2 import write as write_model
 
 
 def exportable(model: Any) -> Any:

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import atomic_folder, check_made_before, keeping, write_json
-from hf_mlnmt.hub.checks import clean_generation_config
-from hf_mlnmt.languages import check_direction, check_files, direction_of, keep_direction
-from hf_mlnmt.model_folder import (
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.files import atomic_folder, check_made_before, keeping, write_json
+from hf_mlnmt.common.languages import check_direction, check_files, direction_of, keep_direction
+from hf_mlnmt.common.model_folder import (
     CONFIG,
     auto_class_of,
     check_config,
@@ -21,6 +20,7 @@ from hf_mlnmt.model_folder import (
     copy_text_files,
     fetch_small_files,
 )
+from hf_mlnmt.hub.checks import clean_generation_config
 
 
 def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int | None = None) -> Path:
@@ -31,7 +31,7 @@ def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int |
 
     Raises: UserError for other models, an auxiliary that there is not, and the main decoder of a model with AIF.
     """
-    from hf_mlnmt.generation.loading import load
+    from hf_mlnmt.generation.translating.loading import load
     from hf_mlnmt.modeling import MultiLevelSupervisionForConditionalGeneration
 
     folder = check_model_folder(model)
@@ -195,9 +195,9 @@ def _version(package: str) -> str | None:
 
 
 def _load(name: str) -> Any:
-    """Returns the parts of a system that can be exported (generation/loading.py)."""
-    from hf_mlnmt.generation.languages import has_modules
-    from hf_mlnmt.generation.loading import load
+    """Returns the parts of a system that can be exported (generation/translating/loading.py)."""
+    from hf_mlnmt.generation.translating.languages import has_modules
+    from hf_mlnmt.generation.translating.loading import load
     from hf_mlnmt.zoo.systems import architecture_of
 
     parts = load(name, device="cpu", dtype="float32")

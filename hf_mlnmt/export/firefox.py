@@ -1,7 +1,7 @@
 """Students as Firefox's engines (Bergamot, fxtranslate) run them: int8, a SentencePiece vocabulary, a shortlist.
 
-A calibration translates sentences and sees how large the inputs of every product become (training/rounded.py). What an
-import has kept of its int8 (convert/marian.py) is written again as it was, as long as the weights are the same.
+A calibration translates sentences and records the largest input of every product (training/quantisation_aware.py).
+What an import has kept of its int8 (convert/marian.py) is written again as it was, as long as the weights are the same.
 """
 
 import copy
@@ -18,6 +18,9 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import read_json
+from hf_mlnmt.common.languages import base_language, direction_of
 from hf_mlnmt.convert.importing import import_model
 from hf_mlnmt.convert.marian import KEPT, SHORTLIST, moves
 from hf_mlnmt.convert.marian_binary import (
@@ -39,16 +42,13 @@ from hf_mlnmt.convert.marian_binary import (
 )
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.export.check import Sentences, check_scores, compare_searches, generate, log_probabilities
 from hf_mlnmt.export.unigram import Vocabulary, check_cut, vocabulary_of
-from hf_mlnmt.files import read_json
 from hf_mlnmt.generation.aligning import Aligner
 from hf_mlnmt.generation.alignments import SourceAttention
-from hf_mlnmt.generation.batches import Generated, attention_over_source, batches_by_tokens
-from hf_mlnmt.generation.loading import Parts
-from hf_mlnmt.languages import base_language, direction_of
-from hf_mlnmt.training.rounded import OUTPUT, calibrate, encoded, greedy, products
+from hf_mlnmt.generation.translating.batches import Generated, attention_over_source, batches_by_tokens
+from hf_mlnmt.generation.translating.loading import Parts
+from hf_mlnmt.training.quantisation_aware import OUTPUT, calibrate, encoded, greedy, products
 
 _FORM = {"settings": str, "multipliers": {...: float}, "alphas": {...: float}}
 _BATCH_TOKENS = 2048

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.convert.checkpoint import FAIRSEQ_DECODER, FAIRSEQ_ENCODER, stacks
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.export.check import compare, generate, log_probabilities
 
 _SAME = (

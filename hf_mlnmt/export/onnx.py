@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.model_folder import first_line
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.export.check import LENGTH, compare, ends_of, of_tokens, until_end
-from hf_mlnmt.generation.batches import pad
-from hf_mlnmt.model_folder import first_line
+from hf_mlnmt.generation.translating.batches import pad
 
 
 class Sizes(NamedTuple):

@@ -18,12 +18,12 @@ from typing import Any
 
 from huggingface_hub import SpaceCardData
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import atomic_folder, write_text
+from hf_mlnmt.common.model_folder import CARD
 from hf_mlnmt.data.subwords import code_of
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.export.exporting import export
-from hf_mlnmt.files import atomic_folder, write_text
 from hf_mlnmt.hub.checks import check_replaceable
-from hf_mlnmt.model_folder import CARD
 from hf_mlnmt.reports.card import auto_class_of_facts
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.language_names import language_name

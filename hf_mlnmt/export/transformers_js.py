@@ -25,13 +25,13 @@ from onnx.numpy_helper import from_array, to_array
 from onnxruntime.quantization import quantize_dynamic
 from torch import Tensor
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import write_json
+from hf_mlnmt.common.model_folder import CONFIG, GENERATION_CONFIG, TOKENIZERS, token_ids
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.export import onnx as two_graphs
 from hf_mlnmt.export.check import LENGTH, compare, ends_of, of_tokens, until_end
-from hf_mlnmt.files import write_json
-from hf_mlnmt.generation.batches import pad
-from hf_mlnmt.model_folder import CONFIG, GENERATION_CONFIG, TOKENIZERS, token_ids
+from hf_mlnmt.generation.translating.batches import pad
 
 GRAPHS = "onnx"
 ENCODER, DECODER = "encoder_model", "decoder_model_merged"

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from transformers import MarianTokenizer, PreTrainedTokenizerFast
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.subwords import BYTES, EOS, SPECIAL_TOKENS, UNK
 from hf_mlnmt.data.words import without_invisible
-from hf_mlnmt.errors import UserError
 
 _MULTIPLE = 8  # of entries, which the engines multiply by at once
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3  # fields of SentencePiece's files

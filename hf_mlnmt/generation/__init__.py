@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from hf_mlnmt.generation.options import DecodingOptions, LengthPenalty
+from hf_mlnmt.generation.translating.options import DecodingOptions, LengthPenalty
 
 if TYPE_CHECKING:
-    from hf_mlnmt.generation.columns import Translate
-    from hf_mlnmt.generation.pipeline import Hypothesis, TranslationPipeline
+    from hf_mlnmt.generation.translating.columns import Translate
+    from hf_mlnmt.generation.translating.pipeline import Hypothesis, TranslationPipeline
 
 __all__ = ["DecodingOptions", "Hypothesis", "LengthPenalty", "Translate", "TranslationPipeline"]
 
@@ -14,7 +14,7 @@ __all__ = ["DecodingOptions", "Hypothesis", "LengthPenalty", "Translate", "Trans
 def __getattr__(name: str) -> Any:
     """Imports the pipeline when it is asked for: the command line takes its options from here without torch."""
     if name in __all__:
-        from hf_mlnmt.generation import columns, pipeline
+        from hf_mlnmt.generation.translating import columns, pipeline
 
         return getattr(columns if name == "Translate" else pipeline, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.tokenizer import own_copy
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.search.int8 import Int8Linear
 
 Link = tuple[int, int]

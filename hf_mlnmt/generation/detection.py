@@ -7,8 +7,8 @@ import functools
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.languages import base_language, is_within
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.languages import base_language, is_within
 
 _SHORT = 40  # characters below which the other texts of a request say more
 _LONGEST = 2_000  # characters that are looked at

@@ -12,11 +12,10 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
-from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder
-from hf_mlnmt.languages import check_same_direction, direction_of, keep_direction, same_language
-from hf_mlnmt.model_folder import (
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import atomic_folder
+from hf_mlnmt.common.languages import check_same_direction, direction_of, keep_direction, same_language
+from hf_mlnmt.common.model_folder import (
     CONFIG,
     GENERATION_CONFIG,
     auto_class_of,
@@ -26,6 +25,7 @@ from hf_mlnmt.model_folder import (
     load_model,
     read_config,
 )
+from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.modeling.fusion import (
     FusionConfig,
     FusionForConditionalGeneration,

@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import write_json
+from hf_mlnmt.common.model_folder import LANGUAGE_TOKENIZERS, auto_class_of
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import write_json
-from hf_mlnmt.generation.loading import Parts
-from hf_mlnmt.generation.pipeline import TranslationPipeline
+from hf_mlnmt.generation.translating.loading import Parts
+from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 from hf_mlnmt.hub.reload import compute
-from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, auto_class_of
 from hf_mlnmt.reports.language_names import NAMES, example
 
 TEXTS = [example(code) for code in ("en", "de", "fr")] + ["7"]

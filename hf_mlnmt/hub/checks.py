@@ -12,9 +12,9 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from transformers import GenerationConfig
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import check_folder_name
-from hf_mlnmt.model_folder import (
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import check_folder_name
+from hf_mlnmt.common.model_folder import (
     ADAPTER,
     CARD,
     CONFIG,

@@ -7,14 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hf_mlnmt.convert.marian import KEPT, SHORTLIST
-from hf_mlnmt.data.tokenizer import Tokenizers, languages_of, load_tokenizers
-from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import atomic_folder, read_json, write_json, write_text
-from hf_mlnmt.hub.check_reload import check_loading
-from hf_mlnmt.hub.checks import check_folder, check_replaceable, clean_generation_config
-from hf_mlnmt.languages import check_direction
-from hf_mlnmt.model_folder import (
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.files import atomic_folder, read_json, write_json, write_text
+from hf_mlnmt.common.languages import check_direction
+from hf_mlnmt.common.model_folder import (
     ADAPTER,
     ADAPTER_WEIGHTS,
     CARD,
@@ -34,6 +30,10 @@ from hf_mlnmt.model_folder import (
     load_model,
     read_part,
 )
+from hf_mlnmt.convert.marian import KEPT, SHORTLIST
+from hf_mlnmt.data.tokenizer import Tokenizers, languages_of, load_tokenizers
+from hf_mlnmt.hub.check_reload import check_loading
+from hf_mlnmt.hub.checks import check_folder, check_replaceable, clean_generation_config
 from hf_mlnmt.recipe.schema import LICENCES
 from hf_mlnmt.reports.card import EVAL_RESULTS, build_card, eval_results, is_hub_name
 from hf_mlnmt.reports.facts import Facts, front_matter, inside, languages_of_results, load_results
@@ -272,7 +272,7 @@ def _load(source: Path) -> tuple[Any, Tokenizers]:
     """Loads the model, ready to be published, and its tokenizers; vocabularies are checked."""
     import transformers
 
-    from hf_mlnmt.generation.loading import load
+    from hf_mlnmt.generation.translating.loading import load
 
     auto_class = "AutoModelForSeq2SeqLM" if is_adapter(source) else auto_class_of(source)
     if auto_class == "AutoModelForSeq2SeqLM":

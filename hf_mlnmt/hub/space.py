@@ -7,10 +7,10 @@ from pathlib import Path
 
 from huggingface_hub import SpaceCardData
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder, write_text
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import atomic_folder, write_text
+from hf_mlnmt.common.model_folder import CARD, LANGUAGE_TOKENIZERS, TARGET_TOKENIZER
 from hf_mlnmt.hub.checks import check_replaceable
-from hf_mlnmt.model_folder import CARD, LANGUAGE_TOKENIZERS, TARGET_TOKENIZER
 from hf_mlnmt.reports.card import auto_class_of_facts
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.tables import template

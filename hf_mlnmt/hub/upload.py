@@ -12,8 +12,8 @@ from typing import Any
 
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.model_folder import first_line
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.model_folder import first_line
 
 # huggingface_hub 2.x talks through httpx2, 1.x through httpx; both base their own error on that library's.
 HTTPError: Any = next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")

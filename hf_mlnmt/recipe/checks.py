@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from hf_mlnmt.errors import UserError, naming, suggest
-from hf_mlnmt.keys import Key, Range, build, keys_of
+from hf_mlnmt.common.errors import UserError, naming, suggest
+from hf_mlnmt.common.keys import Key, Range, build, keys_of
 from hf_mlnmt.recipe.schema import (
     LICENCES,
     OBJECTIVES,

@@ -22,8 +22,8 @@ from typing import Any
 
 import yaml
 
-from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.keys import Lines, YAMLLoader, build, truth
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.keys import Lines, YAMLLoader, build, truth
 from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import Directions, Languages, Recipe, TaskSection, fill_in, reads_text
 from hf_mlnmt.zoo.records import BASE, records_root, setups

@@ -1,6 +1,7 @@
 """The keys of a recipe, each once: its type, range, choices and default, and what it means.
 
-Sections are dataclasses, and a key is a field: `name: type = key(default, "help", range)` (hf_mlnmt/keys.py). keys.py
+Sections are dataclasses, and a key is a field: `name: type = key(default, "help", range)` (hf_mlnmt/common/keys.py).
+keys.py
 reads this (`build`: unknown keys and types), checks.py (values), and studies/keys_page.py (docs/recipes.md, the JSON
 schema of editors). Keys of corpora, filters and text processing stand in the same way at the dataclasses of
 hf_mlnmt/data that `of` names.
@@ -17,9 +18,9 @@ from typing import Any, Literal
 
 import yaml
 
-from hf_mlnmt.data.kept import checked_patterns
-from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.keys import NO_KEY, REQUIRED, Range, YAMLDumper, key, keys_of
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.keys import NO_KEY, REQUIRED, Range, YAMLDumper, key, keys_of
+from hf_mlnmt.data.placeholders import checked_patterns
 from hf_mlnmt.zoo.records import run_name
 
 Side = Literal["source", "target", "both"]
@@ -157,7 +158,7 @@ LICENCES = frozenset(_LICENCES.split())
 # Dataclasses elsewhere that hold keys; they are imported for the documentation alone.
 CORPUS = ("hf_mlnmt.data.corpus:CorpusSpec", "hf_mlnmt.data.text:TextSpec")  # the second for objectives on text
 FILTER, PROCESSING = ("hf_mlnmt.data.filters:PairFilter",), ("hf_mlnmt.data.processing:TextProcessing",)
-METHOD = ("hf_mlnmt.generation.synthetic_methods:Method",)
+METHOD = ("hf_mlnmt.generation.synthetic.methods:Method",)
 OBJECTIVE = ("OBJECTIVES",)
 
 # The sections
@@ -387,7 +388,7 @@ class Batches:
     side: Side = key("target", "The side whose tokens are counted; both counts the longer of the two.")
     accumulate: int = key(1, "Batches per optimizer step.", Range(0, 10**5, above=True))
     max_sentences: int | None = key(None, "A batch has at most so many sentences.", MILLION)
-    shapes: int | None = key(
+    buckets: int | None = key(
         None,
         "Batches are filled up to so many shapes at most, of all tasks, for a GPU that prepares each one, and captures "
         "its step as a CUDA graph; 64 is usual (docs/training.md). null: as they come, with less padding.",

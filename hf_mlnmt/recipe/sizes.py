@@ -20,10 +20,10 @@ from typing import Any
 
 import yaml
 
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.languages import base_language, language_in, language_tag, pair_of_name, same_language
 from hf_mlnmt.data.corpus import FORMATS
 from hf_mlnmt.data.formats import PACKERS, format_of
-from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.languages import base_language, language_in, language_tag, pair_of_name, same_language
 from hf_mlnmt.recipe.schema import LANGUAGE
 
 TAG = "<bt>"

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.analysis.outputs import OutputAnalysis, analyse_outputs
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import atomic_path, file_name, write_json, write_text
 from hf_mlnmt.evaluation.comparison import Comparison, add_smallest, add_tests, check_scored, in_order, read_comparison
 from hf_mlnmt.evaluation.results import languages_of_test
 from hf_mlnmt.evaluation.runs import (
@@ -26,7 +27,6 @@ from hf_mlnmt.evaluation.runs import (
 )
 from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED
 from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS, pack_counts
-from hf_mlnmt.files import atomic_path, file_name, write_json, write_text
 from hf_mlnmt.reports.comparison_page import page_of
 from hf_mlnmt.reports.paths import hide_paths
 

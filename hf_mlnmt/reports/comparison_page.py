@@ -15,17 +15,17 @@ from jinja2.utils import htmlsafe_json_dumps
 from hf_mlnmt.analysis.curves import FILE as METRICS
 from hf_mlnmt.analysis.curves import Metrics, dev_scores, label, read_metrics, series
 from hf_mlnmt.analysis.outputs import OutputAnalysis
+from hf_mlnmt.common.files import file_name
+from hf_mlnmt.common.table import Number, Table, markdown_text
 from hf_mlnmt.evaluation.comparison import Comparison, read_comparison, score_text, scores_are
 from hf_mlnmt.evaluation.results import versions
 from hf_mlnmt.evaluation.runs import changed_keys
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.evaluation.significance import LEGEND, TOO_FEW
-from hf_mlnmt.files import file_name
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.reports.svg import Point, forest, lines
 from hf_mlnmt.reports.tables import MISSING, show, template
-from hf_mlnmt.table import Number, Table, markdown_text
 from hf_mlnmt.zoo.records import BASE, records_root
 
 P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.evaluation.scores import with_arrow
-from hf_mlnmt.model_folder import (
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.model_folder import (
     CONFIG,
     GENERATION_CONFIG,
     LANGUAGE_TOKENIZERS,
@@ -27,10 +26,11 @@ from hf_mlnmt.model_folder import (
     read_config,
     read_part,
 )
+from hf_mlnmt.common.table import Number, Table
+from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair, parameters_by_part
 from hf_mlnmt.reports.tables import MISSING, Score, score_tables, scores_of, show, title
-from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import records_root, results_of, trained
 from hf_mlnmt.zoo.systems import find_system, system_of
 
@@ -193,8 +193,8 @@ def _without(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Returns this machine's processor, torch, threads, and the speed of each kind of product (products.py)."""
-    from hf_mlnmt.products import measured, record
+    """Returns this machine's processor, torch, threads, and the speed of each kind of product (matmul_backends.py)."""
+    from hf_mlnmt.common.matmul_backends import measured, record
 
     return {**measured(), **record()}
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from huggingface_hub import metadata_load
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import read_json
+from hf_mlnmt.common.model_folder import needs_code
 from hf_mlnmt.evaluation.results import languages_of_test, read_results
-from hf_mlnmt.files import read_json
-from hf_mlnmt.model_folder import needs_code
 from hf_mlnmt.reports.paths import hide_paths
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import nn
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.model_folder import auto_class_of_config, first_line, trusted
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.model_folder import auto_class_of_config, first_line, trusted
 
 MAIN_PARTS = ("embeddings", "encoder", "decoder", "output projection")
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.study import write_rows
+from hf_mlnmt.common.files import read_json
+from hf_mlnmt.common.model_folder import RESULTS
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.evaluation.results import read_results
 from hf_mlnmt.evaluation.scores import with_arrow
-from hf_mlnmt.files import read_json
-from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.reports.comparison_page import mean_text
 from hf_mlnmt.reports.tables import scores_of
-from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training.sweep import Job, State, as_yaml
 
 STEM = "sweep"

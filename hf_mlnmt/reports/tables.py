@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import jinja2
 
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.evaluation.scores import title_of, with_arrow
-from hf_mlnmt.table import Number, Table
 
 MISSING = "not recorded"
 DEV = ("val", "dev")  # what development sets are called; other test sets are reported

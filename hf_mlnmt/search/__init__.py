@@ -8,7 +8,7 @@ model and options, and then to `run`, which searches on the first floor that kno
 | one sentence in compiled code | single.py, search.c | one sentence without padding on a CPU, greedy or beams |
 | draws by row | shared.py | several draws of a sentence (draws="row") on a CPU, of the baseline's layers |
 | steps of one shape | fixed.py | greedy, draws or beams on a device that Python runs ahead of (a GPU); joining |
-| the loop | loop.py | all choices of candidates; the reference; a beam's step is in choices.py |
+| the loop | loop.py | all choices of candidates; the reference; a beam's step is in strategies.py |
 | Transformers' loop | | what `why_not` names |
 
 Each step of loop.py calls `TransformerDecoder` (transformer.py): on a CPU the step that is written out in steps.py, for
@@ -19,7 +19,7 @@ The parts, each in one file for all loops:
 
 | part | file | face |
 | --- | --- | --- |
-| choices of candidates | choices.py; those beside it: the table there | `Choice`; of beams `candidates` |
+| choices of candidates | strategies.py; those beside it: the table there | `SearchStrategy`; of beams `candidates` |
 | hypotheses that go on, finished ones, reading off | hypotheses.py | `Hypotheses`, `Chains`, `Record` |
 | logits processors, ends, limits | rules.py | `Rules` |
 | a model's decoder | decoder.py; decoders.py lists them | `begin`, `step` |
@@ -49,7 +49,6 @@ from transformers.utils import ModelOutput, logging
 from hf_mlnmt.modeling.linear import runs_ahead
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search import fixed, loop, shared
-from hf_mlnmt.search.choices import BeamSearch, Choice, Draws, DrawsByRow, Greedy
 from hf_mlnmt.search.constraints import Constrained
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch, SourceTokens
 from hf_mlnmt.search.decoders import decoder_of
@@ -59,6 +58,7 @@ from hf_mlnmt.search.prepare import Text, record, what_is_around
 from hf_mlnmt.search.recombination import Recombined
 from hf_mlnmt.search.rules import Abandon, Joining, Rules
 from hf_mlnmt.search.sampled import SampledBeams, WithoutReplacement
+from hf_mlnmt.search.strategies import BeamSearch, Draws, DrawsByRow, Greedy, SearchStrategy
 
 __all__ = ["decoder_of", "explain", "run", "what_is_around", "why_not"]
 logger = logging.get_logger(__name__)
@@ -157,7 +157,7 @@ def floors(
     yield Floor("the loop", f"{choice.__name__}, steps by {step}; not of one shape: {slow}", by_loop)
 
 
-def choice_of(rules: Rules, config: Any) -> type[Choice]:
+def choice_of(rules: Rules, config: Any) -> type[SearchStrategy]:
     """Returns the choice of candidates that is asked for."""
     if rules.constraints is not None:
         return Constrained

@@ -1,6 +1,6 @@
 """The choice of a step (fixed.py) as Triton kernels: logits are read once, in their own dtype.
 
-`Stage.choose_beams` and `Stage.choose_tokens` of fixed.py compute the same, as choices.py does, and are the reference.
+`Stage.choose_beams` and `Stage.choose_tokens` of fixed.py compute the same, as strategies.py does: the reference.
 
 | kernel | one program for | leaves |
 | --- | --- | --- |
@@ -169,8 +169,8 @@ def _ordered(values, ranks, places):
 
 @kernel
 def _beams_kernel(
-    keys, highest, totals, forced, running, best, last, open_, is_end, final, divisors, step, first_candidate, table,
-    tokens, origins, vocabulary, parts, distinct,
+    keys, highest, totals, forced, running, best, last, open_, is_end, final, length_penalties, step, first_candidate,
+    table, tokens, origins, vocabulary, parts, distinct,
     width: tl.constexpr, count: tl.constexpr, lanes: tl.constexpr, wide: tl.constexpr, entries: tl.constexpr,
     kind: tl.constexpr, normalized: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
@@ -221,7 +221,7 @@ def _beams_kernel(
     is_open = tl.load(open_ + sentence) != 0
     old = tl.load(best + mine, mask=real, other=float("-inf"))
     old_last = tl.load(last + mine, mask=real, other=-1)
-    ended = tl.where(over & is_open, tl.div_rn(sums, tl.load(divisors + 2 * now)), float("-inf"))
+    ended = tl.where(over & is_open, tl.div_rn(sums, tl.load(length_penalties + 2 * now)), float("-inf"))
     old_key = tl.where(real, _key(old, beam), LOWEST)
     new_key = tl.where(slots < width, _key(ended, width + slots), LOWEST)
     old_rank = _above(old_key, old_key) + _above(old_key, new_key)
@@ -242,7 +242,7 @@ def _beams_kernel(
     chosen = _ordered(number, rank, beam)
     first = tl.sum(tl.where(beam == 0, goes_on, 0.0), 0)
     worst_kept = tl.sum(tl.where(beam == width - 1, kept, 0.0), 0)
-    is_open = is_open & (tl.div_rn(first, tl.load(divisors + 2 * now + 1)) > worst_kept)
+    is_open = is_open & (tl.div_rn(first, tl.load(length_penalties + 2 * now + 1)) > worst_kept)
     if early:
         is_open = is_open & (worst_kept == float("-inf"))
 
@@ -358,7 +358,7 @@ def choose_beams(stage: Any, scores: Tensor) -> None:
     done, lanes = read(stage, scores, count, not stage.normalized), power_of_2(width)
     _beams_kernel[(sentences,)](
         done.keys, done.highest, done.totals, done.forced, found.running, found.best, found.last, found.open,
-        stage.is_end, stage.final, stage.divisors, stage.clock.step, stage.clock.first_candidate, stage.table,
+        stage.is_end, stage.final, stage.length_penalties, stage.clock.step, stage.clock.first_candidate, stage.table,
         stage.tokens, stage.origins, stage.vocabulary, done.parts, scores.shape[1], width, count, lanes,
         power_of_2(count), ENTRIES // lanes, done.kind, stage.normalized, found.early, num_warps=WARPS,
     )  # fmt: skip

@@ -30,11 +30,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.search.choices import BeamSearch, Candidates, best_continuations, log_softmax
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE, is_possible
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.rules import Phrase, Rules
+from hf_mlnmt.search.strategies import BeamSearch, Candidates, best_continuations, log_softmax
 
 
 class Automaton(NamedTuple):
@@ -212,7 +212,7 @@ class Constrained(BeamSearch):
         """Closes a sentence that has constraints as soon as no beam can be among those that are returned, too."""
         open_ = super().close()
         worst = self.beams.best[:, self.config.num_return_sequences - 1]
-        open_ &= ~self.automaton.sizes.any(1) | (self.highest() / self.divisors()[1] > worst)
+        open_ &= ~self.automaton.sizes.any(1) | (self.highest() / self.length_penalties()[1] > worst)
         return open_
 
     def keep(self, sentences: Tensor) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.search.choices import Greedy
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.search.hypotheses import pad_token_of, sampled
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.rules import Rules
+from hf_mlnmt.search.strategies import Greedy
 
 
 class Drafted(Greedy):

@@ -12,7 +12,7 @@ every value that Python reads to decide what comes next. So a step is made once 
   slots for the target are used up;
 - each sentence has counters of its own, so that the row of one that has ended is another's (`Running`).
 
-Candidates, scores, draws and rules for stopping are those of loop.py and choices.py, hypotheses and results the same
+Candidates, scores, draws and rules for stopping are those of loop.py and strategies.py, hypotheses and results the same
 objects; what `why_not` names (other choices of candidates, processors that look at the tokens before, fused models) is
 left to that loop. As there, the beams of a sentence are neighbouring positions of one sequence (cache.py); here all
 slots are there from the beginning, and a mask hides those that are not filled.
@@ -38,18 +38,18 @@ from transformers import TemperatureLogitsWarper
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 from transformers.utils import logging
 
-from hf_mlnmt import products
+from hf_mlnmt.common import matmul_backends
 from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search import hypotheses
 from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer
-from hf_mlnmt.search.choices import BLOCK, BeamSearch, Choice, Draws, DrawsByRow, Greedy
 from hf_mlnmt.search.decoder import SourceBatch, SourceTokens, fitted
-from hf_mlnmt.search.hypotheses import Chains, Record, divisors, pad_token_of
+from hf_mlnmt.search.hypotheses import Chains, Record, length_penalties, pad_token_of
 from hf_mlnmt.search.known import known
 from hf_mlnmt.search.lstm import LSTMDecoder
 from hf_mlnmt.search.rules import OF_SCORES, Change, Joining, Rules
 from hf_mlnmt.search.steps import AdditiveMask, BridgeStep
+from hf_mlnmt.search.strategies import BLOCK, BeamSearch, Draws, DrawsByRow, Greedy, SearchStrategy
 from hf_mlnmt.search.transformer import TransformerDecoder
 
 logger = logging.get_logger(__name__)
@@ -100,7 +100,7 @@ def fewer_sentences(size: Size, left: int) -> int:
     return count
 
 
-def why_not(decoder: Any, choice: type[Choice], rules: Rules) -> str | None:
+def why_not(decoder: Any, choice: type[SearchStrategy], rules: Rules) -> str | None:
     """Names something that these steps do not know, or returns None."""
     if choice not in KNOWN:
         return f"the choice {choice.__name__}"
@@ -496,7 +496,7 @@ class Stage:
         self.noise = torch.zeros(
             (*shape, self.vocabulary if choice.each_word else 1) if self.draws else 0, device=device
         )
-        self.divisors = torch.zeros(size.steps + 1, 2, device=device)  # of what ends, of what goes on
+        self.length_penalties = torch.zeros(size.steps + 1, 2, device=device)  # of what ends, of what goes on
         self.written: Any = None
         self.prompt = torch.zeros(size.sentences, size.prompt, **long)
         self.is_real = torch.zeros(size.sentences, dtype=torch.bool, device=device)
@@ -530,10 +530,10 @@ class Stage:
             return
         self.limited = rules, config
         self.final.fill_(rules.max_length - self.size.prompt - 1)
-        lengths = range(1, len(self.divisors) + 1)  # behind the step, without the prompt
-        numbers = [divisors(config, length, config.max_length - self.size.prompt) for length in lengths]
+        lengths = range(1, len(self.length_penalties) + 1)  # behind the step, without the prompt
+        numbers = [length_penalties(config, length, config.max_length - self.size.prompt) for length in lengths]
         if numbers != self.written:
-            fill(self.divisors, numbers)
+            fill(self.length_penalties, numbers)
             self.written = numbers
         for table, part in zip(self.processors, grouped(rules.by_length), strict=True):
             if isinstance(table, LengthTable):
@@ -591,7 +591,7 @@ class Stage:
         """Returns scores (sentences, 1 or width, vocabulary), for kernels as the model makes them."""
         self.decoder.widened = self.kernels is None
         head = self.decoder.model.lm_head
-        with nullcontext() if self.head is None else products.with_padded(head.weight, self.head):
+        with nullcontext() if self.head is None else matmul_backends.with_padded(head.weight, self.head):
             return call(self.decoder, *given)
 
     def choose(self, scores: Tensor) -> None:
@@ -635,7 +635,7 @@ class Stage:
         log_probs = scores if self.normalized else torch.log_softmax(scores, -1)
         sums, numbers = self.candidates(self.process(log_probs))
         last, beams = self.are_last(numbers % self.columns), self.num_beams
-        divisor, hope = self.divisors.index_select(0, self.clock.step).unbind(1)
+        divisor, hope = self.length_penalties.index_select(0, self.clock.step).unbind(1)
         newest = numbers[:, :beams] + self.clock.first_candidate.unsqueeze(1)
         self.found.finish(sums[:, :beams], newest, last[:, :beams], divisor.unsqueeze(1))
         chosen = numbers.gather(1, self.found.go_on(sums, last))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.search import hypotheses
-from hf_mlnmt.search.choices import BeamSearch, Candidates, best_continuations, log_softmax
+from hf_mlnmt.search.strategies import BeamSearch, Candidates, best_continuations, log_softmax
 
 
 class Grouped(BeamSearch):

@@ -34,9 +34,9 @@ def is_possible(sums: Tensor) -> Tensor:
     return sums > IMPOSSIBLE / 2
 
 
-def divisors(config: Any, length: int, longest: int) -> tuple[float, float]:
-    """Returns two divisors: of a hypothesis that ends at this length, and of the best open one, for the bound that ends
-    a search."""
+def length_penalties(config: Any, length: int, longest: int) -> tuple[float, float]:
+    """Returns two length penalties: of a hypothesis of this length, and of the best open one, for the bound that
+    ends a search."""
     hopeful = config.early_stopping == "never" and config.length_penalty > 0.0
     return length**config.length_penalty, (longest if hopeful else length) ** config.length_penalty
 

@@ -1,4 +1,4 @@
-"""The loop of a search: it is the same for all choices of candidates (choices.py), and the reference of all others."""
+"""The loop of a search, the same for all search strategies (strategies.py), and the reference of all other loops."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def search(batch: SearchBatch, prompt: Tensor, choice: Any) -> Any:
     Args:
         batch: the sentences; none has been read yet.
         prompt: (sentences, length).
-        choice: chooses the tokens (choices.py), `batch.width` for each sentence.
+        choice: chooses the tokens (strategies.py), `batch.width` for each sentence.
 
     Returns: what generate() returns.
     """

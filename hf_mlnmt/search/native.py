@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 from transformers.utils import logging
 
-from hf_mlnmt.files import cache_folder
-from hf_mlnmt.kept_weights import LARGEST, kept
-from hf_mlnmt.keys import variable
-from hf_mlnmt.made_from import Digest
-from hf_mlnmt.products import processor
+from hf_mlnmt.common.files import cache_folder
+from hf_mlnmt.common.keys import variable
+from hf_mlnmt.common.made_from import Digest
+from hf_mlnmt.common.matmul_backends import processor
+from hf_mlnmt.common.weight_cache import LARGEST, kept
 
 logger = logging.get_logger(__name__)
 

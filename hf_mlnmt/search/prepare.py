@@ -9,7 +9,7 @@ value (a processor, a streamer, a tensor) every call goes through Transformers' 
 
 Every call asks whether what was kept still holds: the options, the generation configs and the model's config by value;
 and for one sentence the model, by identity: its modules and their attributes, hooks, place and version of the weights,
-and, of weights of which copies are kept, whether the numbers on their diagonals are unchanged (kept_weights.py).
+and, of weights of which copies are kept, whether the numbers on their diagonals are unchanged (weight_cache.py).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from torch.nn.modules.module import _has_any_global_hook
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
 from transformers.utils import ModelOutput
 
-from hf_mlnmt.kept_weights import changes_of, kept_diagonals, times_forgotten
+from hf_mlnmt.common.weight_cache import changes_of, kept_diagonals, times_forgotten
 from hf_mlnmt.modeling import generation
-from hf_mlnmt.search.choices import Choice, Greedy
 from hf_mlnmt.search.decoder import HANDLED
 from hf_mlnmt.search.known import known
 from hf_mlnmt.search.native import PACKED, library
 from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Drafts, Rules
 from hf_mlnmt.search.single import Single, Wanted
 from hf_mlnmt.search.steps import find_step, write_out
+from hf_mlnmt.search.strategies import Greedy, SearchStrategy
 
 ENCODED = 512  # tokens at once of sentences that others may pass; fewer cost more a token
 KEPT = 16  # options of a model that are kept, the latest ones
@@ -50,7 +50,7 @@ class Handed(NamedTuple):
     """The things that Transformers' preparation hands to a loop, as far as they serve later calls too."""
 
     start: int  # the prompt, of every sentence
-    choice: type[Choice]
+    choice: type[SearchStrategy]
     processors: Any
     criteria: Any
     config: Any
@@ -210,7 +210,7 @@ def _only_one(options: dict[str, Any], name: str, kind: type) -> Any:
 
 def record(
     decoder: Any,
-    choice: type[Choice],
+    choice: type[SearchStrategy],
     input_ids: Tensor,
     processors: Any,
     criteria: Any,

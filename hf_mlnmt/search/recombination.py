@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_mlnmt.search.choices import BeamSearch, Candidates
 from hf_mlnmt.search.decoder import gather_beams
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE, is_possible
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.rules import Rules
+from hf_mlnmt.search.strategies import BeamSearch, Candidates
 
 
 class Recombined(BeamSearch):

@@ -11,7 +11,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation import logits_process as processors
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteria
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.search.decoder import rows_of_sentences
 
 # Processors that look at one row at a time: with these alone, rows may leave the batch.

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.search import hypotheses
-from hf_mlnmt.search.choices import BeamSearch, Candidates, Draws, log_softmax
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE, is_possible
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.rules import Rules
+from hf_mlnmt.search.strategies import BeamSearch, Candidates, Draws, log_softmax
 
 
 class SampledBeams(BeamSearch):
@@ -72,7 +72,7 @@ class WithoutReplacement(SampledBeams):
         self.following = log_probs.flatten(1).gather(1, chosen)
         return sums, chosen // vocabulary, chosen % vocabulary
 
-    def divisors(self) -> tuple[float, float]:
+    def length_penalties(self) -> tuple[float, float]:
         return 1.0, 1.0
 
     def finish(self, sums: Tensor, beams: Tensor, tokens: Tensor, over: Tensor) -> None:

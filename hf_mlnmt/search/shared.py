@@ -18,19 +18,19 @@ from torch import Tensor, nn
 from transformers import EpsilonLogitsWarper
 
 from hf_mlnmt.modeling.attention import SelfAttention
-from hf_mlnmt.search.choices import BLOCK, Choice, DrawsByRow
 from hf_mlnmt.search.decoder import RealPositions, SourceBatch
 from hf_mlnmt.search.hypotheses import Chains, Record, pad_token_of
 from hf_mlnmt.search.native import library
 from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.search.steps import DecoderStep
+from hf_mlnmt.search.strategies import BLOCK, DrawsByRow, SearchStrategy
 from hf_mlnmt.search.transformer import TransformerDecoder
 
 CHUNK = 2**22  # scores that are looked at together: what is free again and larger goes back to the system
 FIRST = 2**14  # places that a pool has at first
 
 
-def why_not(decoder: Any, choice: type[Choice], rules: Rules) -> str | None:
+def why_not(decoder: Any, choice: type[SearchStrategy], rules: Rules) -> str | None:
     """Names something that this search does not know, or returns None."""
     if choice is not DrawsByRow:
         return f"the choice {choice.__name__}"

@@ -16,14 +16,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from hf_mlnmt.kept_weights import LARGEST
+from hf_mlnmt.common.weight_cache import LARGEST
 from hf_mlnmt.modeling.attention import CrossAttention
 from hf_mlnmt.modeling.layers import EncoderLayer
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.positions import Positions
 from hf_mlnmt.modeling.transformer import Encoder
 from hf_mlnmt.search.cache import BeamCache, whole_blocks
-from hf_mlnmt.search.choices import BeamSearch, Choice, Greedy
 from hf_mlnmt.search.decoder import SourceBatch, read_source
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE, read_off, sampled
 from hf_mlnmt.search.int8 import Int8Linear, compiled
@@ -40,6 +39,7 @@ from hf_mlnmt.search.native import (
 )
 from hf_mlnmt.search.rules import Change, Rules
 from hf_mlnmt.search.steps import ByRows, DecoderStep
+from hf_mlnmt.search.strategies import BeamSearch, Greedy, SearchStrategy
 from hf_mlnmt.search.transformer import PRUNE_FROM
 
 KNOWN = (Greedy, BeamSearch)  # choices of candidates
@@ -64,10 +64,10 @@ class Wanted:
         self.ends, self.forced = torch.tensor(rules.ends, **WHOLE), torch.tensor(forced, **WHOLE)
         self.forbidden, self.until = torch.tensor([*zip(*forbidden.items())] or [[], []], **WHOLE)
         penalty = config.length_penalty if self.num_beams > 1 else 0.0
-        self.divisors = torch.tensor([1.0, *((n + 1) ** penalty for n in range(self.longest))], **NUMBERS)
+        self.length_penalties = torch.tensor([1.0, *((n + 1) ** penalty for n in range(self.longest))], **NUMBERS)
 
     @classmethod
-    def of(cls, choice: type[Choice], rules: Rules, config: Any, start: int, vocabulary: int) -> Wanted | None:
+    def of(cls, choice: type[SearchStrategy], rules: Rules, config: Any, start: int, vocabulary: int) -> Wanted | None:
         """Returns those of a generation config as generate() prepares it; None for what search.c does not know."""
         if choice not in KNOWN or (choice is Greedy and config.num_return_sequences > 1):
             return None
@@ -186,7 +186,7 @@ class Single:
         looks = whole_blocks(longest * width)
         search.threads, search.beams, search.candidates, search.longest = threads, width, wanted.candidates, longest
         search.early, search.looks = wanted.early, looks
-        for name in ("ends", "forced", "forbidden", "until", "divisors"):
+        for name in ("ends", "forced", "forbidden", "until", "length_penalties"):
             setattr(search, name, getattr(wanted, name).data_ptr())
         search.count_ends, search.count_forbidden = len(wanted.ends), len(wanted.forbidden)
         search.step, search.used, search.next_pruning = 0, 0, PRUNE_FROM

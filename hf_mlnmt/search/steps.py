@@ -5,7 +5,8 @@ The table STEPS says which step computes which model.
 Decoding on a CPU takes many small operations; called one by one, on (sentences x beams, d_model), they take less time
 than through the modules, and less again in compiled code, which computes the sublayers that it knows (native.py).
 Products with weights that lie transposed in memory take up to a half less time for a few rows; such copies are kept
-(kept_weights.py), but for a single row large weights are read as they lie. Where oneDNN is the faster one (products.py)
+(weight_cache.py), but for a single row large weights are read as they lie. Where oneDNN is the faster one
+(matmul_backends.py)
 it has copies of its own, adds what is to be added in the same pass, and leaves no large weight to compiled code.
 
 A family's step overrides `begin` and `after_self_attention` if its layers take more than the baseline's, `attend_self`
@@ -27,7 +28,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hf_mlnmt.kept_weights import kept
+from hf_mlnmt.common.matmul_backends import packed, takes_few
+from hf_mlnmt.common.weight_cache import kept
 from hf_mlnmt.modeling.aggregation import AggregationDecoderLayer, AggregationForConditionalGeneration
 from hf_mlnmt.modeling.attention import CrossAttention, SelfAttention, split_heads
 from hf_mlnmt.modeling.attention_scan import gate_step, weight_step
@@ -57,7 +59,6 @@ from hf_mlnmt.modeling.recurrent_attention import (
 )
 from hf_mlnmt.modeling.ssru import SSRU, SSRUForConditionalGeneration
 from hf_mlnmt.modeling.transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
-from hf_mlnmt.products import packed, takes_few
 from hf_mlnmt.search.cache import BeamRecurrentCacheLayer, HeadMatrices
 from hf_mlnmt.search.int8 import Int8Linear, compiled
 from hf_mlnmt.search.native import (

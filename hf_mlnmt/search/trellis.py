@@ -17,12 +17,12 @@ from transformers import GenerationConfig
 from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria
 
-from hf_mlnmt.search.choices import Candidates
 from hf_mlnmt.search.decoder import SourceBatch
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE, is_possible
 from hf_mlnmt.search.loop import SearchBatch, search
 from hf_mlnmt.search.recombination import Recombined
 from hf_mlnmt.search.rules import Rules
+from hf_mlnmt.search.strategies import Candidates
 
 History = tuple[int, ...]
 Arc = tuple[int, int, int]  # parent, token, child; child END for a finished path

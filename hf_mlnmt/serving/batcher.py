@@ -41,10 +41,10 @@ from itertools import count
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.options import OF_TEXTS, DecodingOptions
-from hf_mlnmt.generation.pipeline import CutText, Hypothesis, Input, TranslationCall, of_texts
-from hf_mlnmt.generation.segments import check_characters
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.generation.translating.options import OF_TEXTS, DecodingOptions
+from hf_mlnmt.generation.translating.pipeline import CutText, Hypothesis, Input, TranslationCall, of_texts
+from hf_mlnmt.generation.translating.segments import check_characters
 from hf_mlnmt.search.rules import Abandoned
 from hf_mlnmt.serving.limits import check_settings
 from hf_mlnmt.serving.models import Leg, ServedModels
@@ -155,7 +155,7 @@ class _Piece(NamedTuple):
 
 
 @dataclass
-class _Line:
+class _Queue:
     """The line of one run: requests that are not cut yet, and pieces, a heap."""
 
     uncut: list[_Request] = field(default_factory=list)
@@ -218,7 +218,7 @@ class Batcher:
         self.models, self.statistics = models, Statistics()
         self.batch_tokens, self.max_wait, self.max_queue = batch_tokens, max_wait, max_queue
         self._runs: OrderedDict[Any, TranslationCall] = OrderedDict()
-        self._lines: dict[TranslationCall, _Line] = {}
+        self._lines: dict[TranslationCall, _Queue] = {}
         self._numbers = count()
         self._changed = threading.Condition()
         self._together = 1  # requests that the last batch served
@@ -334,7 +334,7 @@ class Batcher:
             self._active += 1
             request.future.add_done_callback(self._answered)
             if sum(map(len, texts)) <= _SHORT:
-                self._lines.setdefault(run, _Line()).uncut.append(request)
+                self._lines.setdefault(run, _Queue()).uncut.append(request)
                 self._changed.notify()
                 return request
         self._cutter.submit(self._cut_into_line, run, [request])
@@ -360,7 +360,7 @@ class Batcher:
 
     def _put(self, run: TranslationCall, pieces: list[_Piece]) -> None:
         with self._changed:
-            line = self._lines.setdefault(run, _Line())
+            line = self._lines.setdefault(run, _Queue())
             for piece in pieces:
                 heapq.heappush(line.pieces, piece)
             self._changed.notify()
@@ -459,7 +459,7 @@ class Batcher:
         """Translates until the batcher is closed."""
         while (run := self._next_run()) is not None:
             with self._changed:
-                line = self._lines.get(run, _Line())
+                line = self._lines.get(run, _Queue())
                 held, line.uncut = line.uncut, []
             with self._failing(held):
                 if held:
@@ -476,7 +476,7 @@ class Batcher:
             for request in requests:
                 request.fail(error)
 
-    def _translate_batch(self, run: TranslationCall, line: _Line, passed: bool = True) -> None:
+    def _translate_batch(self, run: TranslationCall, line: _Queue, passed: bool = True) -> None:
         """Translates a batch of a line, if there are pieces in it; `passed`: newcomers may pass it."""
         with self._changed:
             (batch, wanted), active = self._take(run, line), [self._active]
@@ -502,7 +502,7 @@ class Batcher:
         began = time.monotonic()
         with self._failing(held):
             pieces = self._cut(run, held)
-            now = _Line(pieces=[piece for piece in pieces if piece.turn < last])
+            now = _Queue(pieces=[piece for piece in pieces if piece.turn < last])
             self._put(run, [piece for piece in pieces if piece.turn >= last])
             while now.pieces:
                 self._translate_batch(run, now, False)
@@ -527,7 +527,7 @@ class Batcher:
                     return run
                 self._changed.wait(left)  # until someone comes or leaves, or the time is over
 
-    def _take(self, run: TranslationCall, line: _Line, free: int | None = None) -> tuple[list[_Piece], int]:
+    def _take(self, run: TranslationCall, line: _Queue, free: int | None = None) -> tuple[list[_Piece], int]:
         """Takes the first piece of a line, and those of similar length that fit beside it, `free` at most; called with
         the lock.
 
@@ -617,7 +617,7 @@ class Batcher:
 
         def newcomers(free: int) -> list[Input]:
             with self._changed:
-                line = self._lines.get(run, _Line())
+                line = self._lines.get(run, _Queue())
                 if not line or any(each.turn < line.turn for each in self._lines.values()):
                     return []
                 held, line.uncut = line.uncut, []

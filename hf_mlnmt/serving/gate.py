@@ -25,7 +25,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.serving.batcher import Overloaded, TimedOut, log_failure
 from hf_mlnmt.serving.limits import Limits
 

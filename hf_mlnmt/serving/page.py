@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 
-from hf_mlnmt.data.kept import PATTERNS
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import read_json
+from hf_mlnmt.common.model_folder import CARD, RESULTS, fetch_small_files
+from hf_mlnmt.data.placeholders import PATTERNS
 from hf_mlnmt.data.words import is_unspaced
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import read_json
 from hf_mlnmt.generation.detection import SURE, rank
-from hf_mlnmt.generation.options import DecodingOptions
-from hf_mlnmt.generation.pipeline import Alternative, Hypothesis, TranslationCall
-from hf_mlnmt.generation.segments import Piece, check_characters, join, split_sentences
-from hf_mlnmt.model_folder import CARD, RESULTS, fetch_small_files
+from hf_mlnmt.generation.translating.options import DecodingOptions
+from hf_mlnmt.generation.translating.pipeline import Alternative, Hypothesis, TranslationCall
+from hf_mlnmt.generation.translating.segments import Piece, check_characters, join, split_sentences
 from hf_mlnmt.reports.facts import front_matter, inside
 from hf_mlnmt.reports.language_names import example, language_name
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, Translations

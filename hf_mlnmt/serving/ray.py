@@ -17,8 +17,8 @@ from typing import Any
 import yaml
 from ray import serve
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.keys import build, variable
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.keys import build, variable
 from hf_mlnmt.serving.limits import check_range, check_settings
 
 _ENVIRONMENT = "HF_MLNMT_"

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.serving.limits import Limits, check_settings
 
 _HEAD = 500_000  # bytes of a request's head, with what came along of its body

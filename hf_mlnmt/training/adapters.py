@@ -18,9 +18,9 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import read_json, write_json
-from hf_mlnmt.model_folder import ADAPTER, ADAPTER_WEIGHTS, GENERATION_CONFIG, TEXT_FILES, copy_files
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import read_json, write_json
+from hf_mlnmt.common.model_folder import ADAPTER, ADAPTER_WEIGHTS, GENERATION_CONFIG, TEXT_FILES, copy_files
 from hf_mlnmt.recipe.schema import Adapter
 
 _BASE, _A, _B = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weight"

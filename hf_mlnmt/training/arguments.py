@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, Seq2SeqTrainingArguments, TrainingArguments
 
-from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.keys import variable
-from hf_mlnmt.model_folder import token_ids
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.keys import variable
+from hf_mlnmt.common.model_folder import token_ids
 from hf_mlnmt.recipe.schema import Recipe
 
 

@@ -1,11 +1,12 @@
 """Batches of a fixed number of tokens: similar lengths together, other members every epoch, as many per process.
 
 A GPU prepares every new shape of a batch anew: plans of attention, compiled kernels, graphs, places in memory. So
-batches can be filled up to few `Boxes`, chosen from the lengths of the data: `Boxes.fit` begins with a fine grid and
+batches can be filled up to few `Buckets`, chosen from the lengths of the data: `Buckets.fit` begins with a fine grid
+and
 takes the box away that costs least, again and again; a sentence is in the cheapest box that it fits in. What does not
 fill a batch goes on to the next box that it fits in where that costs less than rows without a sentence. With k boxes
 the padding falls as k ** -0.5, and with the spread of the lengths and of their ratio: 64 pad 3 % of captions and 7 % of
-news, 128 pad 5 % of news (tests/training/test_shapes.py has these lengths).
+news, 128 pad 5 % of news (tests/training/test_buckets.py has these lengths).
 
 An epoch of two million sentences or more is not sorted as a whole: it is cut into windows of a million, drawn by a
 permutation of which only a window's part is computed at a time. A start takes as long as a window, however many there
@@ -24,9 +25,9 @@ from typing import Any, get_args
 import numpy as np
 from torch.utils.data import Sampler
 
-from hf_mlnmt.data.draws import Indices, scattered
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.encoded import Lengths
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.data.shuffling import Indices, scattered
 from hf_mlnmt.recipe.schema import Side
 
 WINDOW = 1 << 20  # sentences that are sorted at once, in a larger epoch at least
@@ -37,7 +38,7 @@ Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Boxes:
+class Buckets:
     """The shapes of a task's batches.
 
     source, target: (boxes,) int64, the lengths of each, of ascending sums; the last box holds every sentence.
@@ -60,7 +61,7 @@ class Boxes:
         tokens: int,
         side: Side,
         most: int,
-    ) -> Boxes:
+    ) -> Buckets:
         """Chooses at most `count` boxes for sentences of these lengths, with little padding of those `seen`."""
         grids = [_grid(int(lengths.max())) for lengths in (source, target)]
         places = [np.searchsorted(grid, lengths[seen]) for grid, lengths in zip(grids, (source, target))]
@@ -170,7 +171,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         accumulation: batches per optimizer step; the count per process is a multiple of it.
         group: batches per optimizer step of the training as it began, of which an epoch's count is a multiple; None:
             as many as there are now.
-        shapes: at most so many shapes of batches (`Boxes`); None: as they come.
+        buckets: at most so many shapes of batches (`Buckets`); None: as they come.
         noise: tokens by which the difference of the sides is disturbed; more mixes more and pads more.
         choose: epoch -> indices that make up this epoch (mixtures of corpora), of nearly equal total length in every
             epoch. Without it, or when it gives None: all of them, once each.
@@ -187,7 +188,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         rank: int = 0,
         accumulation: int = 1,
         max_sentences: int | None = None,
-        shapes: int | None = None,
+        buckets: int | None = None,
         noise: float = 1.0,
         choose: Callable[[int], Indices | None] | None = None,
         group: int | None = None,
@@ -196,8 +197,8 @@ class TokenBatchSampler(Sampler[list[int]]):
             raise UserError(f"batch side '{side}' is unknown: use one of {', '.join(get_args(Side))}.")
         if tokens < 1 or (max_sentences is not None and max_sentences < 1):
             raise UserError("a batch must have room for at least 1 token and 1 sentence.")
-        if shapes is not None and shapes < 1:
-            raise UserError(f"shapes={shapes}: batches have at least 1 shape; None leaves them as they come.")
+        if buckets is not None and buckets < 1:
+            raise UserError(f"buckets={buckets}: batches have at least 1 shape; None leaves them as they come.")
         given = (np.asarray(each) if isinstance(each, Sequence) else each for each in (source_lengths, target_lengths))
         source, target = (each if each.dtype == np.int32 else np.asarray(each, np.int64) for each in given)
         if len(source) != len(target):
@@ -212,12 +213,12 @@ class TokenBatchSampler(Sampler[list[int]]):
         self._shown = 0, self.choose(0)  # an epoch and its sentences
         size = len(source) if self._shown[1] is None else len(self._shown[1])
         self.windows = max(1, size // WINDOW)
-        self.boxes: Boxes | None = None
+        self.buckets: Buckets | None = None
         self.count = 0  # batches of a window, of all processes
-        if shapes is None:
+        if buckets is None:
             self.count = self._count()
         else:
-            self._fit(shapes)
+            self._fit(buckets)
 
     def __len__(self) -> int:
         """Returns the batches of this process in one epoch, in every epoch as many."""
@@ -270,23 +271,25 @@ class TokenBatchSampler(Sampler[list[int]]):
     def shape(self, batch: Sequence[int] | np.ndarray) -> Shape:
         """Returns sentences, source and target length of the tensors of a batch, padding included."""
         shape = len(batch), int(self.source[batch].max()), int(self.target[batch].max())
-        return self.boxes.shape(*shape) if self.boxes else shape
+        return self.buckets.shape(*shape) if self.buckets else shape
 
-    def _fit(self, shapes: int) -> None:
-        """Chooses the boxes: fewer than `shapes` where a window would not fill batches of so many."""
+    def _fit(self, buckets: int) -> None:
+        """Chooses the boxes: fewer than `buckets` where a window would not fill batches of so many."""
         self.noise, least = 0.0, math.inf
-        best, seen = (0, self.boxes), self._chosen(0, 0)
-        while shapes:
-            self.boxes = Boxes.fit(self.source, self.target, seen, shapes, self.tokens, self.side, self.max_sentences)
+        best, seen = (0, self.buckets), self._chosen(0, 0)
+        while buckets:
+            self.buckets = Buckets.fit(
+                self.source, self.target, seen, buckets, self.tokens, self.side, self.max_sentences
+            )
             self._packed = None, None
             self.count = self._count()
             needed = sum(cells([self.shape(batch) for batch in self._batches(0, 0)]))
             if needed >= least:
                 break
-            least, best = needed, (self.count, self.boxes)
-            full = self.windows > 1 and self.count > 8 * shapes  # batches of every shape come often enough
-            shapes = 0 if full else shapes // 2
-        self.count, self.boxes = best
+            least, best = needed, (self.count, self.buckets)
+            full = self.windows > 1 and self.count > 8 * buckets  # batches of every shape come often enough
+            buckets = 0 if full else buckets // 2
+        self.count, self.buckets = best
         self._packed = None, None
 
     def _count(self) -> int:
@@ -353,12 +356,12 @@ class TokenBatchSampler(Sampler[list[int]]):
         return self._packed[1]
 
     def _pack_anew(self, epoch: int, window: int, noise: float, tokens: int) -> tuple[np.ndarray, list[int]]:
-        if self.boxes is None:
+        if self.buckets is None:
             order = self._sort(epoch, window, noise)
             return order, self._cut(order, tokens)
         chosen = self._chosen(epoch, window)
         draws = self._draws(epoch, window, 0)
-        order, bounds = self.boxes.pack(self.source[chosen], self.target[chosen], draws, tokens)
+        order, bounds = self.buckets.pack(self.source[chosen], self.target[chosen], draws, tokens)
         return chosen[order], bounds
 
     def _cut(self, order: np.ndarray, tokens: int) -> list[int]:

@@ -21,8 +21,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from hf_mlnmt.files import write_text
-from hf_mlnmt.model_folder import CURVES
+from hf_mlnmt.common.files import write_text
+from hf_mlnmt.common.model_folder import CURVES
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.processes import largest
 from hf_mlnmt.training.schedules import Schedule

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_mlnmt.model_folder import first_line
+from hf_mlnmt.common.model_folder import first_line
 from hf_mlnmt.training.objectives import Losses
 
 logger = logging.getLogger(__name__)

@@ -23,13 +23,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig
 
-from hf_mlnmt.data.text import begin_texts, read_masks
-from hf_mlnmt.data.tokenizer import identity_of, load_tokenizers
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder, follow_umask, read_json, size_and_crc, write_json
-from hf_mlnmt.languages import check_same_direction, keep_direction
-from hf_mlnmt.made_from import differences
-from hf_mlnmt.model_folder import (
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import atomic_folder, follow_umask, read_json, size_and_crc, write_json
+from hf_mlnmt.common.languages import check_same_direction, keep_direction
+from hf_mlnmt.common.made_from import differences
+from hf_mlnmt.common.model_folder import (
     ADAPTER,
     CONFIG,
     TEXT_FILES,
@@ -40,6 +38,8 @@ from hf_mlnmt.model_folder import (
     open_weights,
     read_part,
 )
+from hf_mlnmt.data.text import begin_texts, read_masks
+from hf_mlnmt.data.tokenizer import identity_of, load_tokenizers
 from hf_mlnmt.training import adapters
 from hf_mlnmt.training.tasks import is_head
 

@@ -14,7 +14,7 @@ import torch
 from accelerate.utils import gather_object
 from transformers import PreTrainedModel
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.training.objectives import SHOWN, Objective, Translation, evaluating
 from hf_mlnmt.training.processes import largest
 

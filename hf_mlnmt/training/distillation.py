@@ -26,11 +26,11 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.languages import check_direction
 from hf_mlnmt.generation.aligning import Aligner
 from hf_mlnmt.generation.fusing import Member, check_same_vocabulary, fuse
-from hf_mlnmt.generation.loading import load
-from hf_mlnmt.languages import check_direction
+from hf_mlnmt.generation.translating.loading import load
 from hf_mlnmt.modeling.attention import CrossAttention
 from hf_mlnmt.modeling.linear import in_own_precision
 from hf_mlnmt.modeling.loss import divisor

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hf_mlnmt.memory import peak_memory
+from hf_mlnmt.common.memory import peak_memory
 from hf_mlnmt.training.adapters import parameters_of_adapter
 from hf_mlnmt.training.arguments import precision
 from hf_mlnmt.training.batching import BatchStatistics, TokenBatchSampler, batch_statistics
@@ -35,7 +35,7 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     seconds_per_token, memory = _measure(trainer)
     # An average step has of each task as many average batches as its share says.
     batches = args.gradient_accumulation_steps * args.world_size
-    counts = [batches * count / sampler.rotation.length for count in sampler.rotation.counts]
+    counts = [batches * count / sampler.schedule.length for count in sampler.schedule.counts]
     tokens = [count * figure.target_tokens_per_batch for count, figure in zip(counts, figures)]
     seconds = sum(map(operator.mul, tokens, seconds_per_token))
     cycles, trained = recipe.schedule.ends(steps), parameters_of_adapter(trainer.model)
@@ -69,11 +69,11 @@ def _tasks(
     lines = [_task(task, figure) for task, figure in zip(trainer.tasks, figures)]
     if len(lines) == 1:
         return lines[0]
-    rows = list(zip(trainer.tasks, lines, sampler.rotation.counts, epochs))
+    rows = list(zip(trainer.tasks, lines, sampler.schedule.counts, epochs))
     more = {"more tasks": f"{len(rows) - MEASURED:,}"} if len(rows) > MEASURED else {}
     return {
         f"task {task.name}": f"{type(task.objective).__name__}, {line.pop('training set')}; share {count:g} of "
-        f"{sampler.rotation.length}, {own:.2f} epochs of its own; "
+        f"{sampler.schedule.length}, {own:.2f} epochs of its own; "
         + "; ".join(f"{name} {text}" for name, text in line.items())
         for task, line, count, own in rows[:MEASURED]
     } | more
@@ -121,7 +121,7 @@ def _step(trainer: TranslationTrainer, task: Task, sampler: TokenBatchSampler, b
     """Runs one forward, backward and update of rate 0; returns the number of target tokens."""
     assert trainer.optimizer is not None
     examples = [task.data[i] for i in batch.tolist()]
-    inputs = trainer._prepare_inputs(collate_in(sampler.boxes, task.objective.collate, examples))
+    inputs = trainer._prepare_inputs(collate_in(sampler.buckets, task.objective.collate, examples))
     with trainer.accelerator.autocast(), HalfWeights(trainer.model).cast():
         loss, _ = task.objective.loss(trainer.model, inputs)
     loss.backward()

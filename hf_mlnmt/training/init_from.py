@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hf_mlnmt.common.errors import UserError, naming
+from hf_mlnmt.common.model_folder import CONFIG, check_model_folder, first_line, open_weights, read_part
 from hf_mlnmt.data.tokenizer import Tokenizers, identity_of, load_tokenizers
-from hf_mlnmt.errors import UserError, naming
-from hf_mlnmt.model_folder import CONFIG, check_model_folder, first_line, open_weights, read_part
 from hf_mlnmt.training.adapters import is_of_adapter, plain_name
 from hf_mlnmt.training.checkpoints import NO_ARCHITECTURE
 from hf_mlnmt.training.objectives import part_of

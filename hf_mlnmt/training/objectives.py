@@ -38,10 +38,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.encoded import Examples, Rows
 from hf_mlnmt.data.text import TextSide
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling.encoder_models import EncoderWithProjection
 from hf_mlnmt.modeling.loss import cross_entropy, divisor, head_cross_entropy, projected_cross_entropy
 from hf_mlnmt.modeling.transformer import Decoder, Encoder

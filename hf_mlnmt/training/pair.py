@@ -25,19 +25,19 @@ from typing import Any, TypeVar
 import torch
 from rich.console import Console
 
+from hf_mlnmt.common.errors import UserError, naming
+from hf_mlnmt.common.files import atomic_folder, read_json, size_and_crc, write_json, write_text
+from hf_mlnmt.common.languages import check_language, direction_of, same_language
+from hf_mlnmt.common.made_from import differences
+from hf_mlnmt.common.model_folder import auto_class_of, check_model_folder, read_config
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter
 from hf_mlnmt.data.text import TextSpec, check_untold, read_text
 from hf_mlnmt.data.tokenizer import languages_of as codes_of
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.data.words import words
-from hf_mlnmt.errors import UserError, naming
 from hf_mlnmt.evaluation import Results
-from hf_mlnmt.files import atomic_folder, read_json, size_and_crc, write_json, write_text
-from hf_mlnmt.generation.back_translation import Watcher
-from hf_mlnmt.languages import check_language, direction_of, same_language
-from hf_mlnmt.made_from import differences
-from hf_mlnmt.model_folder import auto_class_of, check_model_folder, read_config
+from hf_mlnmt.generation.synthetic.back_translation import Watcher
 from hf_mlnmt.recipe import sizes
 from hf_mlnmt.recipe.reading import recipe_of, set_key
 from hf_mlnmt.recipe.schema import Recipe
@@ -99,8 +99,8 @@ def train_pair(
 
     output: unless told, runs/<name of the files>, with the seed if it is given. settings, seed: replace keys of the
     recipe that was chosen. extend: changes the recipe's content, in the run's folder, and what is said of it, and has
-    it checked before it measures (export/students.py). Raises: UserError for files that are missing, broken, too small
-    or do not go together.
+    it checked before it measures (training/students.py). Raises: UserError for files that are missing, broken, too
+    small or do not go together.
     """
     console = console or Console(stderr=True)
     data, languages = Path(data), sizes.languages_of(asked.pair, (asked.source, asked.target))

@@ -32,6 +32,8 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
+from hf_mlnmt.common.errors import UserError, naming, suggest
+from hf_mlnmt.common.memory import memory_of_machine
 from hf_mlnmt.data.corpus import CorpusSpec, check_together, read_pairs
 from hf_mlnmt.data.lines import count_text
 from hf_mlnmt.data.processing import TextProcessing
@@ -39,9 +41,7 @@ from hf_mlnmt.data.subwords import SPECIAL_TOKENS
 from hf_mlnmt.data.text import Overlap, TextSpec, read_text, word_overlap
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of
 from hf_mlnmt.data.words import spoken
-from hf_mlnmt.errors import UserError, naming, suggest
-from hf_mlnmt.generation.synthetic_methods import FEWEST, LINES, SHORT_PIECES, bytes_per_piece
-from hf_mlnmt.memory import memory_of_machine
+from hf_mlnmt.generation.synthetic.methods import FEWEST, LINES, SHORT_PIECES, bytes_per_piece
 from hf_mlnmt.modeling.loss import LOGITS, ROWS
 from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import MAIN_DEV, Recipe

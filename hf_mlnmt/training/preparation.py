@@ -18,6 +18,11 @@ import transformers
 from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
+from hf_mlnmt.common.errors import UserError, naming
+from hf_mlnmt.common.files import atomic_folder, write_json
+from hf_mlnmt.common.keys import build
+from hf_mlnmt.common.languages import direction_of, same_language
+from hf_mlnmt.common.made_from import digest
 from hf_mlnmt.convert.vocabularies import read_sentencepiece
 from hf_mlnmt.data.corpus import CorpusSpec, size_of
 from hf_mlnmt.data.encoding import Origin, Progress, encode_corpus, filtered
@@ -37,11 +42,6 @@ from hf_mlnmt.data.tokenizer import (
     with_mask,
 )
 from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
-from hf_mlnmt.errors import UserError, naming
-from hf_mlnmt.files import atomic_folder, write_json
-from hf_mlnmt.keys import build
-from hf_mlnmt.languages import direction_of, same_language
-from hf_mlnmt.made_from import digest
 from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
 from hf_mlnmt.training import checkpoints, dev, folder, model_making

@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 import torch
 from accelerate import PartialState
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.keys import REQUIRED, variable
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.keys import REQUIRED, variable
 
 T = TypeVar("T")
 # How long processes wait for one another: a process that ends is noticed at once, by its connection, a machine without

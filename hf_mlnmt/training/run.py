@@ -38,22 +38,22 @@ from rich.console import Console
 from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
-from hf_mlnmt import products
+from hf_mlnmt.common import matmul_backends
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import file_name, read_json, size_and_crc, write_json, write_text
+from hf_mlnmt.common.made_from import Changes, MadeFrom, digest
+from hf_mlnmt.common.model_folder import GENERATION_CONFIG, RESULTS, WEIGHTS, auto_class_of, load_model, read_part
+from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.synthetic import MANIFEST
 from hf_mlnmt.data.text import RawPairs, digest_of_texts
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
 from hf_mlnmt.evaluation.perplexity import perplexity
 from hf_mlnmt.evaluation.scores import with_arrow
-from hf_mlnmt.files import file_name, read_json, size_and_crc, write_json, write_text
-from hf_mlnmt.generation.back_translation import Watcher
-from hf_mlnmt.generation.loading import Parts
-from hf_mlnmt.made_from import Changes, MadeFrom, digest
-from hf_mlnmt.model_folder import GENERATION_CONFIG, RESULTS, WEIGHTS, auto_class_of, load_model, read_part
+from hf_mlnmt.generation.synthetic.back_translation import Watcher
+from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.recipe.checks import check_budget
 from hf_mlnmt.recipe.reading import Recipe, find_recipe, read_recipe
 from hf_mlnmt.recipe.schema import saved_steps
-from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training import arguments, callbacks, checkpoints, folder
 from hf_mlnmt.training.adapters import parameters_of_adapter, save_config
 from hf_mlnmt.training.dev import Alone, DevSet, Stopped
@@ -62,7 +62,7 @@ from hf_mlnmt.training.init_from import local_folder, read_sources
 from hf_mlnmt.training.preflight import check_before, check_lengths
 from hf_mlnmt.training.preparation import ACCOUNT, Preparation, measured_by
 from hf_mlnmt.training.processes import check_all, check_same, join_group, main_first, of_main, together
-from hf_mlnmt.training.rounded import SENTENCES, RoundedProducts, calibrate
+from hf_mlnmt.training.quantisation_aware import SENTENCES, RoundedProducts, calibrate
 from hf_mlnmt.training.rounds import PlannedRound, read_rounds
 from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import lasting_parameters
@@ -433,7 +433,7 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
     kind = f"{type(trainer.model).__name__}: {parameters:,} parameters{beside}"
     run.tell(f"{kind}, training on {trainer.args.device}{divided}")
     kinds = kinds_of_products(run, checkpoint is not None) if trainer.args.device.type == "cpu" else frozenset()
-    with products.using(kinds), closing(training.progress), training.stop.listening():
+    with matmul_backends.using(kinds), closing(training.progress), training.stop.listening():
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except Stopped as stopped:
@@ -463,15 +463,15 @@ def alphas(run: Run, trainer: TranslationTrainer, goes_on: bool) -> dict[str, fl
 
 
 def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
-    """Returns what oneDNN computes in this run, as it began (products.py); warns of another processor or choice."""
+    """Returns what oneDNN computes in this run, as it began; warns of another processor or choice."""
     path = run.output / folder.PRODUCTS
     if run.is_main and not goes_on:
-        write_json(path, products.record())
+        write_json(path, matmul_backends.record())
     # None of a run that began on a GPU; on all machines what the first one has.
     kept = read_json(path, {"onednn": [str], "processor": str}) if run.is_main else {}
     began = of_main(kept or {"onednn": []})
-    with products.using(frozenset(began["onednn"])):
-        now = products.record()
+    with matmul_backends.using(frozenset(began["onednn"])):
+        now = matmul_backends.record()
         if changed := [name for name, value in began.items() if now.get(name) != value]:
             listed = ", ".join(f"{name} {began[name]} -> {now.get(name)}" for name in changed)
             run.warn(f"{path}: the run began with other products, and its last digits will be others: {listed}")

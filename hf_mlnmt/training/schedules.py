@@ -22,7 +22,7 @@ from typing import Any, get_args
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.recipe.schema import LearningRate, ScheduleName
 
 

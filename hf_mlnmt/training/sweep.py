@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 import yaml
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import read_json, write_json
-from hf_mlnmt.model_folder import RESULTS
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import read_json, write_json
+from hf_mlnmt.common.model_folder import RESULTS
 from hf_mlnmt.recipe.reading import Recipe, find_recipe, parse_yaml, read_recipe
 from hf_mlnmt.training import checkpoints, folder
 from hf_mlnmt.training.callbacks import SIGNALS, handled

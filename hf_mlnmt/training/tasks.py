@@ -2,8 +2,8 @@
 
 A recipe's `tasks` become these in preparation.py.
 
-Which task comes when follows from the shares, which hold exactly, and from the seed (`Rotation`). `task_sampler` says
-which examples are in the batches of a process, and in which order; `task_loader` loads and collates them.
+Which task comes when follows from the shares, which hold exactly, and from the seed (`TaskSchedule`). `task_sampler`
+says which examples are in the batches of a process, and in which order; `task_loader` loads and collates them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import TrainingArguments
 
+from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.data.encoded import Examples, Rows
 from hf_mlnmt.data.training_set import TrainingSet
-from hf_mlnmt.errors import UserError, naming
 from hf_mlnmt.recipe.schema import TASK_NAME, Batches
 from hf_mlnmt.training.adapters import is_of_adapter
-from hf_mlnmt.training.batching import Boxes, Shape, TokenBatchSampler
+from hf_mlnmt.training.batching import Buckets, Shape, TokenBatchSampler
 from hf_mlnmt.training.objectives import IGNORED, SHOWN, Batch, Example, Objective
 
 HEADS = "objective_heads"  # the part of a model in training that holds what the objectives own
@@ -111,7 +111,7 @@ def lasting_parameters(model: nn.Module) -> int:
 ORDER = 4  # beside the seed, so that the order of the tasks is drawn apart from what else is drawn by it
 
 
-class Rotation:
+class TaskSchedule:
     """The order of tasks, batch by batch: in each cycle every task has as many places as its share says.
 
     The places of a cycle are shuffled anew in every cycle; which task is where is a pure function of (seed, place).
@@ -193,28 +193,28 @@ class TaskBatchSampler(Sampler[tuple[int, list[int], int]]):
     training is one of the first task's, made longer until it ends with a whole cycle and a whole optimizer step.
     """
 
-    def __init__(self, samplers: Sequence[TokenBatchSampler], rotation: Rotation) -> None:
-        self.samplers, self.rotation, self.epoch = list(samplers), rotation, 0
+    def __init__(self, samplers: Sequence[TokenBatchSampler], schedule: TaskSchedule) -> None:
+        self.samplers, self.schedule, self.epoch = list(samplers), schedule, 0
         self.accumulation, self.rank = samplers[0].accumulation, samplers[0].rank
-        cycles = math.ceil(len(samplers[0]) / rotation.counts[0])
-        together = self.accumulation // math.gcd(self.accumulation, rotation.length)  # cycles that end with a step
-        self.total = math.ceil(cycles / together) * together * rotation.length
+        cycles = math.ceil(len(samplers[0]) / schedule.counts[0])
+        together = self.accumulation // math.gcd(self.accumulation, schedule.length)  # cycles that end with a step
+        self.total = math.ceil(cycles / together) * together * schedule.length
         self.begin_at(0, 0, [0] * len(self.samplers))
 
     def begin_at(self, step: int, places: int, batches: Sequence[int]) -> None:
         """Lets `step` be where a training was that had other processes: at these places, so many batches of each task.
 
-        All of them together had seen the batches; each process had been at the places of the rotation.
+        All of them together had seen the batches; each process had been at the places of the schedule.
         """
         self.start = step * self.accumulation
         self.shift = places - self.start
         world = self.samplers[0].world_size
-        self.before = [seen - count * world for seen, count in zip(batches, self.rotation.seen(places))]
+        self.before = [seen - count * world for seen, count in zip(batches, self.schedule.seen(places))]
 
     def reached(self, step: int) -> dict[str, Any]:
         """Returns the places and batches at which the training is after so many steps: what `begin_at` takes."""
         places = step * self.accumulation + self.shift
-        firsts = [self._first(task, count) for task, count in enumerate(self.rotation.seen(places))]
+        firsts = [self._first(task, count) for task, count in enumerate(self.schedule.seen(places))]
         return {"places": places, "batches": firsts}
 
     def _first(self, task: int, count: int) -> int:
@@ -231,7 +231,7 @@ class TaskBatchSampler(Sampler[tuple[int, list[int], int]]):
                 yield 0, [], 0
                 continue
             task, batches = self.at(place)
-            number = self._first(*self.rotation.at(place + self.shift)) + self.rank
+            number = self._first(*self.schedule.at(place + self.shift)) + self.rank
             epoch = number // self.samplers[task].total
             yield task, batches[self.rank], epoch
 
@@ -241,7 +241,7 @@ class TaskBatchSampler(Sampler[tuple[int, list[int], int]]):
 
     def at(self, place: int) -> tuple[int, list[list[int]]]:
         """Returns the task at a place, and the example indices that each process has there."""
-        task, count = self.rotation.at(place + self.shift)
+        task, count = self.schedule.at(place + self.shift)
         return task, self.samplers[task].following(self._first(task, count))
 
     def members(self, step: int) -> list[tuple[int, list[int]]]:
@@ -256,7 +256,7 @@ class TaskBatchSampler(Sampler[tuple[int, list[int], int]]):
 
     def epochs(self, places: int) -> list[float]:
         """Returns how many epochs of its own each task goes through in the first `places`."""
-        return [count / len(sampler) for count, sampler in zip(self.rotation.seen(places), self.samplers)]
+        return [count / len(sampler) for count, sampler in zip(self.schedule.seen(places), self.samplers)]
 
 
 TASK = "task"  # the key of a batch that names its task
@@ -265,7 +265,7 @@ TASK = "task"  # the key of a batch that names its task
 def task_sampler(
     tasks: Sequence[Task], batches: Batches, args: TrainingArguments, group: int | None = None
 ) -> TaskBatchSampler:
-    """Returns the sampler of this process's batches; `batches.shapes` are of all tasks together.
+    """Returns the sampler of this process's batches; `batches.buckets` are of all tasks together.
 
     group: the batches of a step as the training began (see TokenBatchSampler).
     """
@@ -283,13 +283,13 @@ def task_sampler(
                 rank=args.process_index,
                 accumulation=args.gradient_accumulation_steps,
                 max_sentences=batches.max_sentences,
-                shapes=batches.shapes and max(1, batches.shapes // len(tasks)),
+                buckets=batches.buckets and max(1, batches.buckets // len(tasks)),
                 choose=task.data.choose,
                 group=group,
             )
         samplers.append(sampler)
     power = 1 / batches.temperature if batches.temperature else 0
-    return TaskBatchSampler(samplers, Rotation([task.share * task.data.distinct**power for task in tasks], seed))
+    return TaskBatchSampler(samplers, TaskSchedule([task.share * task.data.distinct**power for task in tasks], seed))
 
 
 class EpochLoader(DataLoader):
@@ -309,7 +309,7 @@ def task_loader(tasks: Sequence[Task], sampler: TaskBatchSampler, args: Training
         collate_fn=Collator(  # type: ignore[arg-type]  # it gets what the data set's __getitems__ returns
             [task.name for task in tasks],
             [task.objective.collate for task in tasks],
-            [each.boxes for each in sampler.samplers],
+            [each.buckets for each in sampler.samplers],
         ),
         num_workers=workers,
         persistent_workers=workers > 0,
@@ -370,7 +370,7 @@ class Collator:
 
     names: list[str]
     collates: list[Callable[[Sequence[Example]], Batch]]
-    boxes: list[Boxes | None]
+    boxes: list[Buckets | None]
 
     def __call__(self, batch: tuple[int, Sequence[Example]]) -> dict[str, Any]:
         task, examples = batch
@@ -378,7 +378,7 @@ class Collator:
 
 
 def collate_in(
-    boxes: Boxes | None, collate: Callable[[Sequence[Example]], Batch], examples: Sequence[Example]
+    boxes: Buckets | None, collate: Callable[[Sequence[Example]], Batch], examples: Sequence[Example]
 ) -> Batch:
     """Collates examples, filled up to a shape of the boxes: places as the objective pads them, rows without an example
     with one that has no labels."""

@@ -25,10 +25,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 from transformers.trainer_callback import ExportableState
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import explained, read_json, write_json
-from hf_mlnmt.memory import keep_memory
-from hf_mlnmt.model_folder import first_line
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import explained, read_json, write_json
+from hf_mlnmt.common.memory import keep_memory
+from hf_mlnmt.common.model_folder import first_line
 from hf_mlnmt.recipe.schema import Batches
 from hf_mlnmt.training import checkpoints, dev, sharding
 from hf_mlnmt.training.callbacks import SaveEndsOfCycles
@@ -36,7 +36,7 @@ from hf_mlnmt.training.captured import CapturedSteps, is_cuda
 from hf_mlnmt.training.half_weights import HalfWeights
 from hf_mlnmt.training.objectives import Batch, Losses
 from hf_mlnmt.training.processes import of_all
-from hf_mlnmt.training.rounded import RoundedProducts
+from hf_mlnmt.training.quantisation_aware import RoundedProducts
 from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import (
     TASK,
@@ -446,7 +446,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         layers are not: one that sees another kind of argument is compiled anew, which breaks a capture off."""
         args, model = self.args, self.model
         others = args.world_size > 1 or args.fp16 or self.compiled or args.torch_compile or args.torch_empty_cache_steps
-        if not self.batches.shapes or others or not is_cuda(args.device):
+        if not self.batches.buckets or others or not is_cuda(args.device):
             return False
         dropped = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")  # by draws on the CPU
         checkpointing = getattr(model, "is_gradient_checkpointing", False)

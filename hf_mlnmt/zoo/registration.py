@@ -49,7 +49,7 @@ def register_models(_: Any = None) -> None:
     """Import all models, register their classes, and give them the faster search and products."""
     import transformers
 
-    from hf_mlnmt import products
+    from hf_mlnmt.common import matmul_backends
     from hf_mlnmt.modeling import generation, linear
     from hf_mlnmt.modeling.configuration import TransformerConfig
     from hf_mlnmt.modeling.tokenization import TranslationTokenizer
@@ -57,7 +57,7 @@ def register_models(_: Any = None) -> None:
     # Both are imported when generate() first asks.
     generation.faster_search = lambda *asked: import_module("hf_mlnmt.search").run(*asked)
     generation.generate_again = lambda *asked: import_module("hf_mlnmt.search.prepare").generate(*asked)
-    linear.products = products
+    linear.products = matmul_backends
     # Found by its name, which a tokenizer's folder says.
     transformers.AutoTokenizer.register(TransformerConfig, fast_tokenizer_class=TranslationTokenizer, exist_ok=True)
     for architecture in architectures():

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.common.errors import UserError, suggest
 
 if TYPE_CHECKING:
     from hf_mlnmt.modeling.configuration import StackConfig
@@ -306,7 +306,7 @@ def _own(name: str) -> System:
     """Returns the system of a class outside of this package, which the Auto classes know from then on."""
     from transformers.dynamic_module_utils import get_relative_import_files
 
-    from hf_mlnmt.model_folder import read_config
+    from hf_mlnmt.common.model_folder import read_config
     from hf_mlnmt.modeling.configuration import StackConfig, TransformerConfig
 
     (module, colon, wanted), fields = name.partition(":"), dict[str, Any]()

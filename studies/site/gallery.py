@@ -11,10 +11,10 @@ from claims import claims_table
 from drawings import FAMILIES
 from papers import BASELINE, Reported, scores
 
+from hf_mlnmt.common.table import Table
 from hf_mlnmt.evaluation.comparison import Comparison, read_comparison, score_text
 from hf_mlnmt.reports.description import equation_of, papers_of
 from hf_mlnmt.reports.parameters import parameters_of_config
-from hf_mlnmt.table import Table
 from hf_mlnmt.zoo.systems import FUSION, SYSTEMS, config_for, find_system
 from published import numbers
 

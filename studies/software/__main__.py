@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import atomic_folder, read_json, write_json
+from hf_mlnmt.common.made_from import digest, sha256
 from hf_mlnmt.data.filters import FilterReport
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder, read_json, write_json
-from hf_mlnmt.made_from import digest, sha256
 
 from . import clean, packages, readers, sets
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hf_mlnmt.data.filters import FilterReport
-from hf_mlnmt.data.kept import PATTERNS
+from hf_mlnmt.data.placeholders import PATTERNS
 from hf_mlnmt.data.words import without_invisible, words
 
 MOST_WORDS, MOST_RATIO = 100, 3.0

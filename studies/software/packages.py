@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.common.errors import UserError, suggest
 
 from .readers import KINDS, Side
 

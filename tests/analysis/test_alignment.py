@@ -18,10 +18,10 @@ from hf_mlnmt.analysis.source_attention import (
     read_gold,
     source_attentions,
 )
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.tokenizer import train_tokenizer
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.alignments import links, to_pharaoh, word_weights
-from hf_mlnmt.generation.loading import load
+from hf_mlnmt.generation.translating.loading import load
 
 SOURCES = ["A dog sees the red house .", "Two women ride .", "A man ."]
 TARGETS = ["The dog plays .", "Two children in the house .", "A woman ."]

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from hf_mlnmt.analysis.figures import Panel, bars, curves, heat_maps, points, save, token_bars
 from hf_mlnmt.analysis.study import to_csv
 from hf_mlnmt.cli import app
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import file_name
-from hf_mlnmt.model_folder import copy_text_files
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import file_name
+from hf_mlnmt.common.model_folder import copy_text_files
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")

@@ -12,9 +12,9 @@ from transformers import AutoModelForSeq2SeqLM
 import hf_mlnmt
 from hf_mlnmt.analysis.reading import Sample, between
 from hf_mlnmt.analysis.source_attention import coverage_study
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.loading import load
+from hf_mlnmt.generation.translating.loading import load
 
 SENTENCE = "A dog sees the red house."
 LINES = ["A man rides a red bicycle.", "The dog sees a woman on the street.", "Two children play in the house."]

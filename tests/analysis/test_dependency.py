@@ -17,8 +17,8 @@ from hf_mlnmt.analysis.self_attention import (
     kl_of_logits,
     kl_of_weights,
 )
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.loading import load
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.generation.translating.loading import load
 
 TEXTS = ["A dog sees the red house.", "Two women ride.", "A man."]
 

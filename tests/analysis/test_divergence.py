@@ -10,8 +10,8 @@ from reference import analysis as reference
 
 from hf_mlnmt.analysis.reading import encode_sources
 from hf_mlnmt.analysis.self_attention import collect_divergences, divergence, jensen_shannon, unit_divergence
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.loading import load
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.generation.translating.loading import load
 
 TEXTS = ["A dog sees the red house.", "Two women ride.", "A man."]
 

@@ -19,8 +19,8 @@ from hf_mlnmt.analysis.reading import (
     usable_indices,
 )
 from hf_mlnmt.analysis.self_attention import distance_sums, entropy_sums, head_rows, head_table
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.loading import load
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.generation.translating.loading import load
 
 TEXTS = ["A dog sees the red house.", "Two women ride.", "A man."]
 CHOICES = [(positions, renormalize) for positions in ("printed", "all") for renormalize in (False, True)]

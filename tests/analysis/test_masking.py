@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from hf_mlnmt.analysis.masking import WHOLE, Variant, collected_names, rows, translations, variants
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import score
 from hf_mlnmt.evaluation.scores import count_sentences
 from hf_mlnmt.evaluation.significance import compare_seeds
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.loading import load
+from hf_mlnmt.generation.translating.loading import load
 
 SOURCES = ["A dog sees the red house.", "Two women ride.", "A man."]
 OPTIONS = {"num_beams": 1, "max_new_tokens": 12, "min_new_tokens": 6, "no_repeat_ngram_size": 1}

@@ -15,7 +15,7 @@ from hf_mlnmt.analysis.outputs import (
     scores_by_length,
     sentence_scores,
 )
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import score
 from hf_mlnmt.evaluation.matrix import LanguageGuesser
 

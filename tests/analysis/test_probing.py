@@ -38,8 +38,8 @@ from hf_mlnmt.analysis.probing import (
     word_content_task,
 )
 from hf_mlnmt.analysis.reading import encode_sources
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.loading import load
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.generation.translating.loading import load
 
 TEXTS = ["A dog sees the red house.", "Two women ride.", "A man."]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hf_mlnmt.generation.embedding import embed_texts
-from hf_mlnmt.generation.loading import load
+from hf_mlnmt.generation.translating.loading import load
 
 sentence_transformers = pytest.importorskip("sentence_transformers", reason="pip install sentence-transformers")
 TEXTS = ["A man rides a red bicycle.", "", "The dog sees a woman on the street.", "A dog."]

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import hf_mlnmt
 from hf_mlnmt.analysis.embeddings import correlations, cosines, read_pairs
 from hf_mlnmt.cli import app
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
-from hf_mlnmt.errors import UserError
 
 LINES = ["A man rides a red bicycle.", "The dog sees a woman on the street.", "Two children play in the house."]
 PAIRS = [(LINES[0], LINES[0], 5.0), (LINES[0], LINES[1], 1.0), (LINES[1], LINES[2], 2.0), (LINES[2], LINES[0], 2.0)]

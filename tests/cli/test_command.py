@@ -28,8 +28,8 @@ from hf_mlnmt.__main__ import _stop as stop
 from hf_mlnmt.__main__ import main as start
 from hf_mlnmt.cli import PANELS, app, main
 from hf_mlnmt.cli.options import _SHELL, NamedPath, as_typed, by_name, decoding_options
-from hf_mlnmt.errors import OptionError
-from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.common.errors import OptionError
+from hf_mlnmt.generation.translating.options import DecodingOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = dict(get_command(app).commands)
@@ -230,7 +230,7 @@ def test_the_shell_s_completion_knows_the_verbs():
 HOLD = """
 from pathlib import Path
 import time
-from hf_mlnmt.files import atomic_folder, atomic_path
+from hf_mlnmt.common.files import atomic_folder, atomic_path
 
 @cli.app.command()
 def hold(folder: Path):

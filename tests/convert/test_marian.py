@@ -23,10 +23,10 @@ from helpers.marian_files import (
 from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import UserError, import_model
+from hf_mlnmt.common.languages import direction_of
 from hf_mlnmt.convert.marian_binary import read_items
 from hf_mlnmt.convert.vocabularies import read_list
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.languages import direction_of
 
 SSRU = {"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru", "dec-depth": 2}
 PRE = {"transformer-preprocess": "n", "transformer-postprocess": "da", "transformer-postprocess-top": "n"}

@@ -7,9 +7,9 @@ import random
 import pytest
 from transformers import AutoTokenizer
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.subwords import BYTES, SPECIAL_TOKENS, train_tokenizer
 from hf_mlnmt.data.tokenizer import statistics
-from hf_mlnmt.errors import UserError
 
 _RANDOM = random.Random(1)
 _WORDS = ["".join(_RANDOM.choices("etaoinshrdlu", k=_RANDOM.randint(2, 8))) for _ in range(3000)]

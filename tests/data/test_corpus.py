@@ -7,10 +7,10 @@ import json
 
 import pytest
 
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.keys import build
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.keys import build
 
 PAIRS = [("The man sleeps.", "Der Mann schläft."), ("", ""), ('A "cat" sings.', 'Eine "Katze" singt.')]
 LANGUAGES = {"source": "en", "target": "de"}

@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import pytest
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data import encoded, encoding, workers
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.encoded import Encoded, Rows
@@ -29,7 +30,6 @@ from hf_mlnmt.data.lines import FileHash, hashing
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.text import TextSpec
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
-from hf_mlnmt.errors import UserError
 
 PAIRS = [("The man sleeps.", "Der Mann schläft."), ("", ""), ("猫", "Katze")]
 FILES = {"source": "a.en", "target": "a.de"}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.filters import FilterReport, PairFilter, Seen
-from hf_mlnmt.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_mlnmt import documents, languages
+from hf_mlnmt import documents
+from hf_mlnmt.common import languages
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data import corpus
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.formats import _BEGINS, DOCUMENTS, REFUSED, TABLES, check_output
 from hf_mlnmt.data.lines import checked_lines, problem_in, read_lines, reason_of
 from hf_mlnmt.data.text import TextSpec, read_text
 from hf_mlnmt.data.tokenizer_files import LineReader
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.outputs import read_texts
-from hf_mlnmt.generation.back_translation import text_lines
-from hf_mlnmt.generation.lines import file_groups, identities, text_groups
+from hf_mlnmt.generation.synthetic.back_translation import text_lines
+from hf_mlnmt.generation.translating.lines import file_groups, identities, text_groups
 
 
 def write(path, content: bytes):

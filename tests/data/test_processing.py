@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.processing import TextProcessing, load_processing, save_processing
-from hf_mlnmt.errors import UserError
 
 SENTENCES = {
     "en": ["The man's dog, \"Rex\", isn't here.", "Does he cost $5 (or 10%)?", "A well-known U.S. city & more."],

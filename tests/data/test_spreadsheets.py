@@ -13,11 +13,11 @@ import zipfile
 
 import pytest
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.lines import checked_lines, read_lines
 from hf_mlnmt.data.text import TextSpec, read_text
-from hf_mlnmt.errors import UserError
 
 TEXT = "Ein Haus\nमेरा घर\n"
 

@@ -9,12 +9,12 @@ import threading
 import numpy as np
 import pytest
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data import encoding, streamed
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.encoding import encode_corpus
 from hf_mlnmt.data.filters import PairFilter
 from hf_mlnmt.data.streamed import Streamed
-from hf_mlnmt.errors import UserError
 
 PAIRS = 230
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.encoding import build, encode_corpus, filtered
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.text import TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.data.training_set import Corpora
-from hf_mlnmt.errors import UserError
 
 TEXTS = ["The man sleeps.", "", 'A "cat" sings.', "猫"]
 

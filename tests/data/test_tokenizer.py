@@ -11,6 +11,7 @@ from helpers import fresh
 from helpers.texts import TEXTS
 from hypothesis import given, settings
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import (
     Tokenizers,
@@ -24,7 +25,6 @@ from hf_mlnmt.data.tokenizer import (
     with_mask,
 )
 from hf_mlnmt.data.words import without_invisible
-from hf_mlnmt.errors import UserError
 
 KINDS = [("bpe", True), ("unigram", True)]
 

@@ -10,9 +10,9 @@ from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli.tokenizer import tokenizer
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import load_tokenizers
-from hf_mlnmt.errors import UserError
 
 app = typer.Typer()
 app.command()(tokenizer)

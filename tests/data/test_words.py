@@ -10,7 +10,7 @@ from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.text import word_overlap
 from hf_mlnmt.data.words import is_unspaced, is_visible, spelt, spoken, without_invisible, words
-from hf_mlnmt.generation.synthetic_methods import Counts, Judge
+from hf_mlnmt.generation.synthetic.methods import Counts, Judge
 
 ENGLISH = "The weather is very nice today, so we walk in the park."
 # Without spaces: Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan; Chinese of the rarer planes.

@@ -19,7 +19,7 @@ from helpers.once import made_once
 from helpers.tiny_run import write_corpus, write_recipe
 
 from hf_mlnmt import UserError, config_for
-from hf_mlnmt.model_folder import load_model, trusting
+from hf_mlnmt.common.model_folder import load_model, trusting
 
 PAGE = ROOT / "docs" / "own-system.md"
 CODE = blocks(PAGE, "python")[0].text

@@ -7,8 +7,8 @@ import subprocess
 import polib
 import pytest
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.documents import Reading, read, read_bytes
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation import Hypothesis
 
 # As xgettext makes it: nothing in the header is filled in.

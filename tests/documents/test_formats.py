@@ -8,8 +8,8 @@ from xml.parsers import expat
 
 import pytest
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.documents import FORMATS, Reading, read, read_bytes, translate_file
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation import Hypothesis, TranslationPipeline
 
 W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'

@@ -8,8 +8,8 @@ import zipfile
 
 import pytest
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.documents import Reading, read, read_bytes
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation import Hypothesis
 
 GERMAN = {"the": "das", "red": "rote", "house": "Haus", "dog": "Hund", "sees": "sieht", "hello": "hallo"}

@@ -12,7 +12,7 @@ from helpers.finished_runs import write_run, write_runs
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import compare, comparison_tables, read_comparison, score
 from hf_mlnmt.evaluation.matrix import read_matrix
 from hf_mlnmt.evaluation.significance import pack_counts, unpack_counts

@@ -18,11 +18,11 @@ import hf_mlnmt.generation
 from hf_mlnmt.cli import app as whole
 from hf_mlnmt.cli.compare import compare
 from hf_mlnmt.cli.evaluate import evaluate
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import read_comparison, score
 from hf_mlnmt.evaluation.outputs import read_texts
-from hf_mlnmt.generation.journal import Journal
-from hf_mlnmt.generation.pipeline import TranslationCall
+from hf_mlnmt.generation.synthetic.journal import Journal
+from hf_mlnmt.generation.translating.pipeline import TranslationCall
 
 app = typer.Typer()
 app.command()(evaluate)

@@ -11,7 +11,7 @@ from helpers.judge import disturb
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import compare, comparison_tables, read_comparison, score
 from hf_mlnmt.evaluation.runs import TextFiles, read_systems, text_files
 from hf_mlnmt.evaluation.significance import LEGEND, p_of_mark

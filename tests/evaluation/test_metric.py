@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from helpers import fresh
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import METRIC_PATH, load_metric, score
 
 pytestmark = pytest.mark.usefixtures("evaluate_cache")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results, score_protocols
 
 

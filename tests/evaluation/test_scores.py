@@ -13,7 +13,7 @@ from helpers.judge import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import compare, counts, moses, score, score_protocols
 
 NAMES = {"BLEU": "bleu", "chrF2": "chrf", "TER": "ter"}

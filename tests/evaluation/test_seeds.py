@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import Protocol, score
 from hf_mlnmt.evaluation.scores import count_sentences
 from hf_mlnmt.evaluation.significance import (

@@ -11,7 +11,7 @@ from helpers.judge import sacrebleu, sacrebleu_text
 from rich.console import Console
 from sacrebleu.significance import PairedTest
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import METRICS, Protocol, compare, comparison_tables
 from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
 

@@ -15,7 +15,7 @@ from helpers.fused_folders import write_fused
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli.export import export
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.export.check import Sentences, check_scores, compare_searches, generate, log_probabilities
 
 ROOT = Path(__file__).resolve().parents[2]

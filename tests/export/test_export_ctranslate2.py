@@ -8,12 +8,12 @@ import pytest
 import torch
 from helpers.export_toys import joint_tokenizer, toy_model, two_tokenizers, write_folder
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.tokenizer import load_tokenizers
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.export import export
 from hf_mlnmt.export.check import Sentences, generate
 from hf_mlnmt.export.ctranslate2 import check, exportable
-from hf_mlnmt.generation.ctranslate2 import ACTIVATIONS, write
+from hf_mlnmt.generation.translating.ctranslate2 import ACTIVATIONS, write
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
 
@@ -60,7 +60,7 @@ def test_pytorch_keeps_its_threads(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float16"])
-def test_rounded_weights_are_reported(dtype, tmp_path):
+def test_quantisation_aware_weights_are_reported(dtype, tmp_path):
     tokenizers = joint_tokenizer()
     folder = write_folder(tmp_path / "model", tokenizers, toy_model(tokenizers, d_model=128))
     export(folder, tmp_path / "full", "ctranslate2")

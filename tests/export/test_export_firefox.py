@@ -32,20 +32,20 @@ from hf_mlnmt.convert.marian_binary import SETTINGS, read_items, read_shortlist,
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.synthetic import read_manifest
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
-from hf_mlnmt.export import export, students
+from hf_mlnmt.export import export
 from hf_mlnmt.export.check import until_end
 from hf_mlnmt.export.firefox import EngineLinear, as_engine, calibrated, exportable, lexical_shortlist
-from hf_mlnmt.export.students import train_student
 from hf_mlnmt.export.unigram import _normalisation as unigram_rules
 from hf_mlnmt.export.unigram import check_cut, vocabulary_of
-from hf_mlnmt.generation.batches import pad
-from hf_mlnmt.generation.journal import Journal
-from hf_mlnmt.generation.loading import Parts
-from hf_mlnmt.generation.synthetic_methods import USUAL
+from hf_mlnmt.generation.synthetic.journal import Journal
+from hf_mlnmt.generation.synthetic.methods import USUAL
+from hf_mlnmt.generation.translating.batches import pad
+from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.hub import publish
-from hf_mlnmt.training import TwoFiles, run
+from hf_mlnmt.training import TwoFiles, run, students
 from hf_mlnmt.training.callbacks import DrawCurves, ShowProgress
-from hf_mlnmt.training.rounded import RoundedProducts, calibrate
+from hf_mlnmt.training.quantisation_aware import RoundedProducts, calibrate
+from hf_mlnmt.training.students import train_student
 
 NAME = "model.ende.intgemm.alphas.bin"
 
@@ -213,7 +213,7 @@ def test_bergamot_computes_what_is_computed_here(exported, tmp_path):
 
 
 @pytest.mark.parametrize(("inputs", "saturated"), [(64, True), (64, False), (33, True)])
-def test_products_are_the_engines(inputs, saturated):
+def test_matmul_backends_are_the_engines(inputs, saturated):
     draw = torch.Generator().manual_seed(1)
     rows, steps = torch.randn(3, inputs, generator=draw), torch.randint(-127, 128, (5, inputs), generator=draw).char()
     linear = nn.Linear(inputs, 10)

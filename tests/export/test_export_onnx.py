@@ -12,12 +12,12 @@ from helpers.contract import of_each_kind
 from helpers.export_toys import joint_tokenizer, toy_model, two_tokenizers, write_folder
 
 from hf_mlnmt import TransformerConfig, config_for
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.export import export
 from hf_mlnmt.export import onnx as export_onnx
 from hf_mlnmt.export.check import ends_of, generate, until_end
-from hf_mlnmt.generation.batches import pad
+from hf_mlnmt.generation.translating.batches import pad
 from hf_mlnmt.zoo.systems import SYSTEMS, list_systems
 
 for package in ("onnx", "onnxscript", "onnxruntime"):

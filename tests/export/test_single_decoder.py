@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import TransformerForConditionalGeneration, config_for
 from hf_mlnmt.cli import app
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.languages import direction_of
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.languages import direction_of
 
 SIZES = {"d_model": 16, "encoder_layers": 3, "decoder_layers": 1, "max_position_embeddings": 64}
 SIZES |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)

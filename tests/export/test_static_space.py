@@ -24,10 +24,10 @@ from helpers.model_folders import SENTENCES
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data import train_tokenizer
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.demo.grammar import sample_demo_corpus
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.export import static_space
 from hf_mlnmt.export.static_space import LIBRARY, build_static_space
 from hf_mlnmt.generation import TranslationPipeline

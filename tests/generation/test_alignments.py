@@ -17,7 +17,7 @@ from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.alignments import SourceAttention, to_pharaoh, words_of_source, words_of_target
-from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.generation.translating.loading import Parts
 
 
 def test_every_system_has_attention_over_the_source(model, member, batch):

@@ -17,8 +17,8 @@ from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.loading import Parts
-from hf_mlnmt.generation.wording import Asked, NextWords, Spelling
+from hf_mlnmt.generation.constraints.lexical_constraints import Asked, NextWords, Spelling
+from hf_mlnmt.generation.translating.loading import Parts
 
 DEEPEST = 4  # tokens of a word
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.calibrating import calibrate, words_in_reference
-from hf_mlnmt.generation.confidence import KEY, Calibration
-from hf_mlnmt.generation.pipeline import least_by_word
+from hf_mlnmt.generation.choosing.calibrating import calibrate, words_in_reference
+from hf_mlnmt.generation.choosing.confidence import KEY, Calibration
+from hf_mlnmt.generation.translating.pipeline import least_by_word
 
 
 def run_command(*words, input=None):
@@ -139,7 +139,7 @@ def test_without_a_calibration_there_is_no_confidence(pipeline):
 
 def test_the_scores_that_are_looked_at_are_the_models_own(pipeline):
     """Those of a search that was not scored, whatever the decoder started with."""
-    from hf_mlnmt.generation.batches import generate, log_probabilities_of
+    from hf_mlnmt.generation.translating.batches import generate, log_probabilities_of
 
     sequences, start = [pipeline.parts.source(text)["input_ids"] for text in ("the dog", "a man plays")], 5
     asked = {"num_beams": 2, "num_return_sequences": 1, "max_new_tokens": 6}

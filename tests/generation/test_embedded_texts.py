@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.generation.embedding import embed_texts
-from hf_mlnmt.generation.loading import load
+from hf_mlnmt.generation.translating.loading import load
 
 
 def test_a_token_says_the_target(ours_multilingual):

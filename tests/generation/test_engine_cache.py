@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.export_toys import joint_tokenizer, toy_model
 
-from hf_mlnmt.generation import ctranslate2
+from hf_mlnmt.generation.translating import ctranslate2
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.ctranslate2 import CTranslate2Search, request_of
-from hf_mlnmt.generation.pipeline import ENGINES
+from hf_mlnmt.generation.translating.ctranslate2 import CTranslate2Search, request_of
+from hf_mlnmt.generation.translating.pipeline import ENGINES
 
 pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
 
@@ -210,7 +210,7 @@ def test_which_engine(folders, monkeypatch):
         pipeline(folders("baseline"), "ctranslate")
     search = TranslationPipeline.from_pretrained(folders("baseline"), "cpu").run_batch
     assert not isinstance(search, CTranslate2Search)
-    monkeypatch.setattr("hf_mlnmt.generation.pipeline.installed", lambda: False)
+    monkeypatch.setattr("hf_mlnmt.generation.translating.pipeline.installed", lambda: False)
     with pytest.raises(UserError, match=r"hf-mlnmt\[export\]"):
         pipeline(folders("baseline"), "ctranslate2")
 

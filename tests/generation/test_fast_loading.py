@@ -10,7 +10,7 @@ from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.loading import load
+from hf_mlnmt.generation.translating.loading import load
 
 
 def test_it_is_said_in_one_line(foreign, caplog):

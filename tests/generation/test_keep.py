@@ -13,14 +13,14 @@ from helpers.toy_context import bigram_translator
 from helpers.toy_translators import SENTENCES, bpe, our_model
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data import kept
-from hf_mlnmt.data.kept import Kept, checked_patterns, whole, with_placeholders
+from hf_mlnmt.data import placeholders
+from hf_mlnmt.data.placeholders import Kept, checked_patterns, whole, with_placeholders
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
-from hf_mlnmt.generation.linked import KeptPart, Linked, filled
-from hf_mlnmt.generation.loading import Parts
-from hf_mlnmt.generation.pipeline import TranslationCall
-from hf_mlnmt.generation.wording import ForbiddenPhrases, Pattern, WholeParts, spelling_of
+from hf_mlnmt.generation.constraints.lexical_constraints import ForbiddenPhrases, Pattern, WholeParts, spelling_of
+from hf_mlnmt.generation.constraints.linked import KeptPart, Linked, filled
+from hf_mlnmt.generation.translating.loading import Parts
+from hf_mlnmt.generation.translating.pipeline import TranslationCall
 
 KINDS = "url,email,number,tag,placeholder"
 PARTS = ["https://a.example/b?c=1", "jo.doe@a.example", "3.14", "<b>", "{name}", "%s"]
@@ -77,7 +77,7 @@ def test_what_is_no_pattern_is_refused(given):
 
 
 def test_a_regular_expression_that_does_not_end_is_bounded(monkeypatch):
-    monkeypatch.setattr(kept, "_SECONDS", 0.02)
+    monkeypatch.setattr(placeholders, "_SECONDS", 0.02)
     with pytest.raises(UserError, match=r"keep: the regular expression .* does not come to an end"):
         Kept([r"(a|aa)+$"])(["a" * 60 + "b"])
 
@@ -293,8 +293,8 @@ def test_tokens_stand_for_the_parts_while_it_is_searched(trained, monkeypatch):
 
 
 def test_a_number_counts_once_for_each_time_that_it_is_there():
-    assert kept.lost("12 men and 12 dogs", "12 Männer") == {"12": 1}
-    assert not kept.lost("1,000 men in A4", "1.000 Männer in A4")
+    assert placeholders.lost("12 men and 12 dogs", "12 Männer") == {"12": 1}
+    assert not placeholders.lost("1,000 men in A4", "1.000 Männer in A4")
 
 
 def test_pairs_with_placeholders():

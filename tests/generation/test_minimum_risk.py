@@ -8,10 +8,10 @@ import pytest
 import sacrebleu
 
 from hf_mlnmt import UserError
-from hf_mlnmt.generation import minimum_risk
-from hf_mlnmt.generation.commands import LineScorer
-from hf_mlnmt.generation.minimum_risk import MinimumRisk, bleu, choose, expected_utilities, utility_of
-from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.generation.choosing import minimum_risk
+from hf_mlnmt.generation.choosing.commands import LineScorer
+from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk, bleu, choose, expected_utilities, utility_of
+from hf_mlnmt.generation.translating.options import DecodingOptions
 
 SAMPLES = ["a man rides a bike", "a man rides a bicycle", "man on bike", "a man rides a bike", "", "the cat", "a a a a"]
 
@@ -214,7 +214,7 @@ def test_embeddings_of_any_model_against_the_pairwise_definition(ours, tmp_path,
     import torch
 
     from hf_mlnmt.generation.embedding import embed_texts
-    from hf_mlnmt.generation.loading import load
+    from hf_mlnmt.generation.translating.loading import load
 
     texts = ["A dog.", "Two men play with the ball.", "A dog.", "The red house.", "A child plays."]
     if ours_too:
@@ -243,7 +243,7 @@ def test_what_pairs_would_take_is_said_before(utility, pipeline):
 
 
 def test_ten_thousand_samples_of_a_large_vocabulary_are_refused_before_they_are_drawn(pipeline, monkeypatch):
-    monkeypatch.setattr("hf_mlnmt.generation.minimum_risk.memory_of_machine", lambda on_cpu: 2**30)
+    monkeypatch.setattr("hf_mlnmt.generation.choosing.minimum_risk.memory_of_machine", lambda on_cpu: 2**30)
     drawn = []
     monkeypatch.setattr(pipeline, "run_batch", lambda *given: drawn.append(given))
     with pytest.raises(UserError, match="10,000 candidates"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import GenerationConfig
 
 from hf_mlnmt import UserError
-from hf_mlnmt.generation.options import LENGTH_NORMALIZATIONS, LengthPenalty
+from hf_mlnmt.generation.translating.options import LENGTH_NORMALIZATIONS, LengthPenalty
 
 LONGEST = 5  # generated tokens; 4 + 3*4 + ... few enough to list all
 VOCABULARY = 5

@@ -8,8 +8,14 @@ from helpers.toy_translators import bpe, our_model
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.options import DecodingOptions, checked_terms
-from hf_mlnmt.generation.wording import ForbiddenPhrases, Pattern, phrases_of, plain, spelling_of
+from hf_mlnmt.generation.constraints.lexical_constraints import (
+    ForbiddenPhrases,
+    Pattern,
+    phrases_of,
+    plain,
+    spelling_of,
+)
+from hf_mlnmt.generation.translating.options import DecodingOptions, checked_terms
 
 
 @pytest.mark.parametrize(

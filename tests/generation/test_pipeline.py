@@ -9,7 +9,8 @@ from helpers.toy_translators import SENTENCES, bpe, our_model, sentence
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from hf_mlnmt import UserError
-from hf_mlnmt.generation import Hypothesis, LengthPenalty, TranslationPipeline, batches
+from hf_mlnmt.generation import Hypothesis, LengthPenalty, TranslationPipeline
+from hf_mlnmt.generation.translating import batches
 
 FAMILIES = {  # options of the pipeline; the same by hand: source code, prefix, arguments from the tokenizer
     "marian": ({}, None, "", lambda t: {}),
@@ -418,7 +419,7 @@ def ahead(monkeypatch):
     """The device computes alone, and Python works beside it."""
     for module in ("batches", "pipeline"):
         monkeypatch.setattr(f"hf_mlnmt.generation.{module}.runs_alone", lambda model: True)
-    monkeypatch.setattr("hf_mlnmt.generation.pipeline.PART", 3)
+    monkeypatch.setattr("hf_mlnmt.generation.translating.pipeline.PART", 3)
 
 
 def said(results):

@@ -12,12 +12,13 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
-from hf_mlnmt.generation import TranslationPipeline, languages
+from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.alignments import SourceAttention
-from hf_mlnmt.generation.journal import identity_of_model
-from hf_mlnmt.generation.languages import Direction
-from hf_mlnmt.generation.options import DecodingOptions
-from hf_mlnmt.generation.reranking import Reranker, coverage_of
+from hf_mlnmt.generation.choosing.reranking import Reranker, coverage_of
+from hf_mlnmt.generation.synthetic.journal import identity_of_model
+from hf_mlnmt.generation.translating import languages
+from hf_mlnmt.generation.translating.languages import Direction
+from hf_mlnmt.generation.translating.options import DecodingOptions
 
 TEXTS = [*SENTENCES[:2], "", SENTENCES[5]]
 TOKENIZER = bpe()

@@ -17,9 +17,9 @@ from hf_mlnmt import UserError
 from hf_mlnmt.cli.translate import translate
 from hf_mlnmt.data.synthetic import find_synthetic
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.back_translation import Method, Settings, back_translate
-from hf_mlnmt.generation.journal import STATE, Journal
-from hf_mlnmt.generation.lines import Shard
+from hf_mlnmt.generation.synthetic.back_translation import Method, Settings, back_translate
+from hf_mlnmt.generation.synthetic.journal import STATE, Journal
+from hf_mlnmt.generation.translating.lines import Shard
 
 app = typer.Typer()
 app.command()(translate)
@@ -131,7 +131,9 @@ def whole_and_parts(texts, tmp_path, method=None, settings=FEW, count=3, **more)
     ids=["sampling", "noised", "copied"],
 )
 def test_a_corpus_put_together_of_shards_is_the_whole(texts, tmp_path, monkeypatch, method, settings, more):
-    monkeypatch.setattr("hf_mlnmt.generation.back_translation.doubts_about_language", lambda *arguments: ["a doubt"])
+    monkeypatch.setattr(
+        "hf_mlnmt.generation.synthetic.back_translation.doubts_about_language", lambda *arguments: ["a doubt"]
+    )
     whole, parts = whole_and_parts(texts, tmp_path, method, settings, **more)
     with pytest.raises(UserError, match="its shards are not put together"):
         find_synthetic(parts)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_mlnmt.generation.segments import Piece, join, split_lines, split_sentences, split_to_fit
+from hf_mlnmt.generation.translating.segments import Piece, join, split_lines, split_sentences, split_to_fit
 
 SIGNS = st.text(alphabet="abAB1 .!?,;:\"'()\n\t。！？，、।…“”", max_size=60)
 

@@ -15,8 +15,8 @@ from hf_mlnmt.cli import app
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
-from hf_mlnmt.generation.loading import Parts
-from hf_mlnmt.generation.wording import Asked, PrefixProcessor, Spelling
+from hf_mlnmt.generation.constraints.lexical_constraints import Asked, PrefixProcessor, Spelling
+from hf_mlnmt.generation.translating.loading import Parts
 
 PREFIXES = {  # what is followed to the token, and what may be spelt by any
     "a": ((), " a"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hf_mlnmt.generation.back_translation import Method, Settings, back_translate
+from hf_mlnmt.generation.synthetic.back_translation import Method, Settings, back_translate
 
 
 def write_synthetic(folder: Path, lines: list[str], tag: str | None = None) -> Path:

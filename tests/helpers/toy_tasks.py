@@ -33,7 +33,7 @@ from hf_mlnmt.data.training_set import TrainingSet
 from hf_mlnmt.training import Batches, Objective, Task, Translation, TranslationTrainer
 from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.objectives import IGNORED, SHOWN, Need, pad
-from hf_mlnmt.training.tasks import Rotation, TaskBatchSampler, seed_of
+from hf_mlnmt.training.tasks import TaskBatchSampler, TaskSchedule, seed_of
 
 ENCODER = Need("an encoder (get_encoder)", lambda model: callable(getattr(model, "get_encoder", None)))
 WIDTH = 16
@@ -134,7 +134,7 @@ def sampler_of(tasks: Sequence[Task], seed: int = 3, tokens: int = 60) -> TaskBa
         )
         for number, task in enumerate(tasks)
     ]
-    return TaskBatchSampler(samplers, Rotation([task.share for task in tasks], seed))
+    return TaskBatchSampler(samplers, TaskSchedule([task.share for task in tasks], seed))
 
 
 def by_hand(trainer: TranslationTrainer, sampler: Any, steps: int) -> nn.Module:
@@ -146,7 +146,7 @@ def by_hand(trainer: TranslationTrainer, sampler: Any, steps: int) -> nn.Module:
     for step in range(steps):
         batches: dict[int, list[dict[str, Tensor]]] = {}
         for place in range(step * sampler.accumulation, (step + 1) * sampler.accumulation):
-            number, before = sampler.rotation.at(place)
+            number, before = sampler.schedule.at(place)
             epoch, task = before // len(sampler.samplers[number]), trainer.tasks[number]
             for indices in sampler.at(place)[1]:
                 examples = [{**task.data[index], SHOWN: np.array([epoch, index])} for index in indices]

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.generation.translating.loading import Parts
 
 PIECES = {4: " a", 5: " b", 6: "a", 7: "b", 8: "ab"}
 END, LONGEST = 1, 5

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt.cli.describe import describe
 from hf_mlnmt.cli.publish import publish
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 
 app = typer.Typer()
 app.command()(publish)

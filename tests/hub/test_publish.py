@@ -19,9 +19,9 @@ from huggingface_hub import ModelCard
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration, UserError
+from hf_mlnmt.common.files import write_json
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
-from hf_mlnmt.files import write_json
 from hf_mlnmt.hub import build_folder, check_folder, clean_generation_config
 
 CODE = {"attention.py", "configuration.py", "layers.py", "loss.py", "transformer.py"}

@@ -320,7 +320,7 @@ def test_names():
         settings = hf_mlnmt.config_for(system)
         assert (settings.auxiliary_layers, settings.information_fusion) == (layers, fusion)
     for system in ("ms-", "ms-0", "ms-1-aifx", "ms-a"):
-        with pytest.raises(hf_mlnmt.errors.UserError, match="unknown"):
+        with pytest.raises(hf_mlnmt.common.errors.UserError, match="unknown"):
             hf_mlnmt.config_for(system)
 
 

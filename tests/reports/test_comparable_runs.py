@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from helpers.finished_runs import FEW, NAMES, OUTPUTS, SECOND, write_run
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation.runs import kind_of
 from hf_mlnmt.reports.comparison import add_runs, read_comparison
 from hf_mlnmt.reports.comparison_page import page_of

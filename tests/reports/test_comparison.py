@@ -12,7 +12,7 @@ from helpers.finished_runs import FEW, NAMES, OUTPUTS, SECOND, sentences, write_
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import METRICS, compare
 from hf_mlnmt.evaluation.comparison import in_order, read_comparison
 from hf_mlnmt.evaluation.results import languages_of_test, results_content

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import config_for
 from hf_mlnmt.cli import app
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.reports.cost import LiveBytes, Measure, Work, batches, beside_baseline, operations, peak_memory
 from hf_mlnmt.reports.parameters import parameters_of_config
 

@@ -171,7 +171,7 @@ def test_kernels_compile_for_a_gpu(types, tmp_path, monkeypatch):
     of |= dict.fromkeys(
         ("row_of", "step", "final", "keys", "last", "first_candidate", "table", "tokens", "origins", "pad"), "*i64"
     )
-    of |= dict.fromkeys(("rows", "highest", "totals", "running", "best", "divisors", "noise"), "*fp32")
+    of |= dict.fromkeys(("rows", "highest", "totals", "running", "best", "length_penalties", "noise"), "*fp32")
     for kernel in (best_triton._read_kernel, best_triton._beams_kernel, best_triton._tokens_kernel):
         names = kernel.arg_names
         fixed_ = {p.name: constants[p.name] for p in kernel.params if p.is_constexpr}

@@ -19,8 +19,8 @@ from hf_mlnmt.cli import app
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
-from hf_mlnmt.generation.loading import Parts
-from hf_mlnmt.generation.wording import Spelling, Terms, is_met
+from hf_mlnmt.generation.constraints.lexical_constraints import Spelling, Terms, is_met
+from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.search.constraints import Automaton, Constrained, allocated
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE
 from hf_mlnmt.search.rules import Constraints
@@ -330,7 +330,7 @@ def test_a_term_behind_its_sentence_is_not_met(source, translation, targets, met
 
 
 def test_terms_that_are_not_met_are_named_in_one_line(pipeline, caplog, monkeypatch):
-    monkeypatch.setattr("hf_mlnmt.generation.pipeline.is_met", lambda source, translation, targets: False)
+    monkeypatch.setattr("hf_mlnmt.generation.translating.pipeline.is_met", lambda source, translation, targets: False)
     texts, terms = ["A dog.", "", "The dog.", "A man, a dog."], {"dog": "red", "man": ["house", "ball"]}
     list(pipeline.stream(texts, num_beams=4, terms=terms, force_phrases="takes", window=2))
     (said,) = [message for message in caplog.messages if "not met" in message]

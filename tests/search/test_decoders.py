@@ -12,7 +12,7 @@ from helpers.toy_decoders import OnlyLSTM, TwoModels, register
 from torch.nn.functional import pad
 
 from hf_mlnmt import TransformerForConditionalGeneration, config_for, search
-from hf_mlnmt.generation.batches import log_probabilities
+from hf_mlnmt.generation.translating.batches import log_probabilities
 from hf_mlnmt.search.decoder import SourceBatch
 
 VOCABULARY, LONGEST = 6, 3

@@ -23,7 +23,7 @@ from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_mlnmt import search
-from hf_mlnmt.generation.batches import batches_by_tokens, filled, pad
+from hf_mlnmt.generation.translating.batches import batches_by_tokens, filled, pad
 from hf_mlnmt.search import fixed
 from hf_mlnmt.search.decoder import SourceTokens
 from hf_mlnmt.search.rules import Joining

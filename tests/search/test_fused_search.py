@@ -12,7 +12,7 @@ from helpers.searching import assert_equal_loops, decode, sources
 from reference.fusion import every_sequence, sequence_scores, symbol_scores
 
 from hf_mlnmt import search
-from hf_mlnmt.generation.batches import generated_lengths, log_probabilities
+from hf_mlnmt.generation.translating.batches import generated_lengths, log_probabilities
 from hf_mlnmt.search.rules import Drafts
 
 VOCABULARY, LONGEST = 6, 3

@@ -12,8 +12,8 @@ from transformers.generation.logits_process import (
 )
 from transformers.generation.stopping_criteria import EosTokenCriteria
 
-from hf_mlnmt.search.choices import continuations
 from hf_mlnmt.search.rules import Rules
+from hf_mlnmt.search.strategies import continuations
 
 ENDS = [2, 7]
 

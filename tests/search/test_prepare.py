@@ -14,7 +14,7 @@ from helpers.searching import sources, toy
 from torch import Tensor, nn
 from transformers import GenerationConfig
 
-from hf_mlnmt.kept_weights import forget
+from hf_mlnmt.common.weight_cache import forget
 from hf_mlnmt.modeling import generation
 from hf_mlnmt.search import explain, prepare, single
 from hf_mlnmt.search.int8 import compiled, in_int8

@@ -12,8 +12,8 @@ from helpers.contract import redraw
 from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy, written_out
 
 from hf_mlnmt.search import native, steps
-from hf_mlnmt.search.choices import best_tokens
 from hf_mlnmt.search.native import NativeUnits, best_continuations_natively, library
+from hf_mlnmt.search.strategies import best_tokens
 
 needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
 

@@ -19,9 +19,9 @@ import pytest
 import torch
 from helpers.toy_translators import SENTENCES
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.generation import Hypothesis, TranslationPipeline, detection
-from hf_mlnmt.generation.pipeline import TranslationCall
+from hf_mlnmt.generation.translating.pipeline import TranslationCall
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, Statistics, TimedOut, Translations
 from hf_mlnmt.serving.models import ServedModels
 
@@ -30,7 +30,7 @@ pytest.importorskip("py3langid", reason="needs the extra serve")
 
 from starlette.testclient import TestClient
 
-from hf_mlnmt.generation.options import OF_TEXTS
+from hf_mlnmt.generation.translating.options import OF_TEXTS
 from hf_mlnmt.serving.api import OPTIONS, make_app
 from hf_mlnmt.serving.limits import Limits, RequestsAMinute
 from hf_mlnmt.serving.service import Downloads, Keys

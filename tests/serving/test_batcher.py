@@ -16,10 +16,10 @@ from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import Hypothesis
-from hf_mlnmt.generation.pipeline import TranslationCall
+from hf_mlnmt.generation.translating.pipeline import TranslationCall
 from hf_mlnmt.search import fixed
 from hf_mlnmt.search.rules import Rules
-from hf_mlnmt.serving.batcher import Batcher, Costs, Overloaded, TimedOut, _Line, _Piece, _Request
+from hf_mlnmt.serving.batcher import Batcher, Costs, Overloaded, TimedOut, _Piece, _Queue, _Request
 from hf_mlnmt.serving.models import ServedModels
 
 
@@ -346,7 +346,7 @@ def card(monkeypatch):
     """The CPU is searched on as a card is; how many sentences entered a search at once, and when."""
     entered, enter = [], fixed.Running.enter
     monkeypatch.setattr("hf_mlnmt.search.runs_ahead", lambda tensor: True)
-    monkeypatch.setattr("hf_mlnmt.generation.pipeline.runs_alone", lambda model: True)
+    monkeypatch.setattr("hf_mlnmt.generation.translating.pipeline.runs_alone", lambda model: True)
     monkeypatch.setattr("hf_mlnmt.search.prepare.Text.ready", lambda *given: None)
 
     def noted(running, sentences):
@@ -430,7 +430,7 @@ def test_a_joined_search_goes_on_for_who_is_left(batcher):
 
 def test_those_whose_turn_has_come_go_before_those_that_waste_less_padding(batcher):
     batcher._served, batcher.statistics.waiting = 5.0, 2
-    line = _Line(pieces=pieces_of_requests((0, 10), (3, 4), (8, 10)))
+    line = _Queue(pieces=pieces_of_requests((0, 10), (3, 4), (8, 10)))
     batch, _ = batcher._take(SimpleNamespace(most=2, ahead=True), line)
     assert [piece.number for piece in batch] == [0, 1]
 

@@ -26,7 +26,7 @@ from helpers.toy_translators import SENTENCES
 from typer.testing import CliRunner
 
 from hf_mlnmt import cli
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.serving.server import is_loopback, read_keys, serve
 

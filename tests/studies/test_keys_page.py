@@ -12,7 +12,7 @@ import pytest
 import yaml
 from keys_page import configs, json_schema, keys_as_markdown, own_fields, sentences, settings_as_markdown
 
-from hf_mlnmt.keys import keys_of
+from hf_mlnmt.common.keys import keys_of
 from hf_mlnmt.recipe.schema import OBJECTIVES, Recipe
 from hf_mlnmt.training.preparation import CLASSES
 from hf_mlnmt.zoo.systems import SYSTEMS

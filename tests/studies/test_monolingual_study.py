@@ -12,9 +12,9 @@ import pytest
 import yaml
 from monolingual_tables import LAYOUTS, study_page, study_pages, study_tables
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import write_json
 from hf_mlnmt.evaluation.runs import COMPARISON
-from hf_mlnmt.files import write_json
 
 STUDY = "monolingual"
 

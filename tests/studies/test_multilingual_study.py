@@ -7,7 +7,7 @@ import argparse
 import pytest
 from multilingual_tables import study_tables
 
-from hf_mlnmt.files import write_json
+from hf_mlnmt.common.files import write_json
 from hf_mlnmt.recipe.reading import read_recipe
 
 STUDY = "multilingual"

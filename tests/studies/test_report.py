@@ -14,7 +14,7 @@ from papers import printed_tables
 from regions import filled, region, stale_pages, write_pages
 from report import main
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.reports.comparison_page import page_of
 from published import setup_tables
 

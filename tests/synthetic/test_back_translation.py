@@ -21,9 +21,10 @@ from sacrebleu.metrics import CHRF
 from hf_mlnmt import UserError
 from hf_mlnmt.data.lines import problem_in
 from hf_mlnmt.data.synthetic import find_synthetic, read_manifest
-from hf_mlnmt.generation import Hypothesis, TranslationPipeline, synthetic_methods
-from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate, text_lines
-from hf_mlnmt.generation.journal import STATE, Journal
+from hf_mlnmt.generation import Hypothesis, TranslationPipeline
+from hf_mlnmt.generation.synthetic import methods
+from hf_mlnmt.generation.synthetic.back_translation import Method, Settings, Watcher, back_translate, text_lines
+from hf_mlnmt.generation.synthetic.journal import STATE, Journal
 
 FREE = {"drop": (), "max_new_tokens": 20}
 NAMES = ("source.txt", "target.txt", "manifest.json")
@@ -107,7 +108,7 @@ def test_what_a_reverse_model_finds_unlikely_goes(folder, texts, pipeline, tmp_p
 
 def test_what_is_in_the_language_of_the_text_goes(folder, texts, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(synthetic_methods, "is_of_another", lambda output, *of: asked.append(of) or len(asked) % 2 == 0)
+    monkeypatch.setattr(methods, "is_of_another", lambda output, *of: asked.append(of) or len(asked) % 2 == 0)
     settings = Settings(limit=6, drop=("language",), max_new_tokens=20)
     with pytest.raises(UserError, match="say --from and --to"):
         back_translate(folder, texts, tmp_path / "out", Method("greedy"), settings)

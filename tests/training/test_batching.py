@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.draws import scattered
+from hf_mlnmt.data.shuffling import scattered
 from hf_mlnmt.training import batching
 from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics
 
@@ -149,7 +149,7 @@ def test_bad_arguments():
         TokenBatchSampler([3], [3], 0)
 
 
-@pytest.mark.parametrize("more", [{}, {"shapes": 8}, {"choose": lambda epoch: np.arange(epoch, 4000 + epoch)}])
+@pytest.mark.parametrize("more", [{}, {"buckets": 8}, {"choose": lambda epoch: np.arange(epoch, 4000 + epoch)}])
 def test_a_large_epoch_is_made_window_by_window(more, monkeypatch):
     monkeypatch.setattr(batching, "WINDOW", 1000)
     source, target = captions(4100)

@@ -50,7 +50,7 @@ def test_the_last_and_the_best_are_kept(tmp_path):
     assert not list(tmp_path.glob(".checkpoint*"))
 
 
-def test_rotation_counts_scheduled_checkpoints_only(tmp_path):
+def test_task_schedule_counts_scheduled_checkpoints_only(tmp_path):
     trainer = make(tmp_path, save_total_limit=2, **SAVING)
     trainer.state.save_steps, trainer.state.max_steps = 2, 9
     assert trainer.scheduled([1, 2, 3, 4, 8, 9]) == [2, 4, 8, 9]

@@ -13,7 +13,7 @@ from helpers.tiny_run import run_in, write_recipe
 from helpers.training_helpers import Pairs, tiny_model
 from safetensors.torch import load_file
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.recipe.reading import read_recipe
 from hf_mlnmt.training import Batches, Task, Translation, arguments, trainer
 

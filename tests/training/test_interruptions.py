@@ -16,8 +16,9 @@ from helpers import fresh
 from helpers.tiny_run import run, same_weights, write_recipe
 from typer.testing import CliRunner
 
-from hf_mlnmt import UserError, products
+from hf_mlnmt import UserError
 from hf_mlnmt.cli.train import train
+from hf_mlnmt.common import matmul_backends
 from hf_mlnmt.training import checkpoints
 from hf_mlnmt.training.callbacks import SIGNALS, Interrupted, ShowProgress
 from hf_mlnmt.training.dev import DevSet
@@ -98,15 +99,17 @@ def test_a_run_goes_on_with_the_products_it_began_with(began, whole, data, tmp_p
         shutil.rmtree(output / name)
     (output / "results.json").unlink()
     path, found = output / "products.json", set()
-    assert json.loads(path.read_text()) == products.record()
+    assert json.loads(path.read_text()) == matmul_backends.record()
     path.unlink()
     if began is not None:
-        path.write_text(json.dumps({**products.record(), "processor": "a 6502", "onednn": began}))
+        path.write_text(json.dumps({**matmul_backends.record(), "processor": "a 6502", "onednn": began}))
     show = ShowProgress.on_step_end
     monkeypatch.setattr(
-        ShowProgress, "on_step_end", lambda *given, **more: [found.add(products.chosen()), show(*given, **more)][1]
+        ShowProgress,
+        "on_step_end",
+        lambda *given, **more: [found.add(matmul_backends.chosen()), show(*given, **more)][1],
     )
-    monkeypatch.delenv(products.VARIABLE, raising=False)
+    monkeypatch.delenv(matmul_backends.VARIABLE, raising=False)
     text = run(recipe, data, output)
     assert found == {frozenset(began or ())}
     assert ("processor a 6502 -> " in text) == (began is not None)

@@ -17,7 +17,7 @@ def test_warmup_begins_above_zero_and_ends_at_one():
         assert [schedule(step) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
 
 
-def test_shapes_by_hand():
+def test_buckets_by_hand():
     assert [Schedule("linear", 2, total=6)(step) for step in range(2, 7)] == [1, 0.75, 0.5, 0.25, 0]
     cosine = [Schedule("cosine", 0, total=4)(step) for step in range(5)]
     assert cosine == pytest.approx([1, 0.5 + math.sqrt(2) / 4, 0.5, 0.5 - math.sqrt(2) / 4, 0])

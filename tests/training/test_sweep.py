@@ -20,7 +20,7 @@ from helpers.tiny_run import write_corpus, write_recipe
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.reports.sweep import read_sweep, sweep_figure, sweep_table, write_sweep
 from hf_mlnmt.training.sweep import Queue, State, duration, last_words, plan, read_values, state_of
 

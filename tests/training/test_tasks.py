@@ -16,7 +16,7 @@ from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_mlnmt import UserError
-from hf_mlnmt.files import read_json
+from hf_mlnmt.common.files import read_json
 from hf_mlnmt.training import Batches, DevSet, NonFiniteLoss, Objective, Task, Translation, TranslationTrainer
 from hf_mlnmt.training.checkpoints import write_model
 from hf_mlnmt.training.tasks import Ahead, lasting_parameters

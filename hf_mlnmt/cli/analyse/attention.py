@@ -7,8 +7,8 @@ from typing import Any, Literal
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import decoding_options, option
 from hf_mlnmt.cli.terminal import finish, load_systems, tell
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.generation.translating.options import DecodingOptions
 
 What = StrEnum("What", ["distance", "entropy", "divergence", "dependency", "alignments", "maps", "coverage"])
 
@@ -57,8 +57,8 @@ def attention(
     """
     from hf_mlnmt.analysis import self_attention, source_attention
     from hf_mlnmt.analysis.reading import between, draw_sample
+    from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.evaluation.outputs import read_texts
-    from hf_mlnmt.languages import check_files
 
     if side == "source" and set(what) != {"maps"}:
         raise UserError("--side source: for --what maps only; the others are of self-attention, or have no side.")

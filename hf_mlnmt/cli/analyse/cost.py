@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import NamedPath, OutputFolder, by_name, decoding_options, named_argument, option, use_machine
 from hf_mlnmt.cli.terminal import finish, tell
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.generation.translating.options import DecodingOptions
 
 
 @decoding_options(num_beams=1)
@@ -67,6 +67,6 @@ def _config(name: str, shape: str, vocabulary: int) -> Any:
 
     if "/" not in name and not Path(name).exists():
         return config_for(name, shape, vocab_size=vocabulary)
-    from hf_mlnmt.model_folder import fetch_small_files, read_config
+    from hf_mlnmt.common.model_folder import fetch_small_files, read_config
 
     return read_config(fetch_small_files(name))

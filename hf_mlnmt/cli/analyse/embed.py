@@ -6,7 +6,7 @@ import typer
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 
 
 def embed(
@@ -31,10 +31,10 @@ def embed(
 
     from hf_mlnmt.analysis.embeddings import embed_file
     from hf_mlnmt.cli.terminal import silence
-    from hf_mlnmt.files import atomic_path, check_file
+    from hf_mlnmt.common.files import atomic_path, check_file
+    from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.generation.embedding import check_told
-    from hf_mlnmt.generation.loading import load
-    from hf_mlnmt.languages import check_files
+    from hf_mlnmt.generation.translating.loading import load
 
     if output.suffix != ".npy":
         raise UserError(f"--output {output}: expected a name that ends in .npy.")

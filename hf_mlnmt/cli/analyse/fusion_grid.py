@@ -7,8 +7,8 @@ import typer
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import TRANSLATION, argument, decoding_options, option
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.generation.translating.options import DecodingOptions
 
 
 @decoding_options(*TRANSLATION, without=("alpha", "beta"), progress=True)
@@ -36,10 +36,10 @@ def fusion_grid(
     """
     from hf_mlnmt.analysis.fusion_grid import Grid, best, draw, summary
     from hf_mlnmt.cli.terminal import print_rows, silence, tell
+    from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.evaluation.outputs import read_references
     from hf_mlnmt.generation import TranslationPipeline
-    from hf_mlnmt.generation.lines import text_groups
-    from hf_mlnmt.languages import check_files
+    from hf_mlnmt.generation.translating.lines import text_groups
 
     silence()
     check_files(model, [source], reference, decoding.told)

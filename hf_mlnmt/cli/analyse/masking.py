@@ -7,7 +7,7 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.evaluate import Language, Resamples, Seed, Trials
 from hf_mlnmt.cli.options import TRANSLATION, decoding_options, option
 from hf_mlnmt.cli.terminal import finish, load_systems, tell
-from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.generation.translating.options import DecodingOptions
 
 Question = StrEnum("Question", ["layers", "auxiliaries", "decoders"])
 
@@ -41,9 +41,9 @@ def masking(
         hf-mlnmt analyse masking runs/m-10/average -s test.en -r test.de -o analysis
     """
     from hf_mlnmt.analysis.masking import masking_study
+    from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.evaluation.outputs import read_references, read_texts
     from hf_mlnmt.evaluation.scores import check_counts, scoring_options
-    from hf_mlnmt.languages import check_files
 
     language = scoring_options([protocol], ["BLEU"], language, None, reference[0])["language"]
     for model in models:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import NamedPath, named_option, option
 from hf_mlnmt.cli.terminal import finish, load_systems, tell
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 
 Task = StrEnum("Task", ["length", "word-content", "bigram-shift", "language"])
 Classifier = StrEnum("Classifier", ["mlp", "logistic"])
@@ -46,8 +46,8 @@ def probe(
     """
     from hf_mlnmt.analysis.embeddings import read_pairs, similarity_study
     from hf_mlnmt.analysis.probing import make_tasks, probing_study, read_sizes, senteval_tasks
+    from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.data.lines import read_lines
-    from hf_mlnmt.languages import check_files
 
     if not text and not senteval and not pairs:
         raise UserError("probe needs sentences: --text FILE, --senteval FILE or FOLDER, or --pairs FILE.")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import NamedPath, by_name, named_argument, named_option
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.common.errors import UserError
 
 
 def retrieve(
@@ -28,9 +28,9 @@ def retrieve(
     """
     from hf_mlnmt.analysis.embeddings import embed_file, retrieval, retrieval_rows
     from hf_mlnmt.cli.terminal import print_rows, silence
-    from hf_mlnmt.files import check_file, write_json
-    from hf_mlnmt.generation.loading import load
-    from hf_mlnmt.languages import check_language
+    from hf_mlnmt.common.files import check_file, write_json
+    from hf_mlnmt.common.languages import check_language
+    from hf_mlnmt.generation.translating.loading import load
 
     languages = {file.name: Path(file.path) for file in files}
     if len(languages) < 2 or len(languages) < len(files) or not all(languages):

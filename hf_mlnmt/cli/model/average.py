@@ -23,7 +23,7 @@ def average(
 
         hf-mlnmt model average runs/a --last 5 -o average-of-5
     """
-    from hf_mlnmt.files import check_new_folder
+    from hf_mlnmt.common.files import check_new_folder
     from hf_mlnmt.training.checkpoints import checkpoints_to_average, write_model
 
     check_new_folder(output, force, "config.json")

@@ -7,7 +7,7 @@ import typer
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import TRANSLATION, argument, decoding_options
-from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.generation.translating.options import DecodingOptions
 
 
 @decoding_options(*TRANSLATION, split="sentences")
@@ -30,7 +30,7 @@ def calibrate(
         hf-mlnmt model calibrate runs/demo/average --source val.en.gz --reference val.de.gz
     """
     options.use_machine()
-    from hf_mlnmt.generation.calibrating import calibrate_folder
+    from hf_mlnmt.generation.choosing.calibrating import calibrate_folder
 
     found = calibrate_folder(model, source, reference, decoding, device)
     typer.echo(f"{model}: calibrated on {found.sentences:,} sentences, usual score {found.usual:.2f}", err=True)

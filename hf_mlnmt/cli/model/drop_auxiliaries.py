@@ -26,8 +26,8 @@ def drop_auxiliaries(
 
         hf-mlnmt model drop-auxiliaries runs/ms-12.multi30k-ende/average -o plain
     """
+    from hf_mlnmt.common.files import check_new_folder
     from hf_mlnmt.export import write_single_decoder
-    from hf_mlnmt.files import check_new_folder
 
     check_new_folder(output, force, "config.json")
     write_single_decoder(model, output, auxiliary)

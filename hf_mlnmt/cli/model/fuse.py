@@ -26,7 +26,7 @@ def fuse(
         hf-mlnmt model fuse runs/seed1/average runs/seed2/average -o ensemble
     """
     from hf_mlnmt.cli.terminal import plain_console, silence
-    from hf_mlnmt.files import check_new_folder
+    from hf_mlnmt.common.files import check_new_folder
     from hf_mlnmt.generation.fusing import fuse_folders
 
     silence()

@@ -7,7 +7,7 @@ import typer
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, decoding_options, option
-from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.generation.translating.options import DecodingOptions
 
 
 @decoding_options(*TRANSLATION, *SAMPLING, without=("seed",), progress=True)

@@ -1,0 +1,1 @@
+"""What every room uses: errors for users, files, tables, folders of models, languages, the machine."""

@@ -1,0 +1,454 @@
+"""Writing files so that a reader never sees half of one: write under a temporary name, then rename.
+
+What the name stands for decides how it is written:
+
+a regular file, or nothing yet   | written aside, then renamed
+a link                           | what it points to is written, the link stays
+a device, a pipe                 | written through: it stays what it is
+a folder where a file is wanted, | refused
+or a file where a folder is      |
+
+Text is packed as the ending of its file's name says: .gz, .bz2, .xz, .zst; other packers' endings are refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import stat
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.keys import variable
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# What the place that a user named is to blame for, not the program.
+_UNWRITABLE = {errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
+_UNWRITABLE |= {errno.ENXIO, errno.EBUSY, errno.EIO, errno.EFBIG}
+_SMALL_DISK = 64 * 2**20  # bytes
+_PACKERS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "zstandard"}
+_NO_PACKERS = (".zip", ".7z", ".rar", ".tar", ".tgz", ".lz4", ".lzma")
+_LONGEST = 200  # bytes of a name that a file gets; a suffix and a temporary name's signs are added
+_inputs: tuple[Path, ...] = ()
+
+
+def file_name(text: str) -> str:
+    """Makes any text a part of a file's name, never a path: letters, digits and . + @ - _ stay.
+
+    Anything else, and a dot in front, becomes a hyphen; a long name is cut, and a hash of all of it added.
+    """
+    name, whole = re.sub(r"^\.|[^\w.+@-]", "-", text), text.encode(errors="surrogatepass")
+    if len(name.encode()) > _LONGEST:
+        name = f"{name.encode()[:_LONGEST].decode(errors='ignore')}-{hashlib.sha256(whole).hexdigest()[:8]}"
+    return name or "-"
+
+
+@contextmanager
+def keeping(inputs: Iterable[str | Path]) -> Iterator[None]:
+    """Keeps these files: inside, `check_file` and what replaces a folder refuse to take the place of one."""
+    global _inputs
+    before, _inputs = _inputs, tuple(Path(os.path.realpath(path)) for path in inputs)
+    try:
+        yield
+    finally:
+        _inputs = before
+
+
+def _check_replaces_none(target: Path) -> None:
+    """Raises UserError when a folder that will be replaced is, or holds, what is read."""
+    if kept := next((path for path in _inputs if target == path or target in path.parents), None):
+        raise UserError(f"{target}: is or holds an input, {kept}, which would be deleted. Choose another --output.")
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary name beside `path`; on success it replaces `path`, on failure `path` is as it was.
+
+    For a device or a pipe, `path` itself is yielded. Raises UserError for a folder, a full disk, and a place where
+    nothing can be written.
+    """
+    path = Path(path)
+    with explained(path):
+        target = check_file(path)
+        if is_special(path):
+            yield path
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+        try:
+            yield temporary
+            take_name(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def take_name(temporary: Path, target: Path) -> None:
+    """Put a file that is written in the place of another, whose permissions it gets."""
+    if target.exists():
+        temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+    os.replace(temporary, target)
+
+
+@contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """Yield an empty folder beside `path`; on success it takes the place of `path` (an old one is removed).
+
+    Raises UserError for a file, a full disk, and a place where nothing can be written.
+    """
+    path = Path(path)
+    with explained(path):
+        target = check_folder_name(path)
+        _check_replaces_none(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _clear_leftovers(target)
+        mine = f".{target.name}.{_machine()}.{os.getpid()}."
+        temporary = Path(tempfile.mkdtemp(prefix=mine, suffix=".part", dir=target.parent))
+        try:
+            # mkdtemp makes it private; a published or shared folder follows the user's umask like any other.
+            temporary.chmod(0o777 & ~_umask())
+            yield temporary
+            follow_umask(temporary)
+            take_place(temporary, target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _machine() -> str:
+    """Returns this machine's mark in names: on a shared disk another one's process numbers say nothing here."""
+    return f"{zlib.crc32(platform.node().encode()):08x}"
+
+
+def _clear_leftovers(target: Path) -> None:
+    """Remove what killed processes of this machine have left beside `target`; those that run keep theirs."""
+    import psutil
+
+    prefix = f".{target.name}.{_machine()}."
+    pattern = re.compile(rf"{re.escape(prefix)}(\d+)\..*part")
+    for name in os.listdir(target.parent):  # of thousands of corpora, thousands of times
+        if name.startswith(prefix) and (found := pattern.fullmatch(name)) and not psutil.pid_exists(int(found[1])):
+            shutil.rmtree(target.parent / name, ignore_errors=True)
+
+
+def take_place(new: Path, target: Path) -> None:
+    """Puts a folder that is written in the place of another, which is deleted."""
+    if not target.exists():
+        os.replace(new, target)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
+    os.replace(target, old / target.name)
+    try:
+        os.replace(new, target)
+    except BaseException:  # a signal too
+        os.replace(old / target.name, target)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def follow_umask(folder: Path) -> None:
+    """Allow for the files of a folder what the user's umask allows: safetensors and others write private ones."""
+    mode = 0o666 & ~_umask()
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink() and path.stat().st_mode & mode != mode:
+            path.chmod(path.stat().st_mode | mode)
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write UTF-8 text atomically, packed as its name says; returns the path.
+
+    What of a file's name is not UTF-8 becomes \\udc.., as in JSON.
+    """
+    packed = packing(path)(text.encode("utf-8", "backslashreplace"))
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(packed)
+    return Path(path)
+
+
+def packing(path: str | Path) -> Callable[[bytes], bytes]:
+    """Returns what packs text for a file of this name: packed parts one behind the other are the whole, packed.
+
+    Raises: UserError for endings of packers that are not written here.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix in _NO_PACKERS:
+        raise UserError(f"{path}: nothing is packed as {suffix} here. Choose {', '.join(_PACKERS)} or a plain name.")
+    try:
+        packer = import_module(_PACKERS[suffix]) if suffix in _PACKERS else None
+    except ImportError:
+        raise UserError(f"{path}: is packed by the package zstandard: pip install zstandard, or choose .xz.") from None
+    if packer is None:
+        return bytes
+    return partial(packer.compress, mtime=0) if suffix == ".gz" else packer.compress
+
+
+def write_json(path: str | Path, value: Any) -> Path:
+    """Write indented JSON atomically, keys in the given order; returns the path."""
+    return write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path, form: Form = dict) -> dict[str, Any]:
+    """Reads a JSON object of a form from a file; {} when there is none. Raises UserError when it is broken or other."""
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(_unpacked(path).decode("utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}). Copy or make the file again.") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid JSON ({error}). Copy or make the file again.") from error
+    if problem := misfit(content, form):
+        raise UserError(f"{path}: {problem} Copy or make the file again.")
+    return content
+
+
+def _unpacked(path: Path) -> bytes:
+    content, packer = path.read_bytes(), _PACKERS.get(path.suffix.lower())
+    try:
+        return import_module(packer).decompress(content) if packer else content
+    except Exception as error:  # each packer has its own
+        raise ValueError(f"broken {path.suffix} file: {error}") from error
+
+
+Form = Any
+"""The form of a JSON value: a type (float: any finite number, int: a whole one), None, False, or a tuple of forms
+of which one fits; [form] for a list, [form, form] for one of two; for an object {"key": form, "key?": form of a key
+that may lack, ...: form of all others}."""
+_WORDS: dict[Any, str] = {
+    dict: "a JSON object",
+    list: "a list",
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+}
+_WORDS |= {bool: "true or false", None: "null", False: "false"}
+
+
+def misfit(value: Any, form: Form, place: str = "") -> str | None:
+    """Returns what in a JSON value is not of a form, "pairs.lines: expected a number, not null.", or None."""
+    if isinstance(form, tuple):
+        problems = [misfit(value, each, place) for each in form]
+        return None if None in problems else problems[-1]
+    kind = dict if isinstance(form, dict) else list if isinstance(form, list) else form
+    if kind in (int, float):
+        fits = isinstance(value, (int, kind)) and not isinstance(value, bool) and math.isfinite(value)
+    else:
+        fits = value is kind if kind in (None, False) else isinstance(value, kind)
+    if not fits or (isinstance(form, list) and len(form) > 1 and len(value) != len(form)):
+        expected = f"a list of {len(form)}" if fits else _WORDS.get(kind, "another value")
+        return f"{place}: expected {expected}, not {json.dumps(value)[:60]}.".removeprefix(": ")
+    inner: list[tuple[Any, Form]] = []
+    if isinstance(form, list):
+        inner = [(number, form[min(number, len(form) - 1)]) for number in range(len(value))]
+    elif isinstance(form, dict):
+        known = {key.removesuffix("?"): each for key, each in form.items() if key is not ...}
+        if (lacking := next((key for key in known if key in form and key not in value), None)) is not None:
+            return f"{place}.{lacking}: is not there.".removeprefix(".")
+        inner = [(key, known.get(key, form.get(..., object))) for key in value]
+    places = (misfit(value[key], each, f"{place}.{key}".removeprefix(".")) for key, each in inner)
+    return next(filter(None, places), None)
+
+
+def check_file(path: str | Path) -> Path:
+    """Returns where a file of this name is written, behind links. UserError for a folder, or where none can be.
+
+    Commands call it before they work for hours.
+    """
+    path = Path(path)
+    packing(path)
+    with explained(path):
+        # stat() follows every link, also those of /dev/stdout, whose "targets" are no names of files.
+        mode = _mode(path)
+        if mode is not None and stat.S_ISDIR(mode):
+            raise UserError(f"{path}: is a folder. Give the name of a file in it, such as {path / 'output'}.")
+        if is_special(path):
+            return path
+        target = Path(os.path.realpath(path))
+        if mode is not None and any(each.is_file() and target.samefile(each) for each in _inputs):
+            raise UserError(f"{path}: is one of the inputs, which would be overwritten. Choose another name.")
+        _check_parent(target)
+    return target
+
+
+def check_folder_name(path: str | Path) -> Path:
+    """Returns where a folder of this name is made, behind links. UserError for a file, or where none can be."""
+    path = Path(path)
+    with explained(path):
+        mode = _mode(path)
+        if mode is not None and not stat.S_ISDIR(mode):
+            raise UserError(f"{path}: is a file. Choose the name of a folder.")
+        target = Path(os.path.realpath(path))
+        if re.search("[\ud800-\udfff]", str(target)):
+            raise UserError(f"{target}: its name is not UTF-8, and libraries that read models need that. Rename it.")
+        _check_parent(target)
+    return target
+
+
+def check_new_folder(path: str | Path, force: bool, mark: str) -> None:
+    """Raises UserError when something is there; with `force`, which deletes it, unless it holds a file `mark`."""
+    target = check_folder_name(path)
+    if not target.is_dir():
+        return
+    if not force:
+        raise UserError(f"{path}: is there already. Choose another --output, or replace it with --force.")
+    _check_replaces_none(target)
+    if any(target.iterdir()) and not (target / mark).is_file():
+        raise UserError(f"{path}: has no {mark}, so --force does not replace (delete) it. Choose another --output.")
+
+
+@contextmanager
+def only_one(folder: Path, message: str) -> Iterator[None]:
+    """Make the folder and hold it; UserError with `message` if another process does. A killed one holds nothing."""
+    from filelock import FileLock, Timeout
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock", blocking=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise UserError(message) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def cache_folder() -> Path:
+    """Returns the folder of caches: $HF_MLNMT_CACHE, else $XDG_CACHE_HOME/hf_mlnmt, else ~/.cache/hf_mlnmt."""
+    own = variable("HF_MLNMT_CACHE")
+    base = Path(variable("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(own) if own else base / "hf_mlnmt"
+
+
+def check_made_before(output: Path, record: str, schema: str, what: str) -> None:
+    """Raises UserError for a folder with something in it that is no earlier `what`: its `record` is not of `schema`."""
+    _check_replaces_none(check_folder_name(output))
+    if not output.is_dir() or not any(output.iterdir()):
+        return
+    try:
+        made_by = read_json(output / record).get("schema")
+    except (OSError, ValueError):
+        made_by = None
+    if not str(made_by).startswith(schema):
+        raise UserError(f"{output}: is not empty and holds no earlier {what}. Choose a new folder for --output.")
+
+
+def size_and_crc(path: Path) -> list[int]:
+    """Returns [bytes, CRC-32] of a file: enough to notice damage, about a second for a gigabyte."""
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            checksum = zlib.crc32(block, checksum)
+    return [path.stat().st_size, checksum]
+
+
+def is_full_disk(error: BaseException, folder: Path) -> bool:
+    """Returns whether an exception, raised while writing into `folder`, is one of the many of a full disk."""
+    if getattr(error, "errno", None) in _FULL:
+        return True
+    text = str(error).lower()
+    if "no space left" in text or "os error 28" in text or "quota" in text:
+        return True
+    # torch's zip writer only says that writing failed.
+    writing = "pytorchstreamwriter" in text or "unexpected pos" in text or "inline_container" in text
+    existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    return writing and shutil.disk_usage(existing).free < _SMALL_DISK
+
+
+def _mode(path: Path) -> int | None:
+    """Returns the mode of what is there, behind all links; None when nothing is."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def is_special(path: Path) -> bool:
+    """Returns whether this is a device, a pipe, or an open file's name in /proc (as /dev/stdout): not replaced."""
+    mode = _mode(path)
+    if mode is None or stat.S_ISDIR(mode):
+        return False
+    return not stat.S_ISREG(mode) or _in_proc(path)
+
+
+def _in_proc(path: Path) -> bool:
+    """Returns whether a chain of links passes through /proc, where links stand for open files."""
+    for _ in range(40):  # as many as Linux follows
+        if Path(os.path.realpath(path.parent)).parts[:2] == ("/", "proc"):
+            return True
+        if not path.is_symlink():
+            return False
+        path = path.parent / os.readlink(path)
+    return False
+
+
+def _check_parent(target: Path) -> None:
+    above = next((folder for folder in target.parents if folder.exists() or folder.is_symlink()), target)
+    if not above.is_dir():
+        raise UserError(f"{target}: {above} is not a folder. Choose another place.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise UserError(
+            f"{target}: cannot be written ({above} gives no permission, or is read-only). Choose another place."
+        )
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Explains the system's errors about writing `path`, or into a folder `path`, as one message; others pass."""
+    try:
+        yield
+    except Exception as error:
+        # A file in a folder that is being written has said it already, and named a temporary file.
+        cause = error.__cause__ if isinstance(error, UserError) else error
+        if cause is not None and is_full_disk(cause, path):
+            raise UserError(
+                f"{path}: no space left on the device; what was there before is untouched. "
+                "Free some space and run the same command again."
+            ) from cause
+        if isinstance(error, UserError):
+            raise
+        code = _system_code(error)
+        if code in _UNWRITABLE and _concerns(error, code, path):
+            raise UserError(f"{path}: cannot be written ({os.strerror(code)}). Choose another place.") from error
+        raise
+
+
+def _system_code(error: Exception) -> int:
+    """Returns the system's number of an error, also of Rust libraries, whose text ends with it; 0 if it has none."""
+    if isinstance(error, OSError):
+        return error.errno or 0
+    told = re.search(r"\(os error (\d+)\)", str(error))
+    return int(told[1]) if told else 0
+
+
+def _concerns(error: Exception, code: int, path: Path) -> bool:
+    """Returns whether an error is about `path`, its temporary name or what lies in or above it; unknown names are."""
+    name = getattr(error, "filename", None)
+    if not isinstance(name, (str, os.PathLike)):
+        return code in (errno.EROFS, errno.EIO, errno.EFBIG)
+    theirs, target = Path(os.path.realpath(name)), Path(os.path.realpath(path))
+    beside = target.with_name(f".{target.name}.")
+    return (
+        theirs == target
+        or theirs in target.parents
+        or target in theirs.parents
+        or any(str(each).startswith(str(beside)) for each in (theirs, *theirs.parents))
+    )

@@ -1,0 +1,193 @@
+"""Languages by their codes: whether two are the same, and which one a file's name or a model folder says.
+
+The codes of file names are those of ISO 639-1, their three-letter forms, and the further ones of FLORES-200 and WMT.
+The 7,900 of ISO 639-3 (what langcodes calls valid) are too many for names: tsv, txt, raw and bpe are languages there.
+A code that a user names as one (`--from`, `languages:`) may be any.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+import yaml
+
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import read_json, write_json
+from hf_mlnmt.common.keys import YAMLLoader
+from hf_mlnmt.common.model_folder import CONFIG, RESULTS, RESULTS_SCHEMA, fetch_small_files
+
+# Two letters and three of each: ISO 639-1; the forms of libraries; the usual kind of what is a group in ISO 639-3.
+_TWO_AND_THREE = (
+    "aaaar ababk aeave afafr akaka amamh anarg arara asasm avava ayaym azaze babak bebel bgbul bibis bmbam bnben "
+    "bobod brbre bsbos cacat ceche chcha cocos crcre csces cuchu cvchv cycym dadan dedeu dvdiv dzdzo eeewe elell "
+    "eneng eoepo esspa etest eueus fafas ffful fifin fjfij fofao frfra fyfry gagle gdgla glglg gngrn guguj gvglv "
+    "hahau heheb hihin hohmo hrhrv hthat huhun hyhye hzher iaina idind ieile igibo iiiii ikipk ioido isisl itita "
+    "iuiku jajpn jvjav kakat kgkon kikik kjkua kkkaz klkal kmkhm knkan kokor krkau kskas kukur kvkom kwcor kykir "
+    "lalat lbltz lglug lilim lnlin lolao ltlit lulub lvlav mgmlg mhmah mimri mkmkd mlmal mnmon mrmar msmsa mtmlt "
+    "mymya nanau nbnob ndnde nenep ngndo nlnld nnnno nonor nrnbl nvnav nynya ococi ojoji omorm orori ososs papan "
+    "pipli plpol pspus ptpor quque rmroh rnrun roron rurus rwkin sasan scsrd sdsnd sesme sgsag sisin skslk slslv "
+    "smsmo snsna sosom sqsqi srsrp ssssw stsot susun svswe swswa tatam tetel tgtgk ththa titir tktuk tltgl tntsn "
+    "toton trtur tstso tttat twtwi tytah uguig ukukr ururd uzuzb veven vivie vovol wawln wowol xhxho yiyid yoyor "
+    "zazha zhzho zuzul "
+    "botib cscze cywel deger elgre eubaq faper frfre hyarm isice kageo mimao mkmac msmay mybur nldut rorum skslo "
+    "sqalb zhchi ararb zhcmn fapes lvlvs etekk swswh mszsm azazj uzuzn mnkhk nenpi orory sqals yiydd mgplt omgaz "
+    "pspbt kukmr ayayr ququy krknc fffuv nonob tlfil"
+)
+# What FLORES-200 and WMT have beside them.
+_THREE = (
+    "ace acm acq aeb ajp apc ars ary arz ast awa azb ban bem bho bjn brx bug ceb cjk ckb crh csb dik doi dsb dyu fil "
+    "fon frr fur gom gsw hak haw hne hsb ilo kab kac kam kbp kea kmb kok lij lmo ltg lua luo lus lzh mag mai min mni "
+    "mos nan nds nso nus pag pap prs sat scn shn szl taq tpi tum tzm umb vec war wuu yue"
+)
+_TWO_OF = {word[2:]: word[:2] for word in _TWO_AND_THREE.split()}
+_CODES = {*_TWO_OF, *_TWO_OF.values(), *_THREE.split(), "nb"}
+_TWO_OF["nb"] = "no"
+_OTHERWISE = {"aa", "bak", "bis", "ice", "may", "min", "per", "run"}  # backups, parts of `split`, months, versions
+_WITHIN = {"nn": "no", "prs": "fa", "ckb": "ku", "azb": "az"} | dict.fromkeys(("lzh", "nan", "wuu", "yue"), "zh")
+_WITHIN |= dict.fromkeys(("acm", "acq", "aeb", "ajp", "apc", "ars", "ary", "arz"), "ar")
+_CODE = re.compile(r"([a-z]{2,3})(?:[-_](?:[A-Z][a-z]{3}|[A-Za-z]{2}|\d{3}))*")
+Direction = tuple[str, str]
+
+
+def base_language(code: str) -> str:
+    """Returns the language of a code, in two letters where there are two: de of deu_Latn and de-AT."""
+    language = re.split("[-_]", code)[0].lower()
+    return _TWO_OF.get(language, language)
+
+
+def same_language(code: str | None, other: str | None) -> bool:
+    """Returns whether two codes are of one language, whatever script and region; with an unknown one (None) always."""
+    return code is None or other is None or base_language(code) == base_language(other)
+
+
+def is_within(code: str, other: str) -> bool:
+    """Returns whether two codes are of one language, or one of them of a language within the other: nn and no."""
+    one, two = base_language(code), base_language(other)
+    return one in (two, _WITHIN.get(two)) or _WITHIN.get(one) == two
+
+
+def language_tag(code: str) -> str:
+    """Returns a code as BCP 47 has it, whole: de of deu_Latn, sr-Latn of sr_Latn, zh-Hant of zho_Hant, es-419, nb."""
+    import langcodes  # which reads its tables for a tenth of a second
+
+    with suppress(langcodes.LanguageTagError):
+        tag = langcodes.standardize_tag(re.sub("[-_]XX$", "", code))  # mBART's en_XX
+        language, *others = tag.split("-")
+        two = language if len(language) == 2 else base_language(language)  # arb, which people write as ar
+        return langcodes.standardize_tag("-".join([two, *others]))
+    return "und"  # a code of the model's own
+
+
+def language_in(path: str | Path) -> str | None:
+    """Returns the code in a file's name, the last part that is one: en of train.en.gz, en.txt and corpus.en-de.en,
+    zho_Hans of zho_Hans.devtest; None without."""
+    return next(reversed(_codes_in(path)), None)
+
+
+def _codes_in(path: str | Path) -> list[str]:
+    parts = Path(path).name.split(".")
+    return [part for part in parts if len(parts) > 1 and part not in _OTHERWISE and _is_code(part)]
+
+
+def pair_of_name(path: str | Path) -> Direction | None:
+    """Returns the two languages that a part of a file's name says: en and de of corpus.en-de.tsv; None without."""
+    pairs = re.findall(r"(?<=\.)([a-z]{2,3})-([a-z]{2,3})(?=\.)", f".{Path(path).name}.")
+    return next((pair for pair in pairs if _CODES.issuperset(pair) and "-".join(pair) not in _REGIONS), None)
+
+
+def pair_in(path: str | Path) -> Direction | None:
+    """Returns source and target of one of Firefox's models by its name, as model.ende.intgemm.alphas.bin; or None."""
+    name = re.fullmatch(r"model\.([a-z]{4,6})\.intgemm.*\.bin", Path(path).name)
+    pairs = [(name[1][:size], name[1][size:]) for size in (2, 3)] if name else []
+    return next((pair for pair in pairs if _CODES.issuperset(pair)), None)
+
+
+def _is_code(part: str) -> bool:
+    """Returns whether a part is a code: two of them, as in en-de, are a pair and none, but for pt-br and zh-tw."""
+    language, *others = re.split("[-_]", part)
+    pair = bool(others) and others[0] in _CODES and f"{language}-{others[0]}" not in _REGIONS
+    return language in _CODES and _CODE.fullmatch(part) is not None and not pair
+
+
+_REGIONS = {"pt-br", "zh-tw"}  # in small letters, where the region's is a language's code too
+
+
+def lower(text: str, language: str | None) -> str:
+    """Returns a text in small letters, by the rules of its language: Turkish and Azerbaijani have i of İ and ı of I."""
+    if language and base_language(language) in ("tr", "az"):
+        text = text.replace("İ", "i").replace("I", "ı")
+    return text.lower()
+
+
+def direction_of(folder: str | Path) -> Direction | None:
+    """Returns source and target of the model in a folder, by its results, its run's recipe (a checkpoint) or its
+    tokenizer (Marian); None where nothing says them, and of a model of several directions."""
+    folder = Path(folder)
+    content = read_json(folder / RESULTS, {"languages?": (None, dict), "recipe?": (None, {"tokenizer?": (None, dict)})})
+    recipe = folder.absolute().parent.parent / "recipe.yaml"
+    if folder.name.startswith("checkpoint-") and recipe.is_file():
+        with suppress(yaml.YAMLError, AttributeError):
+            content["languages"] = yaml.load(recipe.read_text(encoding="utf-8"), YAMLLoader).get("languages")
+    tokens = ((content.get("recipe") or {}).get("tokenizer") or {}).get("languages")
+    if tokens or "source_languages" in read_json(folder / CONFIG):
+        return None
+    languages, marian = content.get("languages") or {}, read_json(folder / "tokenizer_config.json")
+    source, target = (languages.get(side) or marian.get(f"{side}_lang") for side in ("source", "target"))
+    known = all(isinstance(code, str) and base_language(code) in _CODES for code in (source, target))
+    return (str(source), str(target)) if known else None  # Marian's "mul" is none
+
+
+def keep_direction(folders: Sequence[str | Path], new: Path, name: str, made_of: Sequence[str] = ()) -> None:
+    """Writes into `new`, a model made of those in the folders, results that say their direction, the data of the first
+    whose direction is known, and the models' names (`made_of`; default: the folders); nothing where none is."""
+    known = ((Path(folder), pair) for folder in folders if (pair := direction_of(folder)))
+    for folder, (source, target) in islice(known, 1):
+        content = {"schema": RESULTS_SCHEMA, "system": name, "data": read_json(folder / RESULTS).get("data")}
+        content["made_of"] = list(made_of) or [str(each) for each in folders]
+        write_json(new / RESULTS, {**content, "languages": {"source": source, "target": target}})
+
+
+def check_same_direction(folders: Sequence[str | Path], remedy: str) -> None:
+    """Raises UserError for a model of another direction than the first of those whose direction is known."""
+    known = [(folder, pair) for folder in folders if (pair := direction_of(folder))]
+    for folder, pair in known[1:]:
+        if not all(map(same_language, pair, known[0][1])):
+            raise UserError(
+                f"{folder}: translates {' to '.join(pair)}, but {known[0][0]} {' to '.join(known[0][1])}. {remedy}"
+            )
+
+
+def check_direction(
+    model: str | Path, wanted: Sequence[str | None], what: str, remedy: str = "Give one of that direction."
+) -> None:
+    """Raises UserError for a model that translates in another direction than `wanted`; a code of None may be any."""
+    there = direction_of(fetch_small_files(model))
+    if there and not all(map(same_language, there, wanted)):
+        asked = " to ".join(code or "any" for code in wanted)
+        raise UserError(f"{what}: translates {' to '.join(there)}, and a model of {asked} is needed. {remedy}")
+
+
+def check_language(path: str | Path, language: str | None, what: str, remedy: str) -> None:
+    """Raises UserError for a file whose name says another language than `what` is in, and not that too."""
+    said = _codes_in(path) or pair_of_name(path) or ()
+    if language is not None and said and not any(is_within(code, language) for code in said):
+        raise UserError(f"{path}: its name says {said[-1]}, but {what} {language}. {remedy}")
+
+
+def check_files(
+    model: str | Path,
+    sources: Sequence[str | Path] = (),
+    targets: Sequence[str | Path] = (),
+    told: Sequence[str | None] = (None, None),
+) -> None:
+    """Raises UserError for a file whose name says another language than the model reads or writes, which `told` (--from
+    and --to) may say."""
+    check_direction(model, told, str(model), "Leave --from and --to out, or exchange them.")
+    pair, remedy = direction_of(fetch_small_files(model)) or (None, None), "Give files of the model's direction."
+    for files, code, own, how in zip((sources, targets), told, pair, ("from", "into")):
+        for file in files:
+            check_language(file, code or own, f"{model} translates {how}", remedy)

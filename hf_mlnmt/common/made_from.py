@@ -1,0 +1,149 @@
+"""Digests of what things were made from, and the differences of two.
+
+What is kept so that it need not be made again has beside it what it was made from. When it is wanted again, the two are
+compared: where nothing differs it is used as it is.
+
+| what is kept | what it was made from | where that is written | where they differ |
+| --- | --- | --- | --- |
+| a run (training/folder.py) | recipe | recipe.yaml | some keys: what they change is done again; others: refused |
+| its corpora and tokenizers | text, tokenizers, filters | made_of.json | refused |
+| its models, outputs and scores | checkpoints, decoding, test sets, versions | made_of.json | made again |
+| an encoded corpus (data/encoding.py) | text, tokenizers, filters | meta.json | made again |
+| a synthetic corpus (synthetic/back_translation.py) | model, text, method | state.json, manifest.json | refused |
+| a file of translations (generation/translating/lines.py) | model, text, options | OUTPUT.part/state.json | refused |
+| a converted model (translating/ctranslate2.py) | config, weights, vocabularies | the folder's name | made again |
+| vectors of sentences (analysis/probing.py) | config, weights, tokens | the file's name | made again |
+| the weights of a reranker (evaluation/tuning.py) | models; search, text and metric are said | the file | refused |
+| a grid of scales (analysis/fusion_grid.py) | model, decoding, text | grid.json | refused |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import read_json, write_json
+
+Changes = dict[str, tuple[Any, Any]]
+"""key -> (old, new), None where there is no such key; "a.b" is the key b of the mapping a."""
+
+
+class Digest:
+    """A digest to which one thing after the other is added: BLAKE2b of 16 bytes, or SHA-256."""
+
+    def __init__(self, algorithm: Literal["blake2b", "sha256"] = "blake2b") -> None:
+        self._hash: Any = hashlib.blake2b(digest_size=16) if algorithm == "blake2b" else hashlib.sha256()
+
+    def raw(self, *parts: bytes | memoryview) -> Self:
+        """Add bytes."""
+        for part in parts:
+            self._hash.update(part)
+        return self
+
+    def text(self, text: str) -> Self:
+        """Add text, as UTF-8."""
+        return self.raw(text.encode())
+
+    def value(self, value: Any) -> Self:
+        """Add a value as JSON, whatever the order of its keys; what JSON has not is added as its str()."""
+        return self.text(json.dumps(value, sort_keys=True, default=str))
+
+    def file(self, path: Path) -> Self:
+        """Add the bytes of a file."""
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                self.raw(block)
+        return self
+
+    def weights(self, weights: Mapping[str, Any], shapes: bool = True) -> Self:
+        """Add tensors by their names: their bytes, and with `shapes` their types and shapes."""
+        import torch
+
+        for name, tensor in sorted(weights.items()):
+            self.text(f"{name} {tensor.dtype} {tuple(tensor.shape)}" if shapes else name)
+            self._hash.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return self
+
+    def hex(self) -> str:
+        """Returns the digest of all that was added."""
+        return self._hash.hexdigest()
+
+
+def digest(*values: Any) -> str:
+    """Returns a short text that is equal for equal values."""
+    return Digest().value(values).hex()
+
+
+def sha256(path: str | Path) -> str:
+    """Returns the hash of a file's bytes, as `sha256sum` prints it."""
+    return Digest("sha256").file(Path(path)).hex()
+
+
+def sha256_of_lines(lines: Iterable[str]) -> str:
+    """Returns the hash of a text's lines."""
+    return Digest("sha256").text("\n".join(lines)).hex()
+
+
+def sha256_of_files(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
+    """Returns {name in the folder: SHA-256} of files that the patterns name, and of those in such folders."""
+    paths = {path for pattern in patterns for path in folder.glob(pattern)}
+    files = {inner for path in paths for inner in ([path] if path.is_file() else path.rglob("*")) if inner.is_file()}
+    return {str(path.relative_to(folder)): sha256(path) for path in sorted(files)}
+
+
+def differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], may_differ: Collection[str] = (), whole: Collection[str] = ()
+) -> Changes:
+    """Returns the keys whose values differ, in their order.
+
+    Args:
+        may_differ: keys that are not looked at, nor what is below them.
+        whole: patterns of keys, as "data.test.*", whose mappings are compared as a whole.
+    """
+    return {key: values for key, values in _differences(before, now, "", whole) if not is_below(key, may_differ)}
+
+
+def _differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], at: str, whole: Collection[str]
+) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    for key in {**before, **now}:
+        old, new, name = before.get(key), now.get(key), f"{at}{key}"
+        as_one = any(fnmatchcase(name, pattern) for pattern in whole)
+        if isinstance(old, Mapping) and isinstance(new, Mapping) and not as_one:
+            yield from _differences(old, new, f"{name}.", whole)
+        elif old != new:
+            yield name, (old, new)
+
+
+def is_below(key: str, names: Collection[str]) -> bool:
+    """Returns whether a key is one of these or lies below it."""
+    return any(key == name or key.startswith(f"{name}.") for name in names)
+
+
+class MadeFrom:
+    """Digests of what each product in a folder was made from: {product: digest}, in a JSON file.
+
+    A product whose digest is as it was is taken as it is. Without the file, or with a broken one, nothing is known.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.digests = read_json(path)
+        except (OSError, UserError):
+            self.digests = {}
+
+    def same(self, product: str, value: str) -> bool:
+        """Returns whether a product was made from just this."""
+        return self.digests.get(product) == value
+
+    def note(self, product: str, value: str) -> None:
+        """Keep what a product was made from; called when it is there."""
+        if not self.same(product, value):
+            self.digests[product] = value
+            write_json(self.path, self.digests)

@@ -1,0 +1,547 @@
+"""The model folder: the names of its files, how it is found, checked, loaded and copied.
+
+| file | what is in it |
+| --- | --- |
+| config.json, *.py | what the model is; its code, where config.json points to it (`auto_map`) |
+| model.safetensors | the weights; large ones in several files that model.safetensors.index.json lists |
+| generation_config.json | how it decodes unless told otherwise |
+| tokenizer.json and others | the tokenizer of both sides, or of the source |
+| target_tokenizer/ | the target's, where it has its own |
+| tokenizers/<language>/ | in place of both: one for each language |
+| text_processing.json | what is done to text before the tokenizer; without it, nothing |
+| results.json, README.md | scores and how it was made; the model card |
+| curves.png | the training's curves, in a run's folder and in a published one |
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import Form, read_json, write_json
+
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+TARGET_TOKENIZER = "target_tokenizer"
+LANGUAGE_TOKENIZERS = "tokenizers"
+TEXT_PROCESSING = "text_processing.json"
+RESULTS, RESULTS_SCHEMA = "results.json", "hf_mlnmt.results/1"
+CARD = "README.md"
+# Of PEFT: in a folder without config.json, of an adapter alone; in a checkpoint, of one beside the model's weights.
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CURVES = "curves.png"
+MODELS_OF_A_RUN = ("average", "best")
+# Patterns. What a tokenizer of any kind consists of, and what is done to text before it:
+TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_OTHER_TOKENIZERS = ("vocab*.json", "vocab*.txt", "merges.txt", "*.spm", "*.model")
+TEXT_FILES = (*TOKENIZERS, *_OTHER_TOKENIZERS, TARGET_TOKENIZER, LANGUAGE_TOKENIZERS, TEXT_PROCESSING)
+# What decides what a model writes:
+MODEL_FILES = (CONFIG, GENERATION_CONFIG, "*.safetensors", *TEXT_FILES)
+# Everything but the weights:
+_OF_TOKENIZERS = (f"{TARGET_TOKENIZER}/*", f"{LANGUAGE_TOKENIZERS}/*")
+SMALL_FILES = ("*.json", "*.py", "*.spm", "*.model", "*.txt", "*.s2t", *_OF_TOKENIZERS)
+# Fields of a config that weights have as a dimension, and those that say how often there are such weights.
+_SIZES = re.compile(r"(vocab_size|d_model|d_ff|_dim|hidden_size|intermediate_size|heads|(?P<layers>layers|n_layer))$")
+# What the JSON of a model folder is to be. What else is in it Transformers checks as it reads it (`read_config`).
+_WHOLE, _NUMBER, _TRUTH, _TOKEN = (None, int), (None, float), (None, bool), (None, {"content": str}, str)
+_TRUTHS = "use_cache do_sample renormalize_logits remove_invalid_values return_dict_in_generate"
+_TRUTHS += " output_scores output_logits output_attentions output_hidden_states low_memory disable_compile"
+_UNUSED = "stop_strings constraints force_words_ids watermarking_config penalty_alpha dola_layers prefill_chunk_size"
+_UNUSED += " prompt_lookup_num_tokens assistant_early_exit"
+FORMS: dict[str, Form] = {
+    CONFIG: {
+        "model_type?": str,
+        "architectures?": (None, [str]),
+        "is_encoder_decoder?": bool,
+        "tokenizers?": (None, {...: {"size": int, "digest": str}}),
+        **dict.fromkeys(("dtype?", "torch_dtype?"), (None, str)),
+        **dict.fromkeys(("auto_map?", "quantization_config?"), (None, dict)),
+    },
+    GENERATION_CONFIG: {
+        **{f"{name}_token_id?": _WHOLE for name in ("bos", "pad", "decoder_start", "forced_bos")},
+        **{f"{name}_token_id?": (None, int, [int]) for name in ("eos", "forced_eos")},
+        **{f"{name}?": _TRUTH for name in _TRUTHS.split()},
+        **{f"{name}?": None for name in _UNUSED.split()},
+        **{f"{name}?": (None, False) for name in ("use_mtp", "token_healing", "is_assistant")},
+        **{"recombine?": _WHOLE, "num_return_sequences?": _WHOLE, "length_normalization?": (None, str)},
+        **{f"{name}?": (None, [int]) for name in ("suppress_tokens", "begin_suppress_tokens")},
+        **{"bad_words_ids?": (None, [[int]]), "sequence_bias?": (None, [[[int], float]])},
+        **{"exponential_decay_length_penalty?": (None, [int, float]), "max_time?": _NUMBER, "top_h?": _NUMBER},
+    },
+    TEXT_PROCESSING: {"source?": dict, "target?": dict},
+    "tokenizer.json": {"model?": dict},
+    "tokenizer_config.json": {f"{name}_token?": _TOKEN for name in ("bos", "eos", "pad", "unk", "mask", "cls", "sep")},
+    "special_tokens_map.json": {...: (None, str, dict, [(str, dict)])},
+    "added_tokens.json": {...: int},
+    ADAPTER: {"base_model_name_or_path": str},
+    WEIGHTS_INDEX: {"metadata": dict, "weight_map": {...: str}},
+}
+# What no model has as a weight: places, counters and masks that older files of Transformers' models hold.
+_NO_WEIGHTS = re.compile(r"(position_ids|num_batches_tracked|attn\.(masked_)?bias)$")
+_LARGEST = 1e9  # above any weight; products of such would be infinite
+_MOST_LAYERS = 10_000  # where there are no weights to compare with
+_HINT = f"Give a model folder, such as a run's {MODELS_OF_A_RUN[0]}/ or {MODELS_OF_A_RUN[1]}/"
+
+TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+"""The special tokens that a generation config has from the model's config."""
+
+
+def token_ids(config: Any) -> dict[str, Any]:
+    """Returns the special tokens for a generation config; a language model has no start token."""
+    names = TOKEN_IDS if config.is_encoder_decoder else TOKEN_IDS[:-1]
+    return {name: getattr(config, name, None) for name in names}
+
+
+# Finding and checking
+
+
+def check_model_folder(folder: str | Path) -> Path:
+    """Returns the folder. Raises: UserError when it is not there, has no safetensors or a JSON file that is none."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        kind = "a file, not a model folder" if folder.exists() else "no such folder"
+        raise UserError(f"{folder}: {kind}{_suggestion(folder)}. {_HINT}.")
+    if not (folder / CONFIG).is_file():
+        inside = [str(folder / name) for name in MODELS_OF_A_RUN if (folder / name / CONFIG).is_file()]
+        hint = f"It is a run's folder; give {' or '.join(inside)}." if inside else f"{_HINT}."
+        raise UserError(f"{folder}: no {CONFIG} there. {hint}")
+    if not any(folder.glob("*.safetensors")):
+        pickles = sorted(path.name for path in folder.glob("*.bin"))
+        what = f"only {pickles[0]}, a pickle, which is never loaded here" if pickles else "no weights at all"
+        raise UserError(f"{folder}: {what}. Save the model again with Transformers 5, which writes safetensors.")
+    check_config(folder / CONFIG)
+    read_part(folder, GENERATION_CONFIG)
+    return folder
+
+
+def is_adapter(folder: Path) -> bool:
+    """Returns whether a folder holds an adapter of PEFT alone, whose base model is elsewhere."""
+    return (folder / ADAPTER).is_file() and not (folder / CONFIG).is_file()
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Returns the files with the weights of a folder, as Transformers looks for them: one, else all that an index
+    names.
+
+    Raises: UserError for an index that is none, or that names what is no file beside it.
+    """
+    index = folder / WEIGHTS_INDEX
+    if (folder / WEIGHTS).is_file() or not index.is_file():
+        return [folder / WEIGHTS]
+    names = sorted(set(read_part(folder, WEIGHTS_INDEX)["weight_map"].values()))
+    for name in names:
+        if Path(name).name != name or not (folder / name).is_file():
+            raise UserError(f"{index}: {name!r} is no file beside it. Copy all files of the model again.")
+    return [folder / name for name in names]
+
+
+def read_part(folder: Path, name: str) -> dict[str, Any]:
+    """Returns the content of a model folder's JSON file, {} where there is none. UserError for another form."""
+    return read_json(folder / name, FORMS.get(name, dict))
+
+
+_RUN = "--trust-remote-code, in Python trust_remote_code=True. Read that code first."
+_trusted = False
+
+
+@contextmanager
+def trusting(trust: bool = True) -> Iterator[None]:
+    """Lets the code run that lies beside the models loaded meanwhile, in any thread, as --trust-remote-code says."""
+    global _trusted
+    before, _trusted = _trusted, trust or _trusted
+    try:
+        yield
+    finally:
+        _trusted = before
+
+
+def trusted() -> bool:
+    """Returns whether code beside a model runs unless a call says otherwise."""
+    return _trusted
+
+
+def read_config(path: Path, **options: Any) -> Any:
+    """Returns the config of a model folder or of a JSON file, as AutoConfig.from_pretrained reads it.
+
+    Raises: UserError when it is missing, or no model's.
+    """
+    import torch
+    from transformers import AutoConfig
+
+    file = path / CONFIG if path.is_dir() else path
+    if not file.is_file():
+        raise UserError(f"{file}: no such file.")
+    check_config(file)
+    content = read_json(file, FORMS[CONFIG])
+    named = content.get("dtype") or content.get("torch_dtype")
+    dtype = named and getattr(torch, named.removeprefix("torch."), None)
+    if named and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise UserError(f"{file}: dtype: expected float32, float16 or bfloat16, not {named}. Mend it there.")
+    options = {"trust_remote_code": trusted(), **options}
+    own = _class_in(path, "AutoConfig", options) if options["trust_remote_code"] and path.is_dir() else None
+    try:
+        config = own.from_pretrained(path) if own else AutoConfig.from_pretrained(path, **options)
+        config.name_or_path = str(path)  # whose code it is, to Transformers
+        return config
+    except Exception as error:  # whatever Transformers raises for a value that it cannot use
+        said = _untrusted(error) or str(error).strip().split("\n\n")[0]  # without the advice below
+        if said != _untrusted(error) and "auto_map" in content:
+            said += "\nIt was made by another version of this package, or a changed one; its own code lies beside it: "
+            said += _RUN
+        raise UserError(f"{file}: not the config of a model: {said}") from error
+
+
+def _untrusted(error: Exception) -> str:
+    """Returns what to do where Transformers asks for trust_remote_code, else an empty string."""
+    if "custom code" not in str(error):
+        return ""
+    return (
+        "neither Transformers nor this package has such a model, and code of its own (auto_map) is not run unless you "
+        f"say so: {_RUN}"
+    )
+
+
+def check_config(config: Path) -> None:
+    """Refuse a config that names no model, or whose sizes the weights beside it cannot have, before a model is built.
+
+    There are no more layers than tensors, and no dimension is above the number of all their numbers.
+    """
+    content = read_json(config, FORMS[CONFIG])
+    shapes = [shape for path in config.parent.glob("*.safetensors") for shape in shapes_of(path).values()]
+    numbers = sum(math.prod(shape) for shape in shapes) or math.inf
+    for field, value in _sizes(content):
+        limit = (len(shapes) or _MOST_LAYERS) if _SIZES.search(field)["layers"] else numbers  # type: ignore[index]
+        if value > limit:
+            raise UserError(
+                f"{config}: {field} is {value:,}, which the weights cannot have. Take config and weights from one "
+                "model folder."
+            )
+
+
+def _sizes(content: Any) -> Iterator[tuple[str, int]]:
+    """Yields the sizes that a config says, those of members of a fused model too."""
+    if isinstance(content, list):
+        for inner in content:
+            yield from _sizes(inner)
+    for field, value in content.items() if isinstance(content, dict) else ():
+        if isinstance(value, int) and _SIZES.search(field):
+            yield field, value
+        yield from _sizes(value)
+
+
+def check_tokens(where: str, config: Any, settings: Any) -> None:
+    """Raises: UserError for `settings`, a generation config or `config` itself, that name a token the model has not."""
+    sizes = getattr(config, "vocab_sizes", None) or {}
+    size = min(sizes.values(), default=getattr(config, "decoder_vocab_size", None) or config.vocab_size)
+    for name in ("eos", "pad", "bos", "decoder_start", "forced_bos", "forced_eos"):
+        value = getattr(settings, f"{name}_token_id", None)
+        for token in (value or ["none"]) if isinstance(value, list) else [value]:
+            if token is not None and not (isinstance(token, int) and 0 <= token < size):
+                raise UserError(f"{where}: {name}_token_id: {token!r} is no number of a token, from 0 to {size - 1}.")
+    words = getattr(settings, "bad_words_ids", None)
+    if words is not None and not (isinstance(words, list) and words and all(isinstance(w, list) and w for w in words)):
+        raise UserError(f"{where}: bad_words_ids: {words} is no list of lists of tokens.")
+    lists = {"bad_words_ids": words or []}
+    lists |= {name: [getattr(settings, name, None) or []] for name in ("suppress_tokens", "begin_suppress_tokens")}
+    biases = getattr(settings, "sequence_bias", None)
+    lists["sequence_bias"] = [pair[0] for pair in biases] if isinstance(biases, list) else []
+    for name, words in lists.items():
+        for word in words:
+            if not all(isinstance(token, int) and 0 <= token < size for token in word):
+                raise UserError(f"{where}: {name}: {word} are no numbers of tokens, from 0 to {size - 1}.")
+
+
+def shapes_of(path: Path) -> dict[str, list[int]]:
+    """Returns {tensor: shape} of a file of weights, which are not read. Raises UserError when it is broken."""
+    with ExitStack() as stack:
+        return {name: file.get_slice(name).get_shape() for name, file in _open(path, stack).items()}
+
+
+def open_weights(folder: Path, stack: ExitStack) -> dict[str, Any]:
+    """Returns tensor name -> the open file that holds it, of a model folder, all checked; `stack` closes the files.
+
+    Raises: UserError when there are no safetensors weights, they are broken, or one is no weight: not finite, or of
+        whole numbers in a model that config.json does not call quantised.
+    """
+    check_model_folder(folder)
+    quantised = bool(read_part(folder, CONFIG).get("quantization_config"))
+    tensors: dict[str, Any] = {}
+    for path in weight_files(folder):
+        tensors |= check_weights(path, stack, quantised)
+    return tensors
+
+
+def check_weights(path: Path, stack: ExitStack, quantised: bool = False) -> dict[str, Any]:
+    """Returns the tensors of one file, all checked: tensor name -> the open file."""
+    tensors = _open(path, stack)
+    whole, broken = [], []
+    for name, file in tensors.items():
+        tensor = file.get_tensor(name)
+        if not tensor.is_floating_point():
+            whole += [] if quantised or _NO_WEIGHTS.search(name) else [name]
+            continue
+        wide = tensor.float() if tensor.itemsize == 1 else tensor
+        if tensor.numel() and not all(end.abs() < _LARGEST for end in wide.aminmax()):
+            broken.append(name)
+    if whole:
+        raise UserError(
+            f"{path}: weights are of whole numbers ({_some(whole)}), which would be taken as they are: rounded for "
+            "another program? Save the model in float32, float16 or bfloat16."
+        )
+    if broken:
+        raise UserError(
+            f"{path}: weights hold values that are not finite numbers ({_some(broken)}), or above {_LARGEST:g}: the "
+            "training that made them went wrong, or the file is damaged. Use an earlier checkpoint, or copy the file "
+            "again."
+        )
+    return tensors
+
+
+def _open(path: Path, stack: ExitStack) -> dict[str, Any]:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        what = "a folder, not a file" if path.is_dir() else "no such file"
+        raise UserError(f"{path}: {what}; expected a model saved as safetensors.")
+    try:
+        file = stack.enter_context(safe_open(str(path), framework="pt"))
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: broken or half-written ({error}). Copy the weights again.") from error
+    return dict.fromkeys(file.keys(), file)
+
+
+def check_name(name: str | Path) -> None:
+    """Refuse at once, without asking the network, what is no good model folder and cannot be a name on the Hub."""
+    if Path(name).exists():
+        check_model_folder(name)
+    elif is_path(str(name)):
+        raise UserError(f"{name}: no such folder{_suggestion(Path(name))}, and not a Hub name either. {_HINT}.")
+
+
+def is_path(name: str) -> bool:
+    """Returns whether a name is meant as a path: no name on the Hub, or its first part is a folder here."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    if name.startswith((".", "~", "/")) or name.count("/") > 1:
+        return True
+    if "/" in name and Path(name.split("/")[0]).is_dir():
+        return True
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return True
+    return False
+
+
+def _suggestion(path: Path) -> str:
+    """Returns the text " (did you mean 'runs/demo/average'?)" with the folder of the most similar path, or nothing."""
+    current, changed = Path(path.anchor), False
+    for part in path.relative_to(path.anchor).parts:
+        if not (current / part).is_dir():
+            inside = [child.name for child in current.iterdir() if child.is_dir() and not child.name.startswith(".")]
+            near = difflib.get_close_matches(part, inside, n=1, cutoff=0.6)
+            if not near:
+                return ""
+            part, changed = near[0], True
+        current /= part
+    return f" (did you mean '{current}'?)" if changed else ""
+
+
+def auto_class_of(folder: str | Path) -> str:
+    """Returns the name of the Auto class that loads the model of a folder, by what its config.json says.
+
+    Raises: FileNotFoundError without one.
+    """
+    path = Path(folder) / CONFIG
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    return auto_class_of_config(read_part(Path(folder), CONFIG))
+
+
+def auto_class_of_config(content: Mapping[str, Any]) -> str:
+    """Returns the name of the Auto class by the content of a config.json."""
+    name = (content.get("architectures") or [""])[0]
+    if name.endswith("ForMaskedLM"):
+        return "AutoModelForMaskedLM"
+    if name.endswith("ForCausalLM"):
+        return "AutoModelForCausalLM"
+    # Names of other kinds (MarianMTModel, GPT2LMHeadModel) say less than this; our own configs' default is True.
+    ours = str(content.get("model_type", "")).startswith("mlnmt-")
+    return "AutoModelForSeq2SeqLM" if content.get("is_encoder_decoder", ours) else "AutoModelForCausalLM"
+
+
+def fetch_small_files(name: str | Path, **options: Any) -> Path:
+    """Returns the folder itself, or one with all that a name on the Hub has but the weights.
+
+    options: revision, token, cache_dir of the Hub; others are passed over. Raises: UserError when it is neither.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    check_name(name)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    known = {key: options[key] for key in ("revision", "token", "cache_dir") if options.get(key) is not None}
+    nothing = f"{name}: no such folder{_suggestion(Path(name))}"
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=list(SMALL_FILES), **known))
+    except LocalEntryNotFoundError as error:
+        raise UserError(f"{nothing}; as a Hub name it is not in the cache, and the Hub cannot be reached.") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{nothing}, and not found on the Hub ({first_line(error)}).") from error
+
+
+# Loading
+
+
+def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", strict: bool = True, **options: Any) -> Any:
+    """Loads a model from a folder or a Hub name, from safetensors only, with the very weights that its config asks for.
+
+    Args:
+        head: the Auto class to load by; default: AutoModelForSeq2SeqLM.
+        strict: refuse weights that are missing, have another shape or are not numbers, and, of models that are not
+            Transformers' own (whose older files hold more than is read), weights that the model does not have.
+        options: from_pretrained's: revision, trust_remote_code and so on.
+
+    Raises: UserError when it is not there, not such a model, broken, or its config and weights do not fit.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
+    from transformers import AutoModelForSeq2SeqLM
+
+    check_name(name)
+    options = {"trust_remote_code": trusted(), **options}
+    auto_class: Any = head or AutoModelForSeq2SeqLM
+    loader = (_class_in(name, auto_class.__name__, options) if options["trust_remote_code"] else None) or auto_class
+    if Path(name).is_dir():
+        config = read_config(Path(name), trust_remote_code=options["trust_remote_code"])
+        if head is None and not config.is_encoder_decoder:
+            raise UserError(f"{name}: not an encoder-decoder (translation) model.")
+        weight_files(Path(name))
+    how = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+    try:
+        with _one_message(strict, Path(name).is_dir()):
+            model, report = loader.from_pretrained(str(name), **how, **options)
+    except SafetensorError as error:
+        raise UserError(f"{name}: the weights are broken or half-written ({error}). Copy them again.") from error
+    except (StrictDataclassError, ValueError, TypeError, AttributeError, ImportError) as error:
+        if "Unrecognized configuration class" in str(error):
+            kind = "an encoder-decoder (translation) model" if head is None else f"a model for {head.__name__}"
+            raise UserError(f"{name}: not {kind}.") from error
+        raise UserError(f"{name}: {_untrusted(error) or error}") from error
+    except RuntimeError as error:
+        if "allocate" not in str(error):
+            raise
+        raise UserError(f"{name}: too large for the memory ({first_line(error)}). See its {CONFIG}.") from error
+    except OSError as error:
+        where = "" if Path(name).exists() else _suggestion(Path(name))
+        hint = f"Give a model folder or a Hub name. {first_line(error)}."
+        raise UserError(f"{name}: cannot be loaded{where}. {hint}") from error
+    if strict:
+        _check_fit(name, model, report)
+        if options.get("device_map") != "meta":
+            with ExitStack() as stack:
+                open_weights(fetch_small_files(name, **options), stack)
+    return model
+
+
+def _class_in(name: str | Path, auto_class: str, options: Mapping[str, Any]) -> Any:
+    """Returns the class that a published folder's own code has for the weights; None where that code is this
+    package's, which Transformers takes by itself."""
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    hub = {key: options[key] for key in ("revision", "token", "cache_dir") if options.get(key) is not None}
+    folder = fetch_small_files(name, **hub)
+    if auto_class not in (pointers := read_part(folder, CONFIG).get("auto_map") or {}):
+        return None
+    ours = Path(__file__).parent / "modeling"
+    here = [(file, ours / file.name) for file in folder.glob("*.py")]
+    if all(mine.is_file() and mine.read_bytes() == file.read_bytes() for file, mine in here):
+        return None
+    return get_class_from_dynamic_module(pointers[auto_class], str(folder))
+
+
+@contextmanager
+def _one_message(strict: bool, local: bool) -> Iterator[None]:
+    """Keeps silent Transformers' table of weights that do not fit, which an error names (`strict`), and its bar for a
+    `local` disk."""
+    from transformers.utils import logging
+
+    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    if strict:
+        logging.set_verbosity(max(verbosity, logging.ERROR))
+    if local:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bar:
+            logging.enable_progress_bar()
+
+
+def _check_fit(name: str | Path, model: Any, report: Mapping[str, Any]) -> None:
+    problems = {
+        "are missing": report["missing_keys"],
+        "have another shape": [key for key, *_ in report["mismatched_keys"]],
+        "are unknown to the model": report["unexpected_keys"] if needs_code(type(model)) else [],
+    }
+    if unfit := [f"{len(keys)} {what} ({_some(keys)})" for what, keys in problems.items() if keys]:
+        raise UserError(
+            f"{name}: {CONFIG} and weights do not fit: of the weights {', '.join(unfit)}. Take both from one model "
+            "folder."
+        )
+
+
+def _some(names: Iterable[str]) -> str:
+    first, *others = sorted(names)
+    return f"{first} and {len(others)} more" if others else first
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's text, without the full stop, or the error's kind if there is no text."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+
+
+# Copying
+
+
+def needs_code(model_class: type) -> bool:
+    """Returns whether a class is none of Transformers' own: then its code belongs in the folder."""
+    return model_class.__module__.split(".")[0] != "transformers"
+
+
+def copy_text_files(source: Path, target: Path) -> None:
+    """Copy tokenizers and text processing from a model folder into another, and what its config says of them."""
+    copy_files(source, target, TEXT_FILES)
+    note_tokenizers(target, read_part(source, CONFIG).get("tokenizers"))
+
+
+def note_tokenizers(folder: Path, tokenizers: Mapping[str, Any] | None) -> None:
+    """Let a folder's config.json, if it has one, say what its tokenizers are (data/tokenizer.py)."""
+    if tokenizers and (content := read_part(folder, CONFIG)):
+        write_json(folder / CONFIG, dict(sorted({**content, "tokenizers": tokenizers}.items())))
+
+
+def copy_all_but_weights(source: Path, target: Path) -> None:
+    """Copy config, generation config, the model's code, tokenizers and text processing."""
+    copy_files(source, target, (CONFIG, GENERATION_CONFIG, "*.py", *TEXT_FILES))
+
+
+def copy_files(source: Path, target: Path, patterns: Iterable[str]) -> None:
+    """Copy the files and folders of these names from a model folder into another."""
+    for path in sorted({path for pattern in patterns for path in source.glob(pattern)}):
+        if path.is_dir():
+            shutil.copytree(path, target / path.name)
+        else:
+            shutil.copyfile(path, target / path.name)

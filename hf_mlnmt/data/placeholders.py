@@ -1,0 +1,215 @@
+"""Addresses, numbers, tags and placeholders: parts of a text that a translation has as the source has them.
+
+`Kept` finds what `keep` asks for, by names of PATTERNS or regular expressions. Documents put back what a translation
+lacks (`kept`, `lost`), whatever is asked. `with_placeholders` makes training pairs in which tokens stand for parts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hf_mlnmt.common.errors import OptionError, suggest
+
+_NUMBER = r"\d+(?:[.,:/]\d+)*"
+_NUMBERS = re.compile(_NUMBER, re.ASCII)
+_FORMAT = (
+    r"%(?:\([^()\s]+\)|<\w+>|\d+\$)?[-+\#0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?"
+    r"(?:(?:hh?|ll?|[zjtLqv])?[diouxXeEfFgGcrsaApPj@]|<?PRI\w+>?)"
+)
+# Letters and digits are those of ASCII: a Chinese character may stand beside each of these.
+PATTERNS = {
+    "url": r"https?://[!-~]*[\w/#=&-] | www\.[!-~]*[\w/]",
+    "email": r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+",
+    "number": rf"(?<!\w){_NUMBER}(?!\w)",
+    "tag": r"</?[A-Za-z\d][^<>]*>",
+    # Of programs: {name}, {{name}}, ${x}, $x, %{x}; C, Python, Ruby, Objective C; %1% of Boost, %name% of Symfony,
+    # %1 and %n of Qt, @count of Drupal, :name of Laravel.
+    "placeholder": rf"\{{\{{[^{{}}\s]*\}}\}} | [$%]?\{{[^{{}}\s]*\}} | {_FORMAT}(?:(?!\w)|(?=x%)) | %\w+% | %%"
+    r"| %(?:\d+\$)?\#@\w+@ | (?<![\w%])%L?(?:\d{1,2}|n)(?![\w%]) | (?<![\w@:%!.])[@:%!][a-z_]{2,}(?![\w@:%]|\.\w)"
+    r"| (?<![\w$])\$[A-Za-z_]\w*(?![\w$])",
+}
+# Whatever a program's format may be that begins with %, and those of Lisp; two of these are compared, not understood.
+_STRICT = re.compile(
+    r"%(?:\([^()\s]*\)|\{[^{}\s]*\}|<\w+>)?[ ]?[-+\#0'\d$*.,:]*(?:<?PRI\w+>?|(?:hh?|ll?|[zjtLqIv])?[A-Za-z@%<>]?)"
+    r"| \{[^{}\s]*\} | \$\w+ | (?<!\w)~[A-Za-z%]",
+    re.VERBOSE | re.ASCII,
+)
+_PLACEHOLDERS = re.compile(PATTERNS["placeholder"], re.VERBOSE | re.ASCII)
+_KEPT = re.compile(
+    rf"""{PATTERNS["url"]} | {PATTERNS["email"]} | {PATTERNS["placeholder"]} | </?\d+\s*/?> | <\w+/>"""
+    r"""| (?<![\w-])[\w-]++\.(?:x?html?|xml|json|csv|txt|pdf|docx?|png|jpe?g|gif|svg|zip|py)(?!\w)"""  # files
+    r"""| (?<!\w)(?: [A-Z]+-?\d[A-Z\d-]*+(?!\w) | \w*[^\W_]_[^\W_]\w* )"""  # codes: A4, COVID-19, snake_case
+    rf"""| (?P<number>{PATTERNS["number"]})""",
+    re.VERBOSE | re.ASCII,
+)
+_LONGEST = 1000  # characters of a regular expression
+_MOST = 100  # patterns
+_REPEATS = 10_000  # of all repeats in it that are given as a number, multiplied: it is written out so often
+_SECONDS, _A_CHARACTER = 2.0, 1e-5  # of the processor, in which all parts of texts are found
+
+
+def kept(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yields what is to be kept, with its place; of a number the digits, for each language has marks of its own."""
+    for match in _KEPT.finditer(text):
+        yield re.sub(r"\D", "", match[0]) if match["number"] else match[0], match.start(), match.end()
+
+
+def placeholders(text: str, strict: bool = False) -> list[str]:
+    """Returns the placeholders of a program's text; strict: of one that is formatted as C or Python do."""
+    return [match[0] for match in (_STRICT if strict else _PLACEHOLDERS).finditer(text)]
+
+
+def lost(source: str, translation: str) -> Counter[str]:
+    """Returns what a translation lacks of its source, and how often."""
+    wanted = Counter(name for name, *_ in kept(source))
+    if not wanted:
+        return wanted
+    numbers = Counter(re.sub(r"\D", "", number) for number in _NUMBERS.findall(translation))
+    return wanted - (Counter(name for name, *_ in kept(translation)) | numbers)
+
+
+def has_words(text: str) -> bool:
+    """Returns whether a text has letters beside what is kept: something to translate."""
+    return any(map(str.isalpha, _KEPT.sub("", text)))
+
+
+class Part(NamedTuple):
+    """A part of a text that is kept, its place, the pattern that it matches, and a token that is read for it or ""."""
+
+    text: str
+    start: int
+    end: int
+    pattern: str
+    token: str = ""
+
+
+def checked_patterns(given: Any, what: str) -> list[str]:
+    """Returns the patterns of a name, a regular expression, names with commas between them, or a list of such.
+
+    Raises: UserError for anything else, and for a regular expression that cannot be compiled, or matches no character.
+    """
+    parts: list[str] = []
+    for each in [given] if isinstance(given, str) else given if isinstance(given, list | tuple) else [None]:
+        if not isinstance(each, str) or not each.strip():
+            raise OptionError(f"{what}: {given!r}: expected {', '.join(PATTERNS)}, or a regular expression.")
+        names = list(filter(None, map(str.strip, each.split(","))))
+        near = all(map(str.isalpha, names)) and any(suggest(name, PATTERNS) for name in names)
+        meant = near or not PATTERNS.keys().isdisjoint(names)
+        for name in names if meant and len(names) > 1 else ():
+            if name not in PATTERNS:
+                raise OptionError(
+                    f"{what}: {name!r}{suggest(name, PATTERNS)} is none of {', '.join(PATTERNS)}, whose names have "
+                    "commas between them. Give a regular expression by itself, the option again for more."
+                )
+        parts += names if meant else [each]
+    if len(parts) > _MOST:
+        raise OptionError(f"{what}: {len(parts):,} patterns; at most {_MOST}. Join some by |.")
+    for each in parts:
+        _compiled(each, what)
+    return list(dict.fromkeys(parts))
+
+
+def _compiled(pattern: str, what: str) -> Any:
+    import regex  # whose search can be given a time
+
+    if pattern in PATTERNS:
+        return regex.compile(PATTERNS[pattern], regex.VERBOSE | regex.ASCII)
+    if pattern.isalpha() and (near := suggest(pattern, PATTERNS)):
+        raise OptionError(f"{what}: {pattern!r}{near}. For the word itself, write (?:{pattern}).")
+    repeats = math.prod(max(1, int(number)) for number in re.findall(r"\{(\d{1,9})[,}]", pattern))
+    if len(pattern) > _LONGEST or repeats > _REPEATS:
+        raise OptionError(
+            f"{what}: a regular expression of {len(pattern):,} characters, written out {repeats:,} times by repeats in "
+            f"repeats; at most {_LONGEST:,} and {_REPEATS:,}. Write a shorter one."
+        )
+    try:
+        compiled = regex.compile(pattern)
+        if compiled.fullmatch("", timeout=_SECONDS):
+            raise OptionError(f"{what}: {pattern!r} matches where nothing is. Let it ask for a character.")
+    except (regex.error, RecursionError, OverflowError, TimeoutError) as error:
+        raise OptionError(f"{what}: {pattern!r} is no regular expression ({error}).") from error
+    return compiled
+
+
+class Kept:
+    """Finds the parts of texts that match one of some patterns."""
+
+    def __init__(self, patterns: Iterable[str], what: str = "keep"):
+        self.what = what
+        self.patterns = {pattern: _compiled(pattern, what) for pattern in patterns}
+
+    def __call__(self, texts: Sequence[str]) -> list[list[Part]]:
+        """Returns the parts of each text, in order; of those that overlap the first one, of these the longest.
+
+        Raises: UserError for a regular expression that takes too long: texts of n characters have 2 s + n * 10 us.
+        """
+        given = _SECONDS + _A_CHARACTER * sum(map(len, texts))
+        began = time.process_time()
+        found = []
+        for text in texts:
+            parts: list[Part] = []
+            for pattern, compiled in self.patterns.items():
+                try:
+                    left = max(1e-3, given - (time.process_time() - began))
+                    for match in compiled.finditer(text, timeout=left):
+                        start = match.end() - len(match[0].lstrip())
+                        parts.append(Part(match[0].strip(), start, start + len(match[0].strip()), pattern))
+                except TimeoutError as error:
+                    raise OptionError(
+                        f"{self.what}: the regular expression {pattern!r} does not come to an end: it tries too many "
+                        "ways, as repeats inside of repeats do, such as (a+)+. Write it in another way."
+                    ) from error
+            end, apart = 0, []
+            for part in sorted(parts, key=lambda part: (part.start, -part.end)):
+                if part.text and part.start >= end:
+                    apart.append(part)
+                    end = part.end
+            found.append(apart)
+        return found
+
+
+def replaced(text: str, parts: Iterable[Part]) -> str:
+    """Returns a text with tokens in the places of these parts, which are in order; one without a token stays."""
+    pieces, end = [], 0
+    for part in parts:
+        pieces += [text[end : part.start], part.token or part.text]
+        end = part.end
+    return "".join([*pieces, text[end:]])
+
+
+def whole(part: str) -> re.Pattern[str]:
+    """Returns a pattern of a part that stands in a text, inside of no word of letters and digits of ASCII."""
+    before, behind = (r"(?<!\w)" * part[0].isalnum(), r"(?!\w)" * part[-1].isalnum())
+    return re.compile(before + re.escape(part) + behind, re.ASCII)
+
+
+def with_placeholders(pairs: Iterable[tuple[str, str]], placeholders: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yields the pairs; in every other one that has such parts, those that are on both sides are placeholders.
+
+    placeholders: {token: pattern}. So a model learns the tokens and the parts themselves.
+    """
+    find, turn = Kept(placeholders.values(), "data.placeholders"), False
+    tokens = {pattern: token for token, pattern in placeholders.items()}
+    for pair in pairs:
+        sides = [[part for part in parts if not re.search(r"\s", part.text)] for parts in find(pair)]
+        counts = [Counter((part.pattern, part.text) for part in parts) for parts in sides]
+        common = counts[0] & counts[1]
+        turn = turn != bool(common)
+        if common and turn and not any(token in text for token in placeholders for text in pair):
+            left = [common.copy(), common.copy()]
+            source, target = (
+                replaced(text, [part._replace(token=tokens[part.pattern]) for part in parts if _take(of_side, part)])
+                for text, parts, of_side in zip(pair, sides, left)
+            )
+            pair = source, target
+        yield pair
+
+
+def _take(left: Counter[tuple[str, str]], part: Part) -> bool:
+    left[part.pattern, part.text] -= 1
+    return left[part.pattern, part.text] >= 0

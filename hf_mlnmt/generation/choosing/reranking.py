@@ -1,0 +1,276 @@
+"""Reranking: the candidates of a search, beams or samples, scored anew by a weighted sum of features.
+
+References: Och 2003, "Minimum Error Rate Training in Statistical Machine Translation" (the weights: evaluation/
+tuning.py); Yee et al. 2019, "Simple and Effective Noisy Channel Modeling for Neural Machine Translation"; Wu et al.
+2016, "Google's Neural Machine Translation System" (coverage).
+
+(1) score of a candidate y of a source x:  sum over features k of w_k f_k(x, y)
+
+| feature | f |
+| --- | --- |
+| model | ln P(y|x) of the model that translates |
+| score | the same by its length normalisation, which the search ranks by |
+| length | subwords of y, its end counted |
+| coverage | sum over the subwords of x of ln min(1, the attention that all subwords of y gave it), at least 1e-4 each |
+| translation-models | of a fused model of sequence-level normalization: ln P(y|x) of its translation models alone |
+| language-models | and ln P(y) of its language models: the weights of both are alpha and beta (modeling/fusion.py) |
+| translation=MODEL | ln P(y|x) of another model |
+| reverse=MODEL | ln P(x|y) of a model of the other direction |
+| language-model=MODEL | ln P(y) of a causal language model |
+| command=COMMAND | the number that a command writes for a line of x, tab, y (commands.py) |
+
+By document the sentences of a text are chosen one after the other, and language models and commands also see what was
+chosen for the `CONTEXT` sentences before: ln P(before y) - ln P(before), and a third part of the line. What other
+features say of a document is the sum over its sentences, so that for them by document is by sentence.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.languages import check_direction
+
+IN_CONTEXT = ("language-model", "command")
+CONTEXT = 3
+BATCH_TOKENS = 4096
+
+
+class Reranker:
+    """Features of candidates, and the order that their weights give them.
+
+    Args:
+        content: what `options.checked_reranker` returned.
+        name: the folder of the model that translates, "" where it has none.
+        languages: codes of source and target, for models that are told them.
+    Raises: UserError where a model cannot be loaded, or is another than that which the weights were made with.
+    """
+
+    def __init__(
+        self,
+        content: Mapping[str, Any],
+        name: str = "",
+        device: str | None = None,
+        languages: tuple[str | None, str | None] = (None, None),
+    ):
+        self.names = list(content["features"])
+        self.weights = np.array(list(content["features"].values()), float)
+        self.by_document, self.keeps_all = content.get("by") == "document", False
+        _check_made_from(content.get("made_from") or {}, name)
+        source, target = languages
+        ways = {"translation": (source, target), "reverse": (target, source), "language-model": (None, target)}
+        for kind, _, what in (feature.partition("=") for feature in self.names):
+            if kind in ways and what:
+                check_direction(what, ways[kind], f"{kind}={what}")
+        self.scorers = {name: _scorer(name, device, languages) for name in self.names if "=" in name}
+
+    def keeping_all(self) -> Reranker:
+        """Returns one that gives candidates their features and does not choose, for the search for weights."""
+        new = copy.copy(self)
+        new.keeps_all = True
+        return new
+
+    def features(
+        self, sources: Sequence[str], candidates: Sequence[Sequence[Any]], own: Mapping[str, Sequence[float]]
+    ) -> list[np.ndarray]:
+        """Returns (candidates, features) of each source; by document, 0 for those that see a context.
+
+        Args:
+            candidates: of each source; each a Hypothesis with its log probability.
+            own: values of further features of the model itself, of all candidates one after the other.
+        """
+        flat = [each for row in candidates for each in row]
+        of_flat = [source for source, row in zip(sources, candidates, strict=True) for _ in row]
+        texts = [each.text for each in flat]
+        columns: list[Sequence[float]] = []
+        for name in self.names:
+            if self.by_document and name.partition("=")[0] in IN_CONTEXT:
+                columns.append([0.0] * len(flat))
+            elif name in self.scorers:
+                columns.append(self.scorers[name](of_flat, texts, None))
+            elif name in own:
+                columns.append(own[name])
+            else:
+                field = {"model": "log_probability"}.get(name, name)
+                columns.append([float(getattr(each, field)) for each in flat])
+        values = np.array(columns, float).T.reshape(len(flat), len(self.names))
+        if not np.isfinite(values).all():
+            name = self.names[int(np.argmin(np.isfinite(values).all(0)))]
+            raise UserError(f"rerank: the feature {name} is not a finite number for some candidate.")
+        return np.split(values, np.cumsum([len(row) for row in candidates])[:-1])
+
+    def in_context(self, source: str, candidates: Sequence[Any], before: Sequence[str]) -> list[Any]:
+        """Returns the candidates of a source with the values of features that see a context.
+
+        before: the translations of the sentences before, of which the last CONTEXT are shown.
+        """
+        context, texts = " ".join(filter(None, before[-CONTEXT:])), [each.text for each in candidates]
+        values = np.array([each.features for each in candidates], float).reshape(len(texts), len(self.names))
+        for number, name in enumerate(self.names):
+            if name.partition("=")[0] in IN_CONTEXT:
+                values[:, number] = self.scorers[name]([source] * len(texts), texts, context)
+        return [replace(each, features=tuple(row)) for each, row in zip(candidates, values.tolist(), strict=True)]
+
+    def chosen_in_context(
+        self, sources: Mapping[int, str], candidates: Mapping[int, Sequence[Any]]
+    ) -> dict[int, list[Any]]:
+        """Returns the best candidate of each sentence of a text, in a list: one after the other, in their order."""
+        chosen: dict[int, list[Any]] = {}
+        for number in sorted(candidates):
+            before = [best.text for each in chosen.values() for best in each]
+            _, chosen[number] = self.best(self.in_context(sources[number], candidates[number], before), 1)
+        return chosen
+
+    def ranked(self, candidates: Sequence[Any], count: int) -> list[int]:
+        """Returns the places of the best candidates by equation 1, of which each has its `features`; of equal ones the
+        first, and of equal texts the better; the last again where fewer are different."""
+        scores = np.array([each.features for each in candidates], float).reshape(-1, len(self.names)) @ self.weights
+        order: list[int] = []
+        seen: set[str] = set()
+        for place in np.argsort(-scores, kind="stable").tolist():
+            if candidates[place].text not in seen:
+                order.append(place)
+                seen.add(candidates[place].text)
+        return (order + order[-1:] * count)[:count]
+
+    def best(self, candidates: Sequence[Any], count: int) -> tuple[list[int], list[Any]]:
+        """Returns the places of `ranked`, and these candidates with scores by equation 1."""
+        places = self.ranked(candidates, count)
+        scores = [float(np.dot(candidates[place].features, self.weights)) for place in places]
+        return places, [replace(candidates[place], score=score) for place, score in zip(places, scores)]
+
+
+def _check_made_from(made_from: Mapping[str, Any], name: str) -> None:
+    """Raises UserError where a model has other files than when the weights were made."""
+    from hf_mlnmt.generation.synthetic.journal import identity_of_model
+
+    then = {feature.partition("=")[2]: known for feature, known in made_from.get("models", {}).items()}
+    if name and made_from.get("model"):
+        then[name] = made_from["model"]
+    for model, known in then.items():
+        if identity_of_model(model)["files"] != known["files"]:
+            raise UserError(
+                f"rerank: its weights were made with another model than {model} is now (then: {known['name']}). Give "
+                "that, or make the weights anew: hf-mlnmt model reranker."
+            )
+
+
+Scorer = Callable[[Sequence[str], Sequence[str], str | None], list[float]]
+"""(source of each text, texts, what stands before them or None) -> a number for each text."""
+
+
+def _scorer(name: str, device: str | None, languages: tuple[str | None, str | None]) -> Scorer:
+    kind, _, what = name.partition("=")
+    if kind == "command":
+        from hf_mlnmt.generation.choosing.commands import LineScorer
+
+        run = LineScorer(what, name)
+        return lambda sources, texts, before: run(
+            [(*row, *([before] if before is not None else [])) for row in zip(sources, texts)]
+        )
+    if kind == "language-model":
+        return _language_model(name, what, device)
+    return _translation_model(name, what, device, languages, kind == "reverse")
+
+
+def _language_model(name: str, folder: str, device: str | None) -> Scorer:
+    from hf_mlnmt.generation.translating.batches import batches_by_tokens, negative_logs
+    from hf_mlnmt.generation.translating.loading import load_scored
+
+    model, tokenizers = load_scored(folder, device)
+    if model.config.is_encoder_decoder or getattr(model, "logits_are_scores", False):
+        raise UserError(f"{name}: is no language model; a translation model is translation=... or reverse=....")
+
+    def logs(texts: Sequence[str]) -> list[float]:
+        ids = [encoded.tolist() for encoded in tokenizers.encode_target(texts)]
+        _check_lengths(name, model.config, ids)
+        found = [0.0] * len(ids)
+        for batch in batches_by_tokens([len(each) for each in ids], BATCH_TOKENS):
+            if ids[batch[0]]:  # nothing of an empty text, where a tokenizer puts no end behind it
+                chosen = [i for i in batch if ids[i]]
+                for i, value in zip(chosen, negative_logs(model, [ids[i] for i in chosen]).tolist(), strict=True):
+                    found[i] = -value
+        return found
+
+    def score(sources: Sequence[str], texts: Sequence[str], before: str | None) -> list[float]:
+        if not before:
+            return logs(texts)
+        *whole, first = logs([*(f"{before} {text}" for text in texts), before])
+        return [value - first for value in whole]
+
+    return score
+
+
+def _translation_model(
+    name: str, folder: str, device: str | None, languages: tuple[str | None, str | None], reverse: bool
+) -> Scorer:
+    from hf_mlnmt.generation.translating.loading import load
+
+    _, given = given_translations(load(folder, device, fast=True), folder, languages[::-1] if reverse else languages)
+
+    def score(sources: Sequence[str], texts: Sequence[str], before: str | None) -> list[float]:
+        inputs, outputs = (texts, sources) if reverse else (sources, texts)
+        return [total for _, _, total in given(inputs, outputs, name)]
+
+    return score
+
+
+Given = tuple[list[int], list[float], float]
+"""The tokens of a translation that is given, the end among them, ln P of each, and their sum."""
+
+
+def given_translations(
+    parts: Any, folder: str, pair: tuple[str | None, str | None], prefix: str | None = None
+) -> tuple[Any, Callable[[Sequence[str], Sequence[str], str], list[Given]]]:
+    """Returns a model's Direction, and (sources, translations, name for messages) -> what it makes of each."""
+    from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, token_logs_of
+    from hf_mlnmt.generation.translating.languages import TextEncoder, direction, has_modules, language_codes, pair_of
+
+    if has_modules(parts.model):
+        of_pair = pair_of(parts.model, *pair, folder)
+        parts = parts.of(of_pair.config.source_languages[0], of_pair.config.target_languages[0])._replace(model=of_pair)
+        pair = (None, None)
+    elif not language_codes(parts.source) and "t5" not in parts.model.config.model_type:
+        pair = (None, None)  # a model of one pair is told nothing
+    way = direction(parts.model, parts.source, *pair, folder)
+    encoder = TextEncoder(parts.tokenizers, way, prefix)
+    forced = way.generate.get("forced_bos_token_id", parts.model.generation_config.forced_bos_token_id)
+    first = [] if forced is None else [forced]
+    ends = parts.model.generation_config.eos_token_id
+    end = ends[0] if isinstance(ends, list) else ends
+    others = {*parts.target.all_special_ids, *first} - {parts.target.unk_token_id}
+
+    def score(inputs: Sequence[str], outputs: Sequence[str], name: str) -> list[Given]:
+        read = encoder(list(inputs))
+        encoded = parts.tokenizers.encode_target(list(outputs))
+        rows = [Generated([*first, *(i for i in ids.tolist() if i not in others), end], 0.0) for ids in encoded]
+        _check_lengths(name, parts.model.config, [*read, *(row.ids for row in rows)])
+        found: list[Any] = [None] * len(rows)
+        for batch in batches_by_tokens([max(len(a), len(b.ids)) for a, b in zip(read, rows)], BATCH_TOKENS):
+            chosen = [read[i] for i in batch], [rows[i] for i in batch]
+            logs = token_logs_of(parts, *chosen, way.generate, len(first))
+            for i, own, total in zip(batch, logs.tolist(), logs.sum(1).tolist(), strict=True):
+                ids = rows[i].ids
+                found[i] = ids[len(first) :], own[len(first) : len(ids)], total
+        return found
+
+    return way, score
+
+
+def _check_lengths(name: str, config: Any, sequences: Sequence[Sequence[int]]) -> None:
+    from hf_mlnmt.zoo.systems import positions_of
+
+    longest = max(map(len, sequences), default=0)
+    if longest > (positions_of(config) or math.inf):
+        raise UserError(f"{name}: a text of {longest} subwords is longer than it reads, {positions_of(config)}.")
+
+
+def coverage_of(weights: Any) -> float:
+    """Returns the coverage of a source, of the attention (target subwords, source subwords) over it."""
+    return float(weights.sum(0).clamp(min=1e-4, max=1.0).log().sum())

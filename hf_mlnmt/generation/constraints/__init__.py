@@ -1,0 +1,1 @@
+"""What a translation must or may not have: terms, phrases, links and placeholders that stay."""

@@ -1,0 +1,556 @@
+"""Words that a translation is asked to have, or not to have, as tokens: how it begins, terms, phrases.
+
+A token adds bytes to a text: those of its piece, where the mark of a word's beginning (U+2581) is a space; of
+byte-level BPE those that its characters stand for; of byte fallback one. A prefix is followed token by token up to its
+last word, which any tokens may spell, also those that go on behind it: "Ein Ma" is continued by "Mann" though "Ma" is
+no token of "Mann". A term's translation is the tokens that it has in the middle of a sentence, so it is at a word's
+beginning; the word may go on behind it ("Kern", "Kerns"). So is a phrase that must be there; one that must not be there
+is compared byte by byte.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+from transformers.generation.logits_process import LogitsProcessor
+
+from hf_mlnmt.common.errors import OptionError
+from hf_mlnmt.data.subwords import BYTES
+from hf_mlnmt.data.tokenizer import encode, own_copy
+from hf_mlnmt.data.words import is_unspaced
+from hf_mlnmt.generation.translating.languages import code_tokens
+from hf_mlnmt.generation.translating.options import CONTROL
+
+Phrases = tuple[tuple[str, ...], ...]  # of each phrase its alternatives
+
+
+def phrases_of(given: Any, what: str) -> Phrases:
+    """Returns the phrases of a text: a string with tabs between them and ||| between alternatives, or a list of such
+    strings and of lists of alternatives. Raises: UserError for anything else, and for an empty one."""
+    parts = given.split("\t") if isinstance(given, str) else given
+    phrases = []
+    for part in parts if isinstance(parts, list | tuple) else [None]:
+        alternatives = part.split("|||") if isinstance(part, str) else part
+        if not isinstance(alternatives, list | tuple) or not all(isinstance(text, str) for text in alternatives):
+            raise OptionError(f"{what}: {given!r} is no text, and no list of phrases.")
+        if not alternatives or not all(text.strip() and not CONTROL.search(text) for text in alternatives):
+            raise OptionError(
+                f"{what}: {given!r} has an empty phrase or alternative, or a control character; leave it out."
+            )
+        phrases.append(tuple(" ".join(text.split()) for text in alternatives))
+    return tuple(phrases)
+
+
+class Asked(NamedTuple):
+    """The beginning of a translation: the tokens that it has, then bytes that its next tokens spell, or go beyond."""
+
+    ids: list[int]
+    rest: bytes
+
+
+class Spelling:
+    """The tokens of the target side as the bytes that they add to a text; special tokens add none and spell nothing."""
+
+    def __init__(self, tokenizer: Any):
+        self.tokenizer = own_copy(tokenizer)
+        tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+        added = tokenizer.added_tokens_decoder.items()
+        self.special = {*tokenizer.all_special_ids, *(number for number, token in added if token.special)}
+        self.special |= set(tokenizer.convert_tokens_to_ids(code_tokens(tokenizer)))
+        single = {token: bytes([number]) for number, token in enumerate(BYTES)}
+        beginnings = [sum(str(token).startswith(mark) for token in tokens) for mark in "\u2581\u0120"]
+        if beginnings[1] > beginnings[0]:
+            values = {character: number for number, character in bytes_to_unicode().items()}
+            spelt = [bytes(values.get(letter, 63) for letter in token or "") for token in tokens]
+        else:
+            spelt = [single.get(token) or (token or "").replace("\u2581", " ").encode() for token in tokens]
+        self.bytes = [b"" if number in self.special else of_token for number, of_token in enumerate(spelt)]
+        self.ordered = sorted((of_token, number) for number, of_token in enumerate(self.bytes) if of_token)
+        self.known: dict[bytes, list[int]] = {b"": []}
+
+    @cached_property
+    def going_on(self) -> Tensor:
+        """Returns the tokens that go on with a word: they begin with a letter or digit of a script with spaces."""
+        firsts = [(of_token.decode("utf-8", "replace")[0], number) for of_token, number in self.ordered]
+        letters = ((first, number) for first, number in firsts if first.isalnum() or first in "_\ufffd")
+        return torch.tensor([number for first, number in letters if not is_unspaced(first)], dtype=torch.long)
+
+    @cached_property
+    def plain(self) -> list[tuple[bytes, int]]:
+        """Returns the tokens that spell something, with `plain` of their bytes, by which they are sorted."""
+        return sorted((plain(of_token), number) for of_token, number in self.ordered)
+
+    @cached_property
+    def apart(self) -> list[int]:
+        """Returns the tokens that begin with what is no letter: behind them no word goes on."""
+        return [number for of_token, number in self.plain if not _goes_on(of_token[0])]
+
+    @cached_property
+    def _joined(self) -> bytes:
+        return b"\0".join(of_token for of_token, _ in self.plain)
+
+    def beginning_with(self, beginnings: Iterable[bytes], inside: bytes) -> list[tuple[bytes, int]]:
+        """Returns the tokens of `plain` that begin with one of some bytes, or have others anywhere inside."""
+        found = [each for each in self.plain if inside in each[0]] if inside in self._joined else []
+        for beginning in beginnings:
+            for at in range(bisect.bisect_left(self.plain, (beginning,)), len(self.plain)):
+                if not self.plain[at][0].startswith(beginning):
+                    break
+                found.append(self.plain[at])
+        return found
+
+    def ids(self, text: str) -> list[int]:
+        """Returns the tokens of a text as the target's side has them, without special ones but the unknown one."""
+        if not text:
+            return []
+        if getattr(self.tokenizer, "tgt_lang", "") is None:  # a language's code is put there, any will do
+            self.tokenizer.tgt_lang = self.tokenizer.src_lang
+        (ids,) = encode(self.tokenizer, [text], target=True)
+        return [token for token in ids.tolist() if token not in self.special or token == self.tokenizer.unk_token_id]
+
+    def spelt(self, ids: Sequence[int]) -> bytes:
+        """Returns the bytes that tokens add; a model may have more tokens than its tokenizer."""
+        try:
+            return b"".join(map(self.bytes.__getitem__, ids))
+        except IndexError:
+            return b"".join(self.bytes[token] for token in ids if token < len(self.bytes))
+
+    def continuing(self, rest: bytes) -> list[int]:
+        """Returns the tokens that can come next where a text goes on with `rest`, which is not empty: those that begin
+        with it, and those that it begins with and behind which others can spell what is left."""
+        if rest not in self.known:
+            first = bisect.bisect_left(self.ordered, (rest,))
+            beyond = first
+            while beyond < len(self.ordered) and self.ordered[beyond][0].startswith(rest):
+                beyond += 1
+            allowed = [number for _, number in self.ordered[first:beyond]]
+            for end in range(1, len(rest)):
+                if parts := self.exactly(rest[:end]):
+                    allowed += parts if self.continuing(rest[end:]) else []
+            self.known[rest] = allowed
+        return self.known[rest]
+
+    def exactly(self, spelt: bytes) -> list[int]:
+        """Returns the tokens that add these bytes: a piece, perhaps a byte."""
+        first = bisect.bisect_left(self.ordered, (spelt,))
+        return [number for of_token, number in self.ordered[first : first + 3] if of_token == spelt]
+
+    def prefix(self, text: str, processing: Any, where: str) -> Asked:
+        """Returns the beginning of a translation that is `text`; white space at its end ends its last word.
+
+        Raises: UserError where the vocabulary cannot spell it.
+        """
+        words = processing.apply(text).split()
+        if not words:
+            return Asked([], b"")
+        whole = self.ids(" ".join(words))
+        if self.tokenizer.unk_token_id in whole:
+            raise OptionError(
+                f"{where}: {text!r} has characters that are not in the model's vocabulary; leave them out."
+            )
+        if text[-1:].isspace():
+            return Asked(whole, b" ")
+        before, spelt = self.ids(" ".join(words[:-1])), self.spelt(whole)
+        if not spelt.startswith(self.spelt(before)):
+            before = []
+        rest = spelt[len(self.spelt(before)) :]
+        return Asked(before, rest) if self.continuing(rest) else Asked(whole, b"")
+
+    def inside(self, text: str, processing: Any, joined: bool = False) -> list[list[int]]:
+        """Returns the tokens of a text in the middle of a sentence; `joined`, or in scripts without spaces, also
+        without one before it. [] where the vocabulary cannot spell it."""
+        shown = " ".join(processing.apply(text).split())
+        ids = self.ids(shown)
+        if ids and not self.spelt(ids).startswith(b" ") and self.spelt(self.ids(f" {shown}")).startswith(b" "):
+            ids = self.ids(f" {shown}")  # of a tokenizer that puts no space before the first word
+        if not ids or self.tokenizer.unk_token_id in ids:
+            return []
+        ways, first = [ids], self.bytes[ids[0]]
+        if (joined or is_unspaced(text)) and first.startswith(b" "):
+            beginnings = [[token] for token in self.exactly(first[1:])] if first != b" " else [[]]
+            ways += [[*beginning, *ids[1:]] for beginning in beginnings]
+        return list(filter(None, ways))
+
+
+_SPELLINGS: WeakKeyDictionary[Any, Spelling] = WeakKeyDictionary()
+
+
+def spelling_of(tokenizer: Any) -> Spelling:
+    """Returns the spelling of a tokenizer, made once."""
+    if tokenizer not in _SPELLINGS:
+        _SPELLINGS[tokenizer] = Spelling(tokenizer)
+    return _SPELLINGS[tokenizer]
+
+
+class Demand(NamedTuple):
+    """Something that a translation must have: its name, the tokens of its alternatives, and how often."""
+
+    name: str
+    ids: list[list[int]]
+    times: int = 1
+
+
+def constraints_of(demands: Iterable[Demand]) -> list[tuple[tuple[int, ...], ...]]:
+    """Returns the constraints of a search, each as often as it is to be met; the same of two demands is one."""
+    times: Counter[tuple[tuple[int, ...], ...]] = Counter()
+    for demand in demands:
+        if demand.ids:
+            times |= Counter({tuple(map(tuple, demand.ids)): demand.times})
+    return list(times.elements())
+
+
+class Terms:
+    """A glossary and its tokens: which of its terms a text has, and what their translations may be."""
+
+    def __init__(self, terms: Mapping[str, Sequence[str]], ignore_case: bool, spelling: Spelling, processing: Any):
+        self.fold: Callable[[str], str] = str.casefold if ignore_case else str
+        self.spelling, self.processing = spelling, processing
+        self.targets: dict[str, list[str]] = {}
+        for source, targets in terms.items():
+            self.targets.setdefault(self.fold(" ".join(source.split())), []).extend(targets)
+
+    def of(self, text: str, chosen: Mapping[str, list[str]] = MappingProxyType({})) -> dict[str, list[list[int]]]:
+        """Returns the terms in a text, each with the tokens of its translations, or of those that are chosen."""
+        return {
+            term: [
+                ids
+                for target in chosen.get(term, self.targets[term])
+                for ids in self.spelling.inside(target, self.processing)
+            ]
+            for term in self.found(text)
+        }
+
+    def found(self, text: str) -> list[str]:
+        """Returns the terms in a text, in its order. Of terms at one place the longest counts."""
+        text = self.fold(" ".join(text.split()))
+        there = sorted((term for term in self.targets if term in text), key=lambda term: (-len(term), term))
+        matches = re.finditer("|".join(f"({as_word(term)})" for term in there), text) if there else ()
+        return list(dict.fromkeys(there[match.lastindex - 1] for match in matches if match.lastindex))
+
+    def first_in(self, translation: str, term: str) -> list[str]:
+        """Returns the translation of a term that stands first in a text, the longest of several there; [] for none."""
+        shown = {target: self.processing.undo(self.processing.apply(target)) for target in self.targets[term]}
+        places = [
+            (match.start(), -len(text), target)
+            for target, text in shown.items()
+            if (match := re.search(as_word(text, ends=False), translation))
+        ]
+        return [min(places)[2]] if places else []
+
+    def rounds(
+        self, pieces: Sequence[Any], translation_of: Callable[[Any], str], chosen: dict[str, list[str]]
+    ) -> Iterator[list[Any]]:
+        """Yields pieces of a text that are searched together, so that the translation of a term that is chosen first
+        stays: what they get is what one gets that is searched after the other.
+
+        A piece waits as long as a term of its own, of several translations none of which is chosen, is in a piece
+        before it that has not been searched.
+
+        Args:
+            pieces: in the text's order. translation_of: returns the translation of one that was yielded before.
+            chosen: {term: [its translation]}, filled in.
+        """
+        several = {term for term, targets in self.targets.items() if len(set(targets)) > 1}
+        waiting = [(piece._replace(chosen=chosen), several.intersection(self.found(piece.text))) for piece in pieces]
+        while waiting:
+            taken: set[str] = set()
+            now: list[tuple[Any, set[str]]] = []
+            later: list[tuple[Any, set[str]]] = []
+            for piece, terms in waiting:
+                open_ = terms - chosen.keys()
+                (later if open_ & taken else now).append((piece, open_))
+                taken |= open_
+            yield [piece for piece, _ in now]
+            for piece, open_ in now:
+                first = ((term, self.first_in(translation_of(piece), term)) for term in open_)
+                chosen.update((term, targets) for term, targets in first if targets)
+            waiting = later
+
+
+def as_word(term: str, ends: bool = True) -> str:
+    """Returns a pattern of a term that stands as words, or anywhere, in a script without spaces; unless it `ends`, a
+    word may go on behind it."""
+    if is_unspaced(term):
+        return re.escape(term)
+    before = r"(?<!\w)" if re.match(r"\w", term[0]) else ""
+    behind = r"(?!\w)" if ends and re.match(r"\w", term[-1]) else ""
+    return before + re.escape(term) + behind
+
+
+_SENTENCE_END = re.compile(
+    r"[.!?\u2026\u061f\u06d4\u0964][\"'\u00bb\u2019\u201c\u201d)]*\s+|[\u3002\uff01\uff1f][\u300d\u300f\u201d]*(?=.)"
+)
+
+
+def is_met(source: str, translation: str, targets: Iterable[str]) -> bool:
+    """Returns whether a translation has one of a term's translations, and not behind the source's sentences alone, in
+    one with little else: there a search puts what nothing in the translation stands for."""
+    sentences = 1 + len(_SENTENCE_END.findall(source.strip()))
+    ends = [end.end() for end in _SENTENCE_END.finditer(translation)]
+    for target in filter(None, targets):
+        size = len if is_unspaced(target) else lambda text: len(text.split())
+        for match in re.finditer(as_word(target, ends=False), translation):
+            before = [0, *(end for end in ends if end <= match.start())]
+            stop = next((end for end in ends if end >= match.end()), None)
+            if len(before) <= sentences or size(translation[before[-1] : stop]) > 2 * size(target):
+                return True
+    return False
+
+
+def times_in(ids: Sequence[int], phrases: Iterable[Sequence[int]]) -> int:
+    """Returns at how many places of the tokens one of the phrases ends."""
+    endings = {tuple(phrase) for phrase in phrases if phrase}
+    return sum(any(tuple(ids[max(0, end - len(e)) : end]) == e for e in endings) for end in range(1, 1 + len(ids)))
+
+
+class PrefixProcessor(LogitsProcessor):
+    """A rule that leaves each row the tokens with which its translation begins as asked, with their own scores.
+
+    A token that an earlier rule forbade, and that has no other beside it, is allowed all the same.
+    """
+
+    def __init__(self, spelling: Spelling, prefixes: Sequence[Asked], forced: int, ends: Iterable[int] = ()):
+        """prefixes: one for each sentence. forced: how many tokens are generated before a translation begins.
+        ends: tokens that may stand in the place of the space behind a last word."""
+        self.spelling, self.rows, self.forced, self.ends = spelling, list(prefixes), forced, list(ends)
+        self.start: int | None = None  # the length behind which the translation begins
+        self.most = max(len(asked.ids) + len(asked.rest) for asked in prefixes)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Returns scores (rows, vocabulary), minus infinity for what may not follow; input_ids: (rows, length)."""
+        length = input_ids.shape[1]
+        if self.start is None:
+            self.start = length + (self.forced if length == 1 else 0)
+            width = len(input_ids) // len(self.rows)
+            self.rows = [asked for asked in self.rows for _ in range(width)]
+        if not self.start <= length < self.start + self.most:
+            return scores
+        scores = scores.clone()
+        for row, (asked, tokens) in enumerate(zip(self.rows, input_ids[:, self.start :].tolist(), strict=True)):
+            allowed = self.allowed(asked, tokens)
+            if allowed is not None:
+                kept = scores[row, allowed]
+                scores[row] = -torch.inf
+                scores[row, allowed] = kept if kept.isfinite().any() or kept.isposinf().any() else 0.0
+        return scores
+
+    def allowed(self, asked: Asked, tokens: list[int]) -> list[int] | None:
+        """Returns what may follow these tokens; None: anything."""
+        if len(tokens) < len(asked.ids):
+            return [asked.ids[len(tokens)]]
+        spelt = self.spelling.spelt(tokens[len(asked.ids) :])
+        if len(spelt) >= len(asked.rest) or not asked.rest.startswith(spelt):
+            return None
+        continuing = self.spelling.continuing(asked.rest[len(spelt) :])
+        return [*continuing, *self.ends] if asked.rest == b" " else continuing
+
+    def keep_rows(self, rows: Tensor) -> None:
+        """Keeps these rows alone: sentences that have ended leave the search."""
+        self.rows = [self.rows[row] for row in rows.tolist()]
+
+
+class NextWords(LogitsProcessor):
+    """A rule behind `PrefixProcessor`, by which a beam search finds the likeliest next words instead of translations.
+
+    All tokens with which a word does not go on (those that begin with white space, in a script without spaces all; end
+    tokens) become one end token, with the probability of them together. So a hypothesis is a word, and the sum of its
+    scores is ln P(word): given the prefix, where its last word is whole; of both, where that word is what is completed.
+    """
+
+    def __init__(self, spelling: Spelling, prefixes: Sequence[Asked], forced: int, ends: Sequence[int]):
+        """Takes what `PrefixProcessor` does; of the end tokens the first stands for all."""
+        self.spelling, self.rows, self.forced, self.ends = spelling, list(prefixes), forced, list(ends)
+        self.start: int | None = None
+        self.spaced, self.whole, self.silent = (torch.empty(0, dtype=torch.bool) for _ in range(3))
+
+    def begin(self, length: int, rows: int, scores: Tensor) -> int:
+        """Sorts the tokens; returns the length behind which translations begin."""
+        self.rows = [asked for asked in self.rows for _ in range(rows // len(self.rows))]
+        self.spaced, self.whole, self.silent = scores.new_zeros(3, scores.shape[1], dtype=torch.bool)
+        self.silent |= True
+        for spelt, token in self.spelling.ordered:
+            self.spaced[token], self.silent[token] = spelt[:1].isspace(), False
+            self.whole[token] = not 0x80 <= spelt[0] < 0xC0  # it does not begin inside of a character
+        self.spaced[self.ends] = self.whole[self.ends] = True
+        return length + (self.forced if length == 1 else 0)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Returns ln P (rows, vocabulary) of tokens inside of a word, and of its end; input_ids: (rows, length)."""
+        if self.start is None:
+            self.start = self.begin(input_ids.shape[1], len(input_ids), scores)
+        if input_ids.shape[1] < self.start:
+            return scores
+        new = scores.log_softmax(-1)
+        for row, (asked, tokens) in enumerate(zip(self.rows, input_ids[:, self.start :].tolist(), strict=True)):
+            if len(tokens) < len(asked.ids):
+                continue
+            spelt = self.spelling.spelt(tokens[len(asked.ids) :])
+            if asked.rest.strip() and len(spelt) < len(asked.rest):
+                new[row] = scores[row]  # so that what is not allowed counts
+            word = self.word(asked, spelt)
+            closing = self.whole if word and is_unspaced(word) else self.spaced
+            ends = word is not None or (not spelt and asked.rest.isspace())  # behind a whole word nothing need come
+            end = new[row, closing if word else self.ends].logsumexp(0) if ends else -torch.inf
+            new[row].masked_fill_(closing if word or spelt else self.silent, -torch.inf)
+            new[row].masked_fill_(self.silent, -torch.inf)[self.ends[0]] = end
+        return new
+
+    def word(self, asked: Asked, spelt: bytes) -> str | None:
+        """Returns the word that tokens behind `asked.ids` spell, None where there is none yet."""
+        if len(spelt) < len(asked.rest):
+            return None
+        beyond = is_unspaced(asked.rest.decode(errors="replace"))
+        try:
+            return (spelt[len(asked.rest) :] if beyond else spelt).decode().strip() or None
+        except UnicodeDecodeError:
+            return None
+
+    def keep_rows(self, rows: Tensor) -> None:
+        """Keeps these rows alone: sentences that have ended leave the search."""
+        self.rows = [self.rows[row] for row in rows.tolist()]
+
+
+class ForbiddenPhrases(LogitsProcessor):
+    """A rule against phrases as words, in whatever tokens they are spelt; also at the end of a sentence.
+
+    A phrase is found by the bytes of its row's text (Knuth, Morris and Pratt 1977): for each length of its beginning
+    that a text ends with, the tokens that would complete it, with a boundary behind it, are looked for once.
+    In scripts without spaces it is forbidden inside of words, too.
+    """
+
+    def __init__(
+        self, spelling: Spelling, phrases: Sequence[Sequence[str]], ends: Iterable[int], forced: int, longest: int
+    ):
+        """phrases: of each sentence. ends: end tokens. forced: how many tokens come before a translation begins.
+        longest: how many are generated at most."""
+        self.spelling, self.forced, self.ends, self.longest = spelling, forced, list(ends), longest
+        self.rows: list[list[Pattern]] = [[Pattern.of(text) for text in of_text] for of_text in phrases]
+        self.start: int | None = None
+        self.known: dict[tuple[Pattern, int, bool], Tensor] = {}
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Returns the scores (rows, vocabulary), with minus infinity in them for what completes a phrase; input_ids:
+        (rows, length)."""
+        length = input_ids.shape[1]
+        if self.start is None:
+            self.start = length + (self.forced if length == 1 else 0)
+            width = len(input_ids) // len(self.rows)
+            self.rows = [phrases for phrases in self.rows for _ in range(width)]
+        last = length - self.start + self.forced + 1 >= self.longest
+        for row, (phrases, tokens) in enumerate(zip(self.rows, input_ids[:, self.start :].tolist(), strict=True)):
+            text = plain(b" " + self.spelling.spelt(tokens).lstrip()) if phrases else b""
+            for some in self.forbidden_by(phrases, text, last):
+                scores[row, some] = -torch.inf
+        return scores
+
+    def forbidden_by(self, phrases: Sequence[Any], text: bytes, last: bool) -> list[Tensor]:
+        """Returns the tokens that each of a row's phrases forbids behind a text."""
+        return [self.completing(each, text, last) for each in phrases]
+
+    def completing(self, pattern: Pattern, text: bytes, last: bool) -> Tensor:
+        """Returns the tokens that may not follow a text, or may not be its `last` one."""
+        state, whole = pattern.follow(0, text[-len(pattern.text) - 1 :]) or 0, len(pattern.text)
+        if (pattern, state, last) not in self.known:
+            complete = (None, whole) if last else (None,)
+            begun = (pattern.text[:size] for size in range(1, state + 1))
+            rests = {pattern.text[len(end) :] for end in begun if pattern.text[:state].endswith(end)} - {b""}
+            likely = self.spelling.beginning_with(rests, pattern.text.lstrip())
+            found = [number for of_token, number in likely if pattern.follow(state, of_token) in complete]
+            found += [*self.spelling.apart, *self.ends] if state == whole else []
+            self.known[pattern, state, last] = torch.tensor(found, dtype=torch.long)
+        return self.known[pattern, state, last]
+
+    def keep_rows(self, rows: Tensor) -> None:
+        """Keeps these rows alone: sentences that have ended leave the search."""
+        self.rows = [self.rows[row] for row in rows.tolist()]
+
+
+class WholePart(NamedTuple):
+    """A part of the source, as tokens spell it, and how often it is to be in the translation, in others too.
+
+    `there` finds it; `end` finds it at the end of a text, also with a sign behind it that could join it to more.
+    """
+
+    pattern: Pattern
+    times: int
+    there: re.Pattern[bytes]
+    end: re.Pattern[bytes]
+
+    @classmethod
+    def of(cls, part: str, counts: Mapping[str, int]) -> WholePart:
+        """Makes one of a part, and the numbers of all parts."""
+        found = rb"(?<![\w\x80-\xff])" * part[0].isalnum() + re.escape(plain(part.encode()))
+        there = re.compile(found + rb"(?![\w\x80-\xff])" * part[-1].isalnum())
+        times = sum(number * len(there.findall(plain(other.encode()))) for other, number in counts.items())
+        joining = rb"([.,:/]?)\Z" if part[-1].isdigit() else rb"([.,:/@#?&=_-]?)\Z"
+        pattern = Pattern(plain((" " * part[0].isalnum() + part).encode()), part[-1].isalnum())
+        return cls(pattern, times, there, re.compile(found + joining))
+
+
+class WholeParts(ForbiddenPhrases):
+    """A rule that parts come whole, and no more often than they are to: no word goes on behind a letter or digit."""
+
+    def __init__(
+        self, spelling: Spelling, parts: Sequence[Mapping[str, int]], ends: Iterable[int], forced: int, longest: int
+    ):
+        """parts: of each sentence, with their numbers. The others as of ForbiddenPhrases."""
+        super().__init__(spelling, [], ends, forced, longest)
+        self.rows: list[Any] = [[WholePart.of(part, counts) for part in counts] for counts in parts]
+
+    def forbidden_by(self, phrases: Sequence[WholePart], text: bytes, last: bool) -> list[Tensor]:
+        found = []
+        for part in phrases:
+            more = len(part.there.findall(text)) - part.times
+            at = part.end.search(text) if part.pattern.as_word else None
+            if more > 0 or (more == 0 and (at is None or at[1])):
+                found.append(self.completing(part.pattern, text, last))
+            if at and more <= 0 and not any(at[0] in other.pattern.text for other in phrases if other is not part):
+                found.append(self.spelling.going_on)
+        return found
+
+
+class Pattern(NamedTuple):
+    """The bytes of a phrase, those of words behind a space; `as_word`: complete only where no word goes on behind."""
+
+    text: bytes
+    as_word: bool
+
+    @classmethod
+    def of(cls, phrase: str) -> Pattern:
+        unspaced = is_unspaced(phrase)
+        return cls(plain((phrase if unspaced else f" {phrase}").encode()), not unspaced)
+
+    def follow(self, state: int, spelt: bytes) -> int | None:
+        """Returns how many bytes of the phrase a text ends with, which ended with `state` of them, and goes on with
+        `spelt`; None as soon as the phrase is complete."""
+        for byte in spelt:
+            goes_on = _goes_on(byte)
+            if state == len(self.text) and not goes_on:
+                return None
+            seen = self.text[:state] + bytes([byte])
+            sizes = range(min(len(seen), len(self.text)), -1, -1)
+            state = next(size for size in sizes if seen.endswith(self.text[:size]))
+            if not self.as_word and state == len(self.text):
+                return None
+            if self.text.startswith(b" ") and not state and not goes_on:
+                state = 1  # what is no letter stands for the space before the phrase
+        return state
+
+
+def _goes_on(byte: int) -> bool:
+    return byte >= 128 or chr(byte).isalnum()
+
+
+def plain(spelt: bytes) -> bytes:
+    """Replaces quotes, dashes and spaces beyond ASCII by spaces."""
+    return re.sub(rb"\xe2\x80[\x80-\xbf]|\xc2[\xa0-\xbf]", b" ", spelt)

@@ -1,0 +1,200 @@
+"""Words of a translation and those of its source that they stand for; parts that a translation lacks are put back."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hf_mlnmt.data.placeholders import Part, whole
+from hf_mlnmt.data.words import is_unspaced, is_visible, words
+
+_OPENING, _CLOSING = re.compile(r"[\"'“„«(\[¿¡]*"), re.compile(r"[\"'”“»)\].,;:!?…]*$")
+Place = tuple[str, int, int]  # a part of a text by its name, and where it begins and ends
+
+
+class Word(NamedTuple):
+    """A word of a text from `start` to `end`; its letters, without the punctuation around them, are `core`."""
+
+    text: str
+    start: int
+    end: int
+    core: tuple[int, int]
+
+    @property
+    def parts(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Returns the places before, in and behind the core."""
+        return (self.start, self.core[0]), self.core, (self.core[1], self.end)
+
+    @property
+    def middle(self) -> float:
+        """Returns the place of its middle."""
+        return (self.start + self.end) / 2
+
+
+def words_of(text: str) -> list[Word]:
+    """Returns the words of a text, those of a script without spaces its characters."""
+    spaced, at, result = not is_unspaced(text), 0, []
+    for word in words(text) if is_visible(text) else []:
+        start = text.index(word, at)
+        at = end = start + len(word)
+        first, last = start, end
+        while spaced and first < end and not text[first].isalnum():
+            first += 1
+        while spaced and last > first and unicodedata.category(text[last - 1])[0] in "PSZC":
+            last -= 1
+        result.append(Word(word, start, end, (first, last) if first < last else (start, end)))
+    return result
+
+
+class Linked:
+    """The words of a translation, each with the words of its source that it stands for.
+
+    `sources`: the words of the source, by number, of each word of the translation; `targets`: of each word of the
+    source the first and the last word that stands for it.
+    """
+
+    def __init__(self, source: str, target: str, alignment: Iterable[tuple[int, int]] | None) -> None:
+        """alignment: links (word of the source, word of the translation); None: words that are the same on both sides,
+        and relative positions between them, tell."""
+        self.source, self.words = source, words_of(source)
+        self.starts = [word.start for word in self.words]
+        self.take(target, alignment)
+
+    def take(self, target: str, alignment: Iterable[tuple[int, int]] | None) -> None:
+        """Takes another translation of the same source."""
+        self.target, self.translated = target, words_of(target)
+        self.places = [word.start for word in self.translated], [word.end for word in self.translated]
+        self.sources: list[list[int]] = [[] for _ in self.translated]
+        # Words without spaces between them are not those of an alignment.
+        self.aligned = alignment is not None and not is_unspaced(self.source) and not is_unspaced(self.target)
+        links = alignment if self.aligned else ((read, number) for number, read in enumerate(self._by_position()))
+        self.targets: dict[int, tuple[int, int]] = {}
+        for read, written in links or ():
+            if read < len(self.words) and written < len(self.translated):
+                self.sources[written].append(read)
+                first, last = self.targets.get(read, (written, written))
+                self.targets[read] = min(first, written), max(last, written)
+
+    @property
+    def links(self) -> tuple[tuple[int, int], ...]:
+        """Returns the links (word of the source, word of the translation), ascending."""
+        return tuple(sorted((read, written) for written, reads in enumerate(self.sources) for read in reads))
+
+    def _by_position(self) -> list[int]:
+        """Returns a word of the source for each of the translation: words that are the same, and relative positions
+        between."""
+        if not self.words:
+            return []
+        keys = [
+            [text[slice(*word.core)].casefold() for word in of_text]
+            for text, of_text in ((self.source, self.words), (self.target, self.translated))
+        ]
+        counts = list(map(Counter, keys))
+        places = dict(zip(keys[1], self.translated))
+        fixed = [(0.0, 0.0)]
+        for key, word in zip(keys[0], self.words):
+            if counts[0][key] == counts[1][key] == 1 and places[key].start > fixed[-1][1]:
+                fixed.append((word.middle, places[key].middle))
+        fixed.append((float(len(self.source)), float(max(len(self.target), fixed[-1][1] + 1))))
+        read, written = zip(*fixed)
+        at = np.interp([word.middle for word in self.translated], written, read)
+        return [max(0, bisect_right(self.starts, place) - 1) for place in at]
+
+    def put_back(
+        self, missing: Counter[str], parts: Sequence[Place], parts_of: Callable[[str], Iterable[Place]]
+    ) -> list[int | None]:
+        """Puts into the translation what it lacks of its source, as often as `missing` says.
+
+        A word that holds some of it takes the place of those that translate no other word, or stands behind the
+        translation of the word before it.
+
+        Args:
+            parts: those of the source, in order. parts_of: finds those in a word of the translation.
+
+        Returns: of each word of the translation which one it was before, None for those that are put in.
+        """
+        missing, wanted = missing.copy(), {name for name, *_ in parts}
+        first_places = [start for _, start, _ in parts]
+        places: dict[int, list[int]] = {}  # words of the translation that stand for one word alone
+        for number, reads in enumerate(self.sources):
+            ours = {name for name, *_ in parts_of(self.translated[number].text)}
+            if self.aligned and len(set(reads)) == 1 and not ours & wanted:
+                places.setdefault(reads[0], []).append(number)
+        new: list[list[tuple[str, list[int], int | None]]] = [[]]  # behind what stands before the first word
+        new += [[(word.text, reads, i)] for i, (word, reads) in enumerate(zip(self.translated, self.sources))]
+        behind = 0
+        for number, word in enumerate(self.words):
+            if not self.aligned:
+                behind = -(-number * len(self.translated) // len(self.words))
+            here = parts[bisect_left(first_places, word.start) : bisect_left(first_places, word.end)]
+            found = [part for part in here if missing[part[0]] > 0]
+            missing.subtract(name for name, *_ in found)
+            text = self.source[found[0][1] : found[-1][2]] if found else ""
+            if found and (replaced := places.get(number)):
+                first, last = self.translated[replaced[0]].text, self.translated[replaced[-1]].text
+                text = _OPENING.match(first)[0] + text + _CLOSING.search(last[-8:])[0]  # type: ignore[index]
+                for place in replaced:
+                    new[place + 1] = []
+                new[replaced[0] + 1] = [(text, [number], None)]
+            elif found:
+                if behind == len(self.translated) and new[behind]:  # before the full stop
+                    last, reads, was = new[behind].pop()
+                    end = _CLOSING.search(last[-8:])[0]  # type: ignore[index]
+                    new[behind].append((last.removesuffix(end) or last, reads, was))
+                    text += end if end != last else ""
+                new[behind].append((text, [number], None))
+            behind = max(self.targets[number][1] + 1, behind) if number in self.targets else behind
+        flat, space = [each for some in new for each in some], " " * (not is_unspaced(self.target))
+        gaps = [self.target[end:start] for end, start in zip([0, *self.places[1]], self.places[0])]
+        before = [space if was is None else gaps[was] or space for *_, was in flat]
+        target = "".join(gap + text for gap, (text, *_) in zip(before, flat)).strip()
+        self.take(target, [(read, i) for i, (_, reads, _) in enumerate(flat) for read in reads])
+        return [was for *_, was in flat]
+
+
+class KeptPart(NamedTuple):
+    """A part of a source that is kept, and what stands for it in the translation: a token, or itself; with its tokens,
+    none where the vocabulary cannot spell it."""
+
+    part: Part
+    shown: str
+    ids: list[list[int]]
+
+
+def filled(
+    source: str, target: str, parts: Sequence[KeptPart], links: Collection[tuple[int, int]]
+) -> tuple[str, Counter[str]]:
+    """Returns a translation with the parts that are kept in the places of what stands for them, and what it lacks.
+
+    Where the same stands for several parts, each goes where the links (word of the source, word of the translation)
+    say, and the others in their order. parts: of the source, in order.
+    """
+    missing: Counter[str] = Counter()
+    places: list[tuple[int, int, str]] = []
+    for shown in sorted({each.shown for each in parts}, key=lambda shown: (-len(shown), shown)):
+        left = [each.part for each in parts if each.shown == shown]
+        free = [match.span() for match in whole(shown).finditer(target)]
+        free = [(start, end) for start, end in free if all(end <= first or start >= last for first, last, _ in places)]
+        for in_order in (False, True):
+            for start, end in list(free):
+                word = _word_at(target, start)
+                own = next((part for part in left if in_order or (_word_at(source, part.start), word) in links), None)
+                if own is not None:
+                    left.remove(own)
+                    free.remove((start, end))
+                    places.append((start, end, own.text))
+        missing.update(part.text for part in left)
+    text, end = "", 0
+    for start, behind, part in sorted(places):
+        text, end = text + target[end:start] + part, behind
+    return text + target[end:], missing
+
+
+def _word_at(text: str, place: int) -> int:
+    return len(f"{text[:place]}x".split()) - 1

@@ -1,0 +1,441 @@
+"""Back-translation: synthetic corpora, text of one language with another side that a model wrote (or that is a copy).
+
+manifest = back_translate("runs/de-en/average", ["news.de.gz"], "synthetic", Method("sampling", seed=1), tag="<bt>")
+manifest.pairs, manifest.content["counts"]      # read again with hf_mlnmt.data.synthetic.read_manifest
+
+Reference: Sennrich, Haddow and Birch 2016, "Improving Neural Machine Translation Models with Monolingual Data", ACL; in
+the thesis on monolingual data section 4.3, where the text is the target and a beam search writes the source; other
+methods: methods.py. In forward translation the text is the source (with a larger model: distillation).
+
+While it is made, its files are a journal's (journal.py). A shard is a corpus of some windows of the text, in a folder
+within that of the whole, which is put together from its shards without asking the model again.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, islice, repeat
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import check_file, check_folder_name, only_one, write_json
+from hf_mlnmt.common.languages import base_language, check_direction, check_files, direction_of
+from hf_mlnmt.common.made_from import sha256, sha256_of_files
+from hf_mlnmt.common.model_folder import MODEL_FILES, fetch_small_files
+from hf_mlnmt.data.lines import checked_lines
+from hf_mlnmt.data.synthetic import FILES, MADE_FROM, MANIFEST, SCHEMA, Manifest, read_manifest
+from hf_mlnmt.data.words import is_visible
+from hf_mlnmt.generation.synthetic.journal import STATE, Journal, check_same, identity_of_model, identity_of_text
+from hf_mlnmt.generation.synthetic.methods import (
+    UNLIKELY,
+    USUAL,
+    Counts,
+    Judge,
+    Method,
+    check_reasons,
+    doubts_about_language,
+)
+from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, log_probabilities_of
+from hf_mlnmt.generation.translating.languages import is_told
+from hf_mlnmt.generation.translating.lines import Shard
+from hf_mlnmt.zoo.systems import positions_of
+
+
+def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
+    """Yields the lines of several files, one after the other; with `bad` "drop" an empty one for an unreadable."""
+    remedy = None if bad == "drop" else "Mend the file, or pass over such lines with bad_lines drop."
+    for path in paths:
+        yield from ("" if problem else line for line, problem in checked_lines(path, remedy))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings that decide the pairs, beside model, text and method.
+
+    limit: lines of the text that are taken; all when None.
+    drop: reasons for which a pair is dropped, of `synthetic_methods.REASONS`; None: the usual ones of the method.
+    max_ratio: what "long" means there.
+    bad_lines: at invalid UTF-8, control characters and overlong lines: stop with an "error", or "drop" and count.
+    source_language, target_language: codes, where the model needs them.
+    max_new_tokens: the longest output in subwords; None: as the model's generation_config.json says.
+    window: lines that are sorted by length together, and kept together: what an interruption may cost.
+    batch_tokens: source tokens in a batch, padding included. dtype: of the model's weights.
+    references: files of what people wrote for the lines of each of the first texts: of all beams that is kept which is
+        nearest to it by chrF (Kim and Rush 2016, section 3.3: interpolated).
+    reverse: a model of the other direction, by which "unlikely" ones are dropped.
+    """
+
+    limit: int | None = None
+    drop: tuple[str, ...] | None = None
+    max_ratio: float = 3.0
+    bad_lines: str = "error"
+    source_language: str | None = None
+    target_language: str | None = None
+    max_new_tokens: int | None = None
+    window: int = 2048
+    batch_tokens: int = 4096
+    dtype: str = "auto"
+    references: tuple[str, ...] = ()
+    reverse: str | None = None
+
+    def __post_init__(self) -> None:
+        check_reasons(self.drop or ())
+        for name in ("limit", "window", "batch_tokens", "max_new_tokens"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise UserError(f"{name} must be at least 1, not {value}.")
+        if not self.max_ratio >= 1:
+            raise UserError(f"max_ratio must be at least 1, not {self.max_ratio}.")
+        if self.bad_lines not in ("error", "drop"):
+            raise UserError(f"bad_lines is 'error' or 'drop', not '{self.bad_lines}'.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields, for JSON."""
+        found = {**asdict(self), "drop": None if self.drop is None else list(self.drop)}
+        found["references"] = [sha256(path) for path in self.references]
+        found["reverse"] = self.reverse and sha256_of_files(fetch_small_files(self.reverse), MODEL_FILES)
+        return {name: value for name, value in found.items() if value or name not in ("references", "reverse")}
+
+
+@dataclass
+class Watcher:
+    """Functions that are told: `tell` messages, `warn` doubts, `progress` lines done, lines in all and counts."""
+
+    tell: Callable[[str], Any] = lambda text: None
+    warn: Callable[[str], Any] = lambda text: None
+    progress: Callable[..., Any] = lambda done, total, counts=None: None
+
+
+def back_translate(
+    model: str | Path | None,
+    texts: Sequence[str | Path],
+    output: str | Path,
+    method: Method | None = None,
+    settings: Settings | None = None,
+    *,
+    forward: bool = False,
+    tag: str | None = None,
+    watcher: Watcher | None = None,
+    device: str | None = None,
+    revision: str | None = None,
+    shard: Shard | None = None,
+) -> Manifest:
+    """Writes a synthetic corpus into the folder `output` (files: data/synthetic.py): pairs in the order of the text.
+
+    Stopped at any moment and started again with the same arguments, it goes on and ends with the same bytes (on the
+    same machine, with as many threads). Memory: a window of lines, and with "duplicate" dropped 100 bytes a pair.
+
+    Args:
+        model: a folder or a Hub name; None for the method "copied".
+        texts: files of one sentence a line, plain or packed, read one after the other.
+        forward: the text is the source and the model's output the target.
+        tag: a token, as "<bt>", which a training is to put before every source of these pairs; kept in the manifest.
+        shard: make this part only, in a folder of its own in `output`. When all are made, a call without it puts them
+            together to the bytes that one call would have made.
+
+    Raises: UserError, and for a folder that holds a corpus of something else, naming what changed.
+    """
+    method, settings, watcher = method or Method(), settings or Settings(), watcher or Watcher()
+    drop = tuple(name for name in USUAL if name != method.name) if settings.drop is None else settings.drop
+    if settings.reverse and "unlikely" not in drop:
+        drop = (*drop, "unlikely")
+    settings, folder = replace(settings, drop=drop), Path(output)
+    if method.name in drop:
+        raise UserError("drop: the method copied makes copies alone, of which none would be left. Leave copied out.")
+    _check(model, texts, folder, method, forward, tag)
+    told = [settings.source_language, settings.target_language]
+    if model is not None:
+        check_files(model, texts, settings.references, told)
+    if settings.reverse:
+        there = direction_of(model) if model is not None else None
+        check_direction(settings.reverse, list(there or told)[::-1], f"reverse: {settings.reverse}")
+    _check_judging(model, texts, method, settings)
+    if shard and "duplicate" in drop:
+        raise UserError("--shard: duplicates are known in the whole text only. Leave duplicate out of --drop.")
+    place = folder / f"shard-{shard.number}-of-{shard.count}" if shard else folder
+    with only_one(place, f"{place}: another back-translation is writing into this folder. Wait for it."):
+        watcher.tell(f"reading {', '.join(map(str, texts))}")
+        here = model is None or Path(model).is_dir()  # a model of the Hub is known when it was loaded
+        pipeline = None if here else _load(model, settings, device, revision)
+        about: dict[str, Any] = {
+            "schema": SCHEMA,
+            "direction": "forward" if forward else "back",
+            "model": None if model is None else identity_of_model(str(model), revision=revision),
+            "text": [identity_of_text(path, text_lines([path], settings.bad_lines)) for path in texts],
+            "method": method.to_dict(),
+            "tag": tag,
+            "settings": settings.to_dict(),
+        }
+        for path in (folder, place) if shard else (folder,):
+            if path != folder:
+                about["shard"] = str(shard)
+            if finished := _finished(path, about):
+                watcher.tell(f"{path} is finished, and nothing changed since: {finished.pairs:,} pairs.")
+                return finished
+        if shard and (folder / STATE).is_file():
+            raise UserError(f"{folder}: was begun without --shard. Go on so, or choose another --output.")
+        if not shard and _shards(folder):
+            return _put_together(folder, about, watcher)
+        if not any(map(is_visible, text_lines(texts, settings.bad_lines))):
+            raise UserError(f"{', '.join(map(str, texts))}: every line is blank or dropped. Give text to translate.")
+        count = sum(text["lines"] for text in about["text"])
+        lines = range(min(count, settings.limit or count))
+        if shard:
+            window = settings.window
+            _, lines = shard.windows([min(window, len(lines) - start) for start in lines[::window]])
+        pipeline = pipeline or _load(model, settings, device, revision)
+        job = _Job(pipeline, texts, lines, _journal(place, about), method, settings, forward, watcher)
+        job.languages = _languages(model, settings)
+        return job.run()
+
+
+def _check(
+    model: str | Path | None, texts: Sequence[str | Path], folder: Path, method: Method, forward: bool, tag: str | None
+) -> None:
+    if not texts:
+        raise UserError("no text: give one file or more, of one sentence a line.")
+    if (model is None) != (method.name == "copied"):
+        raise UserError("a model is needed by every method but 'copied', which needs none.")
+    if forward and method.name == "copied":
+        raise UserError("copied: both sides are the text; leave --forward out.")
+    if tag is not None and len(tag.split()) != 1:
+        raise UserError(f"tag: one token without spaces is expected, such as <bt>, not {tag!r}.")
+    check_folder_name(folder)
+    inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    others = {name for name in inside if not name.startswith(".") and not _SHARD.fullmatch(name)}
+    if others and not inside & {MANIFEST, STATE}:
+        raise UserError(f"{folder}: holds other things. Choose another --output, which need not exist.")
+    for name in FILES.values():
+        check_file(folder / name)
+
+
+def _check_judging(model: str | Path | None, texts: Sequence[str | Path], method: Method, settings: Settings) -> None:
+    """Checks what translations are chosen and dropped by: references, a reverse model, languages."""
+    if settings.references and (method.name != "beam" or len(settings.references) > len(texts)):
+        raise UserError("references: choose among the beams of the method beam; give a file for each of the texts.")
+    for text, reference in zip(texts, settings.references):
+        counts = [sum(1 for _ in text_lines([path], settings.bad_lines)) for path in (text, reference)]
+        if counts[0] != counts[1]:
+            raise UserError(
+                f"{reference}: has {counts[1]:,} lines and {text} {counts[0]:,}: line i is to be what people wrote for "
+                "line i."
+            )
+    if "unlikely" in (settings.drop or ()) and not settings.reverse:
+        raise UserError("drop: unlikely is what a reverse model finds so: give one (--reverse).")
+    if "language" in (settings.drop or ()) and not _languages(model, settings):
+        raise UserError("drop: for language it must be known which they are: say --from and --to.")
+
+
+def _languages(model: str | Path | None, settings: Settings) -> tuple[str, str] | None:
+    """Returns the languages of outputs and texts, for the detector."""
+    found = direction_of(model) if model else None
+    source, target = (settings.source_language, settings.target_language)
+    source, target = (source or found[0], target or found[1]) if found else (source, target)
+    return (base_language(target), base_language(source)) if source and target else None
+
+
+def _load(model: str | Path | None, settings: Settings, device: str | None, revision: str | None) -> Any:
+    if model is None:
+        return None
+    from hf_mlnmt.generation import TranslationPipeline
+
+    options: dict[str, Any] = {"revision": revision} if revision else {}
+    return TranslationPipeline.from_pretrained(str(model), device=device, dtype=settings.dtype, **options)
+
+
+def _journal(folder: Path, about: Mapping[str, Any]) -> Journal:
+    return Journal(folder, {side: folder / name for side, name in FILES.items()}, about, MADE_FROM)
+
+
+def _complete(journal: Journal, manifest: Mapping[str, Any], pairs: int) -> Manifest:
+    """Gives the files their names and writes the manifest, with their sizes and hashes."""
+    files = journal.finish()
+    write_json(journal.folder / MANIFEST, {**manifest, "pairs": {"lines": pairs, **files}})
+    (journal.folder / STATE).unlink()
+    return read_manifest(journal.folder)
+
+
+def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:
+    """Returns the manifest of a corpus that is finished; None when it is not, or not begun.
+
+    Raises: UserError when the folder holds a corpus of something else.
+    """
+    state = _journal(folder, about).kept()
+    manifest = read_manifest(folder) if (folder / MANIFEST).is_file() else None
+    before = manifest.content if manifest else state["about"] if state else None
+    if before:
+        what = "finished" if manifest else "not finished"
+        check_same(before, about, f"{folder}: holds a corpus ({what})", "Choose another --output")
+    if manifest:
+        (folder / STATE).unlink(missing_ok=True)
+    return manifest
+
+
+_SHARD = re.compile(r"shard-(\d+)-of-(\d+)")
+
+
+def _shards(folder: Path) -> dict[int, dict[int, Path]]:
+    """Returns {number of all shards: {number of a shard: its folder}} of those that are begun or finished."""
+    shards: dict[int, dict[int, Path]] = {}
+    for path in folder.iterdir():
+        if match := _SHARD.fullmatch(path.name):
+            shards.setdefault(int(match[2]), {})[int(match[1])] = path
+    return shards
+
+
+def _put_together(folder: Path, about: dict[str, Any], watcher: Watcher) -> Manifest:
+    """Puts the whole together of its finished shards.
+
+    Raises: UserError naming the shards that are missing, not finished or made from something else.
+    """
+    shards = _shards(folder)
+    if len(shards) > 1:
+        kinds = ", ".join(f"of {count}" for count in sorted(shards))
+        raise UserError(f"{folder}: holds shards {kinds}. Delete those that do not belong to the whole.")
+    [(count, places)] = shards.items()
+    manifests = []
+    for number in range(1, count + 1):
+        place = places.get(number, folder / f"shard-{number}-of-{count}")
+        manifest = _finished(place, {**about, "shard": f"{number}/{count}"}) if place.is_dir() else None
+        if manifest is None:
+            raise UserError(f"{place}: this shard is not finished. Start it again, with --shard {number}/{count}.")
+        manifests.append(manifest)
+    counts, warnings = Counts(), []
+    journal = _journal(folder, about)
+    with closing(journal):
+        journal.restore(None)
+        for manifest in manifests:
+            counts.add(Counts(**manifest.content["counts"]))
+            warnings += manifest.content["warnings"]
+            for side, name in FILES.items():
+                journal.copy(side, manifest.folder / name, counts.read)
+        versions = manifests[-1].content["versions"]
+        made = {**about, "counts": asdict(counts), "warnings": warnings, "versions": versions}
+        whole = _complete(journal, made, counts.kept)
+    watcher.tell(f"{folder}: put together from {count} shards, which may be deleted now")
+    return whole
+
+
+def nearest(hypotheses: Sequence[Any], reference: str) -> Any:
+    """Returns the hypothesis that is nearest to a reference by chrF, the first of equal ones; without one the best."""
+    if not reference.strip():
+        return hypotheses[0]
+    from sacrebleu.metrics import CHRF
+
+    metric = CHRF()
+    return max(hypotheses, key=lambda each: metric.sentence_score(each.text, [reference]).score)
+
+
+@dataclass
+class _Job:
+    """The making of a corpus, of some lines of the text, from where an earlier start left it to its end."""
+
+    pipeline: Any
+    texts: Sequence[str | Path]
+    lines: range
+    journal: Journal
+    method: Method
+    settings: Settings
+    forward: bool
+    watcher: Watcher
+    languages: tuple[str, str] | None = None
+    reverse: Any = None
+
+    def run(self) -> Manifest:
+        """Makes the corpus."""
+        state, self.total = self.journal.kept(), len(self.lines)
+        with closing(self.journal):
+            self.journal.restore(state)
+            progress, done = self.journal.progress, self.journal.progress["lines"]
+            self.warnings: list[str] = progress.get("warnings", [])
+            counts = Counts(**progress.get("counts", {}))
+            self.judge = Judge(self.settings.drop or (), self.settings.max_ratio, counts, self.languages)
+            if "duplicate" in self.judge.drop:
+                self._remember_pairs()
+            if done:
+                self.watcher.tell(f"going on at line {done + 1:,} of {self.total:,}")
+            self.watcher.progress(done, self.total, counts)
+            first, lines = self.lines.start, text_lines(self.texts, self.settings.bad_lines)
+            lines = islice(lines, first + done, first + self.total)
+            known = chain(text_lines(self.settings.references, self.settings.bad_lines), repeat(""))
+            references = islice(known, first + done, None)
+            while window := list(islice(lines, self.settings.window)):
+                near = list(islice(references, len(window))) if self.settings.references else []
+                self._window(first + self.journal.progress["lines"], window, near)
+            versions = {name: importlib.metadata.version(name) for name in ("hf-mlnmt", "torch", "transformers")}
+            manifest = {**self.journal.about, "counts": asdict(counts), "warnings": self.warnings}
+            return _complete(self.journal, {**manifest, "versions": versions}, counts.kept)
+
+    def _window(self, first: int, lines: list[str], references: list[str]) -> None:
+        """Translates, judges and keeps some lines; `first` is the number of the first of them, from 0."""
+        outputs = self._outputs(first, lines, references)
+        unlikely = self._unlikely(lines, [output for output, _ in outputs])
+        pairs = []
+        for number, (line, (output, finished)) in enumerate(zip(lines, outputs, strict=True), start=first):
+            changed = self.method.change(output, number)
+            if self.judge.keeps(line, output, finished, changed, number - first in unlikely):
+                pairs.append((line, changed) if self.forward else (changed, line))
+        counts, done = self.judge.counts, first - self.lines.start + len(lines)
+        if first == 0 and self.pipeline is not None:
+            written, reader = [output for output, _ in outputs], self.pipeline.parts.source
+            self.warnings = list(doubts_about_language(lines, written, self.judge.spoilt, reader))
+            for warning in self.warnings:
+                self.watcher.warn(warning)
+        parts = {side: "".join(f"{text}\n" for text in texts).encode() for side, texts in zip(FILES, zip(*pairs))}
+        self.journal.append(parts, done, counts=asdict(counts), warnings=self.warnings)
+        self.watcher.progress(done, self.total, counts)
+
+    def _outputs(self, first: int, lines: list[str], references: list[str]) -> list[tuple[str, bool]]:
+        """Returns what the method makes of each line, and whether it ended by itself."""
+        if self.pipeline is None:
+            return [(line, True) for line in lines]
+        settings, done = self.settings, first - self.lines.start
+
+        def update(count: int) -> None:
+            nonlocal done
+            done += count
+            self.watcher.progress(done, self.total, self.judge.counts)
+
+        names = ["max_new_tokens", "batch_tokens"]
+        if "language" not in (settings.drop or ()) or is_told(self.pipeline.model, self.pipeline.parts.source):
+            names += ["source_language", "target_language"]  # else they are the detector's alone
+        decoding = replace(self.method.decoding(), **{name: getattr(settings, name) for name in names})
+        if references:
+            from hf_mlnmt.generation.translating.pipeline import TranslationCall
+
+            call = TranslationCall(self.pipeline, replace(decoding, num_return_sequences=self.method.beams), first)
+            each = zip(call.translate(lines, first, update), references, strict=True)
+            translations = [nearest(best, reference) for best, reference in each]
+        else:
+            translations = self.pipeline.translate_lines(lines, first, update, decoding)
+        return [(" ".join(each.text.splitlines()), each.finished) for each in translations]
+
+    def _unlikely(self, lines: list[str], outputs: list[str]) -> set[int]:
+        """Returns which of the lines the reverse model finds the least likely for their outputs, by the subword."""
+        if self.settings.reverse is None:
+            return set()
+        if self.reverse is None:
+            self.reverse = _load(self.settings.reverse, self.settings, str(self.pipeline.model.device), None).parts
+        tokenizers, longest = self.reverse.tokenizers, positions_of(self.reverse.model.config)
+        sources = [ids.tolist()[:longest] for ids in tokenizers.encode_source(outputs)]
+        targets = [Generated(ids.tolist()[:longest], 0.0) for ids in tokenizers.encode_target(lines)]
+        scores = [0.0] * len(lines)
+        lengths = [max(len(source), len(target.ids)) for source, target in zip(sources, targets)]
+        for batch in batches_by_tokens(lengths, self.settings.batch_tokens):
+            rows = [targets[index] for index in batch]
+            found = log_probabilities_of(self.reverse, [sources[index] for index in batch], rows, {}, 0)
+            for index, score in zip(batch, found, strict=True):
+                scores[index] = score / max(1, len(targets[index].ids))
+        worst = sorted(range(len(lines)), key=scores.__getitem__)
+        return set(worst[: round(UNLIKELY * len(lines))])
+
+    def _remember_pairs(self) -> None:
+        sides = ("source", "target") if self.forward else ("target", "source")  # the text's side first
+        with ExitStack() as stack:
+            parts = [self.journal.part(side).open(encoding="utf-8", newline="\n") for side in sides]
+            for line, output in zip(*map(stack.enter_context, parts)):
+                self.judge.is_new(line.rstrip("\n"), output.rstrip("\n"))

@@ -1,0 +1,251 @@
+"""Methods of making the synthetic side, their options, and the reasons for which a pair is dropped.
+
+| method | the other side of a sentence | reference |
+| --- | --- | --- |
+| beam | the best translation of a beam search | Sennrich, Haddow and Birch 2016 |
+| greedy | the best next token each time | |
+| sampling | drawn from the model | Edunov et al. 2018; Graça et al. 2019 |
+| top-k | drawn from the k likeliest tokens each time | the same |
+| noised | beam, then words dropped, replaced and swapped | Edunov et al. 2018 |
+| copied | the sentence itself | Currey, Miceli Barone and Heafield 2017 |
+
+Draws follow from (seed, line): neither batches nor interruptions change them. What is wrong with an output (empty,
+copied, repeated, long) is always counted, and its pair is dropped where that is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.keys import Range, key
+from hf_mlnmt.data.lines import problem_in
+from hf_mlnmt.data.text import word_overlap
+from hf_mlnmt.data.tokenizer import encode
+from hf_mlnmt.data.words import is_unspaced, spoken, words
+from hf_mlnmt.generation.detection import is_of_another
+from hf_mlnmt.generation.translating.options import LARGEST_SEED, DecodingOptions
+
+# Which options a method knows, beside `name`.
+_KNOWN: dict[str, tuple[str, ...]] = {
+    "beam": ("beams", "length_penalty"),
+    "greedy": (),
+    "sampling": ("temperature", "top_p", "seed"),
+    "top-k": ("temperature", "top_k", "seed"),
+    "noised": ("beams", "length_penalty", "drop", "replace", "swap", "filler", "seed"),
+    "copied": (),
+}
+METHODS = tuple(_KNOWN)
+_DEFAULTS: dict[str, Any] = {"beams": 5, "temperature": 1.0, "top_k": 10, "seed": 1}
+_DEFAULTS |= {"drop": 0.1, "replace": 0.1, "swap": 3, "filler": "_"}
+_RANGES = {"beams": Range(1), "top_k": Range(1), "seed": Range(0, LARGEST_SEED), "swap": Range(0)}
+_RANGES |= dict.fromkeys(("drop", "replace"), Range(0, 1, below=True))  # probabilities
+_NOISE = 5  # beside the seed, so that the noise is drawn apart from what else is drawn by it
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of making the synthetic side, and its options; None is the method's default.
+
+    Raises: UserError for an option that the method does not know, or a value that cannot be.
+    """
+
+    name: str = key("beam", "beam, greedy, sampling, top-k, noised or copied.")
+    beams: int | None = key(None, "beam, noised: beams of the search (5).")
+    length_penalty: float | None = key(None, "beam, noised: of the search (the model's own).")
+    temperature: float | None = key(None, "sampling, top-k: of the drawing (1).")
+    top_k: int | None = key(None, "top-k: draw from so many likeliest tokens (10).")
+    top_p: float | None = key(None, "sampling: draw from the likeliest tokens of this probability together (all).")
+    drop: float | None = key(None, "noised: the probability that a word goes (0.1).")
+    replace: float | None = key(None, "noised: the probability that a word becomes filler (0.1).")
+    swap: int | None = key(None, "noised: by how many places a word may move (3).")
+    filler: str | None = key(None, "noised: the word that stands for a replaced one (_).")
+    seed: int | None = key(None, "sampling, top-k, noised: the seed of all draws (1).")
+
+    def __post_init__(self) -> None:
+        if self.name not in METHODS:
+            raise UserError(f"method '{self.name}': choose one of {', '.join(METHODS)}{suggest(self.name, METHODS)}.")
+        for option in self.to_dict():
+            if option not in ("name", *_KNOWN[self.name]):
+                those = [name for name in METHODS if option in _KNOWN[name]]
+                raise UserError(f"{option} is no option of the method {self.name}, but of {', '.join(those)}.")
+        for option in _KNOWN[self.name]:
+            if getattr(self, option) is None:
+                object.__setattr__(self, option, _DEFAULTS.get(option))
+        for option, allowed in _RANGES.items():
+            if (value := getattr(self, option)) is not None and (problem := allowed.problem(value)):
+                raise UserError(f"{option}{problem}")
+        if self.filler is not None and len(self.filler.split()) != 1:
+            raise UserError(f"filler must be one word, not {self.filler!r}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the name and every option that it has."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def decoding(self) -> DecodingOptions:
+        """Returns the pipeline's options."""
+        if self.name in ("beam", "noised"):
+            return DecodingOptions(num_beams=self.beams, length_penalty=self.length_penalty)
+        if self.name == "greedy":
+            return DecodingOptions(num_beams=1)
+        warped: Any = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+        return DecodingOptions(do_sample=True, draws="text", seed=self.seed, **warped)
+
+    def change(self, text: str, line: int) -> str:
+        """Adds the method's noise to an output, drawn for this line; at least one word stays."""
+        if self.name != "noised" or not (words := text.split()):
+            return text
+        drop, replace, swap = self.drop or 0.0, self.replace or 0.0, self.swap or 0
+        rng = np.random.default_rng([self.seed or 0, line, _NOISE])
+        draws = rng.random((3, len(words)))
+        stays = draws[0] >= drop
+        stays[int(draws[0].argmax())] = True
+        kept = [str(self.filler) if draws[1, i] < replace else words[i] for i in np.flatnonzero(stays)]
+        # A word changes places only with those at most `swap` before or behind it (Lample et al. 2018).
+        order = np.argsort(np.arange(len(kept)) + (swap + 1) * draws[2, : len(kept)], kind="stable")
+        return " ".join(kept[i] for i in order)
+
+
+# Reasons that can be chosen, and what they mean. The first one that holds is what a dropped pair is counted under.
+REASONS = {
+    "empty": "the output has no word",
+    "long": "it met the length limit, or has too many times as many words as the text",
+    "repeated": "one to four words stand in it more than three times in a row (of text without spaces up to 8 letters)",
+    "copied": "it is the text itself, but for case and spaces",
+    "duplicate": "the same pair was there before",
+    "language": "it is sooner in the text's language than in the one that is asked for (py3langid)",
+    "unlikely": "of its window it is among the twentieth from which a reverse model finds the text the least likely",
+}
+UNLIKELY = 0.05  # of a window
+USUAL = ("empty", "long", "repeated", "copied")
+# Nothing can be learnt from these: they are always dropped.
+NO_TEXT, UNREADABLE = "empty or unreadable line of the text", "control characters in the output"
+_LOOP = r"(?<!\S)(\S+(?: \S+){0,%d})(?: \1){3,}(?!\S)"  # one word and so many more, more than three times in a row
+
+
+@dataclass
+class Counts:
+    """Lines read, pairs kept, and why the others were dropped; `found` counts every reason, dropped or not, but
+    duplicates only where they are dropped."""
+
+    read: int = 0
+    kept: int = 0
+    found: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def add(self, later: Counts) -> None:
+        """Adds what was counted in a later part of the same text."""
+        self.read += later.read
+        self.kept += later.kept
+        for mine, theirs in ((self.found, later.found), (self.dropped, later.dropped)):
+            for reason, number in theirs.items():
+                mine[reason] = mine.get(reason, 0) + number
+
+
+class Judge:
+    """A count of what is wrong with outputs, which says what pairs are dropped; `spoilt` ones are long or repeated.
+
+    Args:
+        drop: reasons for which a pair is dropped, of `REASONS`.
+        max_ratio: an output is long when (its words + 1) / (the text's words + 1) is above this; words: data/words.py.
+        languages: of outputs and texts, where "language" is a reason.
+    """
+
+    def __init__(
+        self, drop: Collection[str], max_ratio: float, counts: Counts, languages: tuple[str, str] | None = None
+    ) -> None:
+        self.drop, self.max_ratio, self.counts = drop, max_ratio, counts
+        self.languages = languages if "language" in drop else None
+        self.seen: set[bytes] = set()
+        self.spoilt = 0
+
+    def keeps(self, text: str, output: str, finished: bool, changed: str, unlikely: bool = False) -> bool:
+        """Returns whether the pair of a text and its output, `changed` by noise before it is written, stays."""
+        counts = self.counts
+        counts.read += 1
+        reasons = self._reasons(text, output, finished, unlikely)
+        self.spoilt += "long" in reasons or "repeated" in reasons
+        dropped = next((reason for reason in reasons if reason in (NO_TEXT, UNREADABLE, *self.drop)), None)
+        if dropped is None and "duplicate" in self.drop and not self.is_new(text, changed):
+            dropped = "duplicate"
+            reasons.append(dropped)
+        for reason in reasons:
+            counts.found[reason] = counts.found.get(reason, 0) + 1
+        if dropped is not None:
+            counts.dropped[dropped] = counts.dropped.get(dropped, 0) + 1
+        counts.kept += dropped is None
+        return dropped is None
+
+    def is_new(self, text: str, output: str) -> bool:
+        """Returns whether this pair was not there before; it is known from now on, by some 100 bytes of memory."""
+        before = len(self.seen)
+        self.seen.add(blake2b(f"{len(text)} {text}{output}".encode(), digest_size=8).digest())
+        return len(self.seen) > before
+
+    def _reasons(self, text: str, output: str, finished: bool, unlikely: bool) -> list[str]:
+        read, written = words(text), words(output)
+        if not read:
+            return [NO_TEXT]
+        if problem_in(output):
+            return [UNREADABLE]
+        more, letters = (7, spoken(output)) if is_unspaced(output) else (3, written)
+        holds = {
+            "empty": not written,
+            "long": not finished or (len(written) + 1) / (len(read) + 1) > self.max_ratio,
+            "repeated": re.search(_LOOP % more, " ".join(letters)) is not None,
+            "copied": [word.lower() for word in text.split()] == [word.lower() for word in output.split()],
+            "language": self.languages is not None and is_of_another(output, *self.languages),
+            "unlikely": unlikely,
+        }
+        return [reason for reason in holds if holds[reason]]
+
+
+def check_reasons(drop: Collection[str]) -> None:
+    """Raises UserError for a reason that there is not."""
+    for reason in drop:
+        if reason not in REASONS:
+            raise UserError(f"drop: no reason {reason!r}{suggest(reason, REASONS)}; choose of {', '.join(REASONS)}.")
+
+
+LINES = 200  # that are looked at: more of them share more words by chance
+FEWEST = 20  # lines that say something
+SAME_LANGUAGE = 0.4  # of the running words: in 200 lines two languages share 5 to 15 in 100, a language with itself 80
+SHORT_PIECES = 2.5  # bytes: pieces have 3.5 and more in the languages that a tokenizer learnt, 1.3 to 2.1 in others
+MANY = 0.2  # of the outputs: a model that is fit for its text spoils one in a hundred
+
+
+def doubts_about_language(texts: Sequence[str], outputs: Sequence[str], spoilt: int, tokenizer: Any) -> Iterator[str]:
+    """Yields warnings that the text may be in another language than the model, and its tokenizer, reads.
+
+    `outputs` are what it made of the texts, of which `spoilt` are long or repeated.
+    """
+    pairs = [pair for pair in zip(texts, outputs, strict=True) if all(side.split() for side in pair)][:LINES]
+    if len(pairs) < FEWEST:
+        return
+    read, written = map(list, zip(*pairs))
+    overlap = word_overlap(read, written)
+    if overlap.share > SAME_LANGUAGE:
+        yield (
+            "is the text in the language that the model translates into, and not from? Of its first "
+            f"{len(pairs)} lines {overlap} stand in the model's own output too."
+        )
+        return
+    signs = []
+    if (size := bytes_per_piece(tokenizer, read)) < SHORT_PIECES:
+        signs.append(f"the model's tokenizer cuts its first {len(pairs)} lines into pieces of {size:.1f} bytes")
+    if spoilt / len(texts) > MANY:
+        signs.append(f"{spoilt} of its first {len(texts)} outputs are long or repeated")
+    if signs:
+        yield f"is the text in the language that the model reads? {' and '.join(signs)}."
+
+
+def bytes_per_piece(tokenizer: Any, texts: Sequence[str]) -> float:
+    """Returns how long the pieces are that a tokenizer cuts texts into, spaces apart."""
+    pieces = sum(len(ids) - 1 for ids in encode(tokenizer, texts))
+    return sum(len("".join(text.split()).encode()) for text in texts) / max(1, pieces)

@@ -1,0 +1,1 @@
+"""The translation pipeline: texts in, translations out; its batches, options and engines."""

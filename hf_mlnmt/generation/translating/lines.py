@@ -1,0 +1,284 @@
+"""Text in and out, line by line: source texts from files and pipes, translations to a file or standard output.
+
+A pipe's lines are taken as they arrive. Translations are plain, n-best lists or JSON. An output file is made in a
+folder beside it (journal.py) and goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import check_file, explained, is_special, only_one, packing
+from hf_mlnmt.common.made_from import digest
+from hf_mlnmt.data.formats import Form
+from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.generation.synthetic.journal import Journal, check_same, identity_of_text
+from hf_mlnmt.generation.translating.options import DecodingOptions
+
+if TYPE_CHECKING:
+    from hf_mlnmt.generation.translating.pipeline import Hypothesis
+
+STANDARD_INPUT = "-"
+WINDOW = 2048  # lines of a file that are read and sorted by length together
+FIRST_WINDOW = 64  # lines that are translated first, so that translations are seen soon
+_NOTHING: dict[str, Any] = {"model": None, "text": [], "settings": {}}
+_MADE_FROM = {"model": (None, {"name": str, "files": dict}), "settings": dict}
+_MADE_FROM |= {"text": [{"name": str, "lines": int, "sha256": str}]}
+_CHUNK = 1 << 16
+_NUL = "contains a NUL character: not a text file, or not UTF-8."
+_REMEDY = "Convert the text to UTF-8, for example with iconv."
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A part of a text, one of `count`, for jobs that run apart; `number` counts from 1, as in `split -n l/1/4`.
+
+    A shard is made of whole windows, the groups of lines that are translated together: then the batches are those of
+    the whole text, and so is every bit of the translations.
+    """
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Reads "2/10". Raises: UserError for anything else, and for shards counted from 0."""
+        match = re.fullmatch(r"(\d+)/(\d+)", text)
+        number, count = map(int, match.groups()) if match else (0, 0)
+        if not 1 <= number <= count:
+            counted = f"shards count from 1, so these are 1/{count} to {count}/{count}"
+            wanted = counted if number == 0 < count else "expected I/N with I from 1 to N, such as 2/10"
+            raise UserError(f"--shard {text}: {wanted}.")
+        return cls(number, count)
+
+    def windows(self, sizes: Sequence[int]) -> tuple[range, range]:
+        """Returns its part of a text of windows of so many lines: numbers of its windows and of its lines, from 0.
+
+        Raises: UserError where there are fewer windows than shards.
+        """
+        lines = sum(sizes)
+        if len(sizes) < self.count:
+            raise UserError(
+                f"--shard {self}: {lines:,} lines are {len(sizes)} windows of {max(sizes, default=0):,}, which cannot "
+                f"be divided among {self.count} shards. "
+                + (f"Give every shard --window {lines // self.count}." if lines >= self.count else "Take fewer shards.")
+            )
+        first, end = (len(sizes) * number // self.count for number in (self.number - 1, self.number))
+        return range(first, end), range(sum(sizes[:first]), sum(sizes[:end]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
+def identities(inputs: Sequence[str], form: Form = "lines") -> list[dict[str, Any]] | None:
+    """Returns each file's name, number of lines and hash; None where standard input is among them."""
+    return None if STANDARD_INPUT in inputs else [identity_of_text(name, _lines(name, form)) for name in inputs]
+
+
+def shard_groups(
+    texts: Sequence[Mapping[str, Any]] | None, window: int, shard: Shard, form: Form = "lines"
+) -> tuple[range, Iterator[list[str]]]:
+    """Returns the numbers of a shard's lines, from 0, and the groups that it has of `text_groups`.
+
+    Raises: UserError for standard input, and where there are fewer groups than shards.
+    """
+    if texts is None:
+        raise UserError("--shard is a part of files, and standard input is none: give the names of files.")
+    sizes = [min(window, text["lines"] - start) for text in texts for start in range(0, text["lines"], window)]
+    windows, numbers = shard.windows(sizes)
+    groups = islice(_windows([text["name"] for text in texts], window, form), windows.start, windows.stop)
+    return numbers, groups if windows.start else _begun_small(groups)
+
+
+def text_groups(inputs: Sequence[str], window: int, form: Form = "lines") -> Iterator[list[str]]:
+    """Yields the lines of several inputs one after the other, in groups to be translated together.
+
+    The first window comes in several groups, each of twice as many lines.
+    """
+    return _begun_small(_windows(inputs, window, form))
+
+
+def _windows(inputs: Sequence[str], window: int, form: Form) -> Iterator[list[str]]:
+    for name in inputs:
+        yield from pipe_groups() if name == STANDARD_INPUT else file_groups(name, window, form)
+
+
+def _begun_small(groups: Iterator[list[str]]) -> Iterator[list[str]]:
+    rest, size = next(groups, []), FIRST_WINDOW
+    while len(rest) >= 3 * size:
+        yield rest[:size]
+        rest, size = rest[size:], 2 * size
+    if rest:
+        yield rest
+    yield from groups
+
+
+def file_groups(path: str | Path, size: int, form: Form = "lines") -> Iterator[list[str]]:
+    """Yields the lines of a plain or packed file, `size` at a time."""
+    lines = _lines(path, form)
+    while group := list(islice(lines, size)):
+        yield group
+
+
+def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
+    """Yields the lines of standard input that have arrived: one from a person, hundreds from a program."""
+    if stream is None and sys.stdin is None:
+        raise UserError("standard input is closed: give the names of files, or text by a pipe.")
+    source: Any = stream or sys.stdin.buffer
+    number, rest = 1, b""
+    while chunk := source.read1(_CHUNK):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield [_text(line, number + i, "standard input") for i, line in enumerate(lines)]
+            number += len(lines)
+    if rest:
+        yield [_text(rest, number, "standard input")]
+
+
+def _lines(path: str | Path, form: Form) -> Iterator[str]:
+    """Yields a file's lines, as strict as a pipe's: any number, of any length, control characters as they are."""
+    free: dict[str, Any] = {"max_characters": 10**9, "keep_controls": True, "may_be_empty": True}
+    lines = read_lines(path, _REMEDY, form=form, **free)
+    for number, line in enumerate(lines, start=1):
+        if "\0" in line:
+            raise UserError(f"{path}, line {number}: {_NUL}")
+        yield line
+
+
+def _text(line: bytes, number: int, name: str) -> str:
+    try:
+        text = line.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}, line {number}: invalid UTF-8 (byte {line[error.start]:#04x}). {_REMEDY}") from error
+    if "\0" in text:
+        raise UserError(f"{name}, line {number}: {_NUL}")
+    # A byte order mark is no part of the first line.
+    return text.removeprefix("\ufeff") if number == 1 else text
+
+
+def _encoded(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def _show(text: str | bytes) -> None:
+    if isinstance(text, str):
+        print(text, end="", flush=True)
+    else:
+        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.flush()
+
+
+@contextmanager
+def opened(
+    output: Path | None, about: Mapping[str, Any] | None = None
+) -> Iterator[tuple[int, Callable[[str | bytes, int], Any]]]:
+    """Yields how many lines are done already, and what writes the text of more: it takes the text (of a document, the
+    bytes) and the lines done.
+
+    Standard output, a device or a pipe get the text at once. A file is made in the folder NAME.part, packed as its
+    name says, and goes on from there when it was stopped; `about` is what it is made from, {"model", "text",
+    "settings"}, without which nothing is kept.
+
+    Raises: UserError where something else was begun, naming what differs.
+    """
+    if output is None:
+        yield 0, lambda text, done: _show(text)
+        return
+    pack = packing(output)
+    with explained(output):
+        target = check_file(output)
+        if is_special(output):
+            with output.open("wb", buffering=0) as stream:
+                yield 0, lambda text, done: stream.write(pack(_encoded(text)))
+            return
+        folder = target.with_name(f"{target.name}.part")
+        with only_one(folder, f"{output}: another process is writing it. Wait for that, or choose another name."):
+            journal = Journal(folder, {"translations": target}, about or _NOTHING, _MADE_FROM)
+            state = journal.kept()
+            if state and not state["about"]["text"]:  # of a pipe, or of draws that cannot go on
+                state = None
+            if state:
+                remedy = f"Delete that folder, or choose another name than {output}"
+                now = about or {**state["about"], "text": []}
+                check_same(state["about"], now, f"{folder}: holds the beginning", remedy)
+            journal.restore(state)
+            whole = False
+            try:
+                yield (
+                    journal.progress["lines"],
+                    lambda text, done: journal.append({"translations": pack(_encoded(text))}, done),
+                )
+                if not journal.progress["lines"]:
+                    journal.append({"translations": pack(b"")}, 0)
+                journal.finish()
+                whole = True
+            finally:
+                journal.close()
+                if whole or not about or not journal.progress["lines"]:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def made_from(
+    model: Mapping[str, Any], texts: Sequence[Mapping[str, Any]] | None, decoding: DecodingOptions, **others: Any
+) -> dict[str, Any] | None:
+    """Returns what `opened` compares: model, text and settings; None where these cannot go on in the middle."""
+    if texts is None or decoding.depends_on_all_before:
+        return None
+    settings = {field.name: getattr(decoding, field.name) for field in fields(decoding) if field.name != "progress"}
+    settings = {
+        name: digest(value) if isinstance(value, Mapping | list) and value else value
+        for name, value in {**settings, **others}.items()
+    }
+    return {"model": model, "text": list(texts), "settings": settings}
+
+
+def unsure(source: str, result: list[Hypothesis], below: float | None, mark: str | None) -> list[Hypothesis]:
+    """Returns the result with a mark before the translations whose confidence is `below`, or without a mark with the
+    source in their place."""
+    if below is None:
+        return result
+    return [
+        best if (best.confidence or 0.0) >= below else replace(best, text=source if mark is None else mark + best.text)
+        for best in result
+    ]
+
+
+def format_result(
+    number: int, source: str, result: list[Hypothesis], jsonl: bool, scores: bool, plain: bool = False
+) -> str:
+    """Returns a text's result as it is written.
+
+    Plain: the translation, or 'number ||| translation ||| score' for each of an n-best list (from 0, as in Moses), with
+    alignments as ' ||| 0-0 1-2' behind it. jsonl: an object with source, translation, alignment, confidences and next
+    words, with `scores` also score, log_probability and length, and n_best when there is more than one.
+    """
+    from hf_mlnmt.generation.alignments import to_pharaoh  # which imports torch, as results have
+
+    links = [None if best.alignment is None else to_pharaoh(best.alignment) for best in result]
+    if not jsonl:
+        texts = [best.text.replace("\n", " ") for best in result]
+        shown = [text if plain else f"{number} ||| {text} ||| {best.score:.6f}" for text, best in zip(texts, result)]
+        return "\n".join(line if link is None else f"{line} ||| {link}" for line, link in zip(shown, links))
+    records, numbers = [], ("score", "log_probability", "length")
+    sure = ("confidence", "word_confidences", "word", "probability")
+    for best, link in zip(result, links):
+        records.append({"translation": best.text} | ({} if link is None else {"alignment": link}))
+        records[-1] |= {name: value for name in sure if (value := getattr(best, name, None)) is not None}
+        if scores or len(result) > 1:
+            records[-1] |= {name: getattr(best, name) for name in numbers}
+    record: dict[str, Any] = {"source": source, **records[0]}
+    if not scores:
+        record = {name: value for name, value in record.items() if name not in numbers}
+    if len(records) > 1:
+        record["n_best"] = records
+    return json.dumps(record, ensure_ascii=False)

@@ -1,0 +1,268 @@
+"""Loading of what translation needs from a folder or a Hub name: model, tokenizers, and text processing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from huggingface_hub import hf_hub_download
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.keys import build
+from hf_mlnmt.common.model_folder import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
+    CONFIG,
+    GENERATION_CONFIG,
+    LANGUAGE_TOKENIZERS,
+    auto_class_of,
+    check_tokens,
+    check_weights,
+    fetch_small_files,
+    first_line,
+    is_adapter,
+    load_model,
+    read_part,
+)
+from hf_mlnmt.convert.huggingface import KNOWN
+from hf_mlnmt.convert.importing import import_model
+from hf_mlnmt.data.placeholders import checked_patterns
+from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.text import ending
+from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, load_tokenizers, own_copy
+from hf_mlnmt.generation.translating.languages import has_modules
+from hf_mlnmt.generation.translating.options import NUMBERS, DecodingOptions, problem_of_number
+from hf_mlnmt.search import int8
+
+logger = logging.getLogger(__name__)
+
+_LONGEST = 1_000_000
+_OF_THE_HUB = {"revision", "token", "cache_dir", "local_files_only"}  # options that do not change what is loaded
+
+
+class Parts(NamedTuple):
+    """A loaded translation system."""
+
+    model: Any
+    tokenizers: Tokenizers
+
+    @property
+    def source(self) -> Any:
+        """Returns the source's tokenizer."""
+        return self.tokenizers.source
+
+    @property
+    def target(self) -> Any:
+        """Returns the target's tokenizer."""
+        return self.tokenizers.target
+
+    @property
+    def source_processing(self) -> TextProcessing:
+        """Returns what is done to the source before its tokenizer."""
+        return self.tokenizers.processing["source"]
+
+    @property
+    def target_processing(self) -> TextProcessing:
+        """Returns what is done to the target before its tokenizer, and undone after decoding."""
+        return self.tokenizers.processing["target"]
+
+    def of(self, source: str | None, target: str | None = None) -> Parts:
+        """Chooses the tokenizers of these languages (None: the source's), where every language has its own."""
+        return self if source is None else self._replace(tokenizers=self.tokenizers.between(source, target or source))
+
+
+def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: bool = False, **options: Any) -> Parts:
+    """Loads a system from a folder or a Hub name; `options` go to from_pretrained (revision, trust_remote_code...).
+
+    Args:
+        fast: take a model of Transformers' own that the baseline can compute (Marian, M2M100, NLLB, BART, mBART) as the
+            baseline, whose generate() is faster.
+        dtype: auto, float32, bfloat16, float16; or int8: linear layers with weights in int8 and inputs rounded to int8
+            as they come, on a CPU (docs/decoding.md says when that is faster).
+
+    Raises: UserError when it is not there, is not a translation model, or its vocabulary does not fit.
+    """
+    rounded = dtype == "int8"
+    if dtype not in ("auto", "int8") and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise UserError(f"dtype {dtype!r} is not known: use auto, float32, bfloat16, float16 or int8.")
+    number = "float32" if rounded else dtype
+    if device is not None and options.get("device_map") is not None:
+        raise UserError(f"device {device!r} and device_map: both say where the model is to be; leave one of them out.")
+    folder = fetch_small_files(name, **options)
+    check_search(f"{name}: {GENERATION_CONFIG}", read_part(folder, GENERATION_CONFIG))
+    parts = (_imported(name, number, options) if fast else None) or _as_it_is(name, number, options)
+    if options.get("device_map") is None:
+        try:
+            parts.model.to(torch.device("cpu") if rounded and device is None else choose_device(device))
+        except RuntimeError as error:
+            raise UserError(f"device {device!r}: {error}") from error
+    elif any(weight.is_meta for weight in parts.model.parameters()):
+        raise UserError(
+            f"{name}: device_map={options['device_map']!r} leaves weights on the disk or in slower memory, because the "
+            "model does not fit: use a smaller dtype, a larger device, or device='cpu' without device_map."
+        )
+    settings, config = parts.model.generation_config, parts.model.config
+    for token in ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id"):
+        if getattr(settings, token, None) is None:  # a file that leaves it out
+            setattr(settings, token, getattr(config, token, None))
+    for field in ("repetition_penalty", "encoder_repetition_penalty"):
+        if getattr(settings, field, None) is not None:
+            setattr(settings, field, float(getattr(settings, field)))  # generate() takes no int
+    check_tokens(f"{name}: {GENERATION_CONFIG} or {CONFIG}", config, settings)
+    parts.model.eval()
+    return in_int8(parts) if rounded else parts
+
+
+def load_scored(name: str, device: str | None = None) -> tuple[Any, Tokenizers]:
+    """Loads a language model or translation model, ready to score, and its tokenizers, from a folder or a Hub name.
+
+    Raises: UserError when it is not there, or its scores have no perplexity.
+    """
+    folder = fetch_small_files(name)
+    auto_class = auto_class_of(folder)
+    if auto_class == "AutoModelForMaskedLM":
+        raise UserError(f"{name}: predicts what is hidden in a text, not the text: it has no perplexity.")
+    model = load_model(name, getattr(transformers, auto_class))
+    return model.to(choose_device(device)).eval(), ending(load_tokenizers(folder))
+
+
+def parts_in_memory(model: Any, tokenizer: Any) -> Parts:
+    """Makes a system of a model and its tokenizer; one of ours (TranslationTokenizer) is that of both sides.
+
+    The model is put into evaluation mode. Raises: UserError where one is missing, or their vocabularies do not fit.
+    """
+    if tokenizer is None or isinstance(model, str | Path):
+        raise UserError("TranslationPipeline: give a tokenizer beside the model, or load both by from_pretrained.")
+    target, said = (getattr(tokenizer, name, None) for name in ("target_tokenizer", "text_processing"))
+    source = own_copy(tokenizer, PreTrainedTokenizerFast) if hasattr(tokenizer, "text_processing") else tokenizer
+    check_vocabulary("the model", model.config, source, target or source)
+    check_tokens("the model", model.config, model.generation_config)
+    sides = {
+        side: build(TextProcessing, settings, "text_processing", (side,)) for side, settings in (said or {}).items()
+    }
+    return Parts(_without_adapter(model.eval()), Tokenizers(source, target or source, sides))
+
+
+def _without_adapter(model: Any) -> Any:
+    """Takes out the base model, with adapters in its layers; what puts prompts before the input stays around it."""
+    if not hasattr(model, "active_peft_config") or model.active_peft_config.is_prompt_learning:
+        return model
+    return model.get_base_model()
+
+
+def check_search(where: str, settings: Mapping[str, Any]) -> None:
+    """Raises UserError for a generation config that says of the search what DecodingOptions refuses."""
+    names = ["num_beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens", "recombine"]
+    names += ["max_source_tokens", "num_beam_groups"]
+    said = {name: settings[name] for name in (*names, "alpha", "beta") if settings.get(name) is not None}
+    longest = settings.get("max_length")
+    try:
+        DecodingOptions(**said)
+        if longest is not None and not (isinstance(longest, int) and 1 < longest <= _LONGEST):
+            raise UserError(f"max_length: {longest!r} is not a whole number from 2 to {_LONGEST:,}.")
+        for token, pattern in (settings.get("placeholders") or {}).items():
+            checked_patterns(pattern, f"placeholders.{token}")
+        for name in NUMBERS:
+            if settings.get(name) is not None and (problem := problem_of_number(name, settings[name])):
+                raise UserError(problem)
+    except UserError as error:
+        raise UserError(f"{where}: {error} Mend it there, or leave it out.") from error
+
+
+def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
+    if is_adapter(folder := fetch_small_files(name, **options)):
+        return _adapted(name, folder, dtype, options)
+    model = load_model(name, dtype=dtype, **options)
+    loaded = load_tokenizers(folder, bool(options.get("trust_remote_code")))
+    if loaded.each:
+        check_languages(name, model.config, loaded.each)
+    elif getattr(model.config, "vocab_sizes", None) is not None and not model.config.is_pair:
+        raise UserError(f"{name}: no {LANGUAGE_TOKENIZERS}/ with a tokenizer for each language. Copy it there.")
+    else:
+        check_vocabulary(name, model.config, loaded.source, loaded.target)
+    return Parts(model, loaded)
+
+
+def _adapted(name: str, folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
+    """Loads the base model that a folder of PEFT names, with the adapter, and the folder's tokenizers if any.
+
+    folder: with the small files of a Hub name, or itself.
+    """
+    base = read_part(folder, ADAPTER)["base_model_name_or_path"]
+    if not Path(name).is_dir():
+        of_hub = {key: options[key] for key in _OF_THE_HUB & options.keys()}
+        folder = Path(hf_hub_download(name, ADAPTER_WEIGHTS, **of_hub)).parent
+    with ExitStack() as stack:
+        check_weights(folder / ADAPTER_WEIGHTS, stack)
+    try:
+        from peft import PeftModel
+    except ImportError as error:
+        raise UserError(f"{folder}: holds an adapter of PEFT, which is not installed: pip install peft.") from error
+    parts = _as_it_is(base, dtype, options)
+    try:
+        adapted: Any = PeftModel.from_pretrained(parts.model, str(folder))
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(f"{folder}: its adapter does not fit {base} ({first_line(error)}).") from error
+    model = _without_adapter(adapted)
+    if (folder / GENERATION_CONFIG).is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+    if not any(folder.glob("*token*")):
+        return parts._replace(model=model)
+    loaded = load_tokenizers(folder, bool(options.get("trust_remote_code")))
+    check_vocabulary(str(folder), model.config, loaded.source, loaded.target)
+    return Parts(model, loaded)
+
+
+def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
+    """Loads a model as the baseline; None for one that has another architecture, or cannot be imported."""
+    if not options.keys() <= _OF_THE_HUB:
+        return None
+    if read_part(fetch_small_files(name, **options), CONFIG).get("model_type") not in KNOWN:
+        return None
+    try:
+        model, tokenizers, *_ = import_model(name, **options)
+    except UserError as error:
+        logger.warning("%s: left as it is, because it cannot be imported: %s", name, error)
+        return None
+    if dtype != "auto":
+        model.to(getattr(torch, dtype))
+    logger.warning("%s: imported as this package's baseline, the same outputs (fast=False leaves it as it is)", name)
+    return Parts(model, tokenizers)
+
+
+def in_int8(parts: Parts) -> Parts:
+    """Returns a copy of the model with its linear layers in int8. Raises: UserError where that cannot be."""
+    if parts.model.device.type != "cpu":
+        raise UserError(f"dtype int8 is for a CPU, not for device {parts.model.device}: use bfloat16 or float16 there.")
+    model: Any = int8.in_int8(parts.model)
+    token = torch.tensor([[model.config.decoder_start_token_id]])
+    tried = model
+    if has_modules(model):
+        tried = model.pair(model.config.source_languages[0], model.config.target_languages[0])
+    try:
+        with torch.no_grad():
+            tried(input_ids=token, decoder_input_ids=token)
+    except (AttributeError, TypeError) as error:  # a rounded layer has no weight to be read
+        raise UserError(
+            f"dtype int8: {type(model).__name__} computes with its layers' own weights; use float32."
+        ) from error
+    return parts._replace(model=model)
+
+
+def choose_device(device: str | None) -> torch.device:
+    """Returns the device asked for, or a GPU where there is one."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise UserError(f"device {device!r} is not known: use cpu, cuda, cuda:0, mps...") from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device {device!r}: no CUDA device is usable here. Leave the option out or say cpu.")
+    return chosen

@@ -1,0 +1,691 @@
+"""Decoding options: what a caller may set, checked, and the keyword arguments that generate() gets from them.
+
+The command line takes its options from the same fields (`cli/options.py`): their names, help and ranges stand here, and
+this file imports neither torch nor Transformers.
+
+Length normalisation (thesis, section 2.5): a finished translation of Z target subwords (end-of-sentence counted) scores
+log P(y|x) / divisor(Z), inside generate() too:
+
+name        | divisor       | note
+"generate"  | L^a           | Transformers' own; L counts everything generated, a forced language code included
+"length"    | Z^a           | the same unless a language code is forced (NLLB, M2M100, mBART-50)
+"length+1"  | (1+Z)^a       | also what OpenNMT-py's "avg" computes (a = 1)
+"gnmt"      | ((5+Z)/6)^a   | Wu et al. 2016; JoeyNMT, Sockeye with beta = 5, OpenNMT-py's "wu" nearly
+
+docs/decoding.md maps other toolkits' options to these.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from hf_mlnmt.common.errors import OptionError, UserError, suggest
+from hf_mlnmt.common.files import Form, misfit, read_json
+from hf_mlnmt.common.keys import Range
+from hf_mlnmt.data.placeholders import PATTERNS, checked_patterns
+from hf_mlnmt.zoo.systems import positions_of
+
+if TYPE_CHECKING:
+    from hf_mlnmt.generation.translating.languages import Direction
+
+LengthNormalization = Literal["generate", "length", "length+1", "gnmt"]
+LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
+LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
+LARGEST_SEED = 2**64 - 1
+OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases", "draft")  # options that may be a list, one for each text
+CONSTRAINTS = ("terms", "force_phrases", "keep")  # on what a translation must have
+ONE_BY_ONE = ("do_sample", "mbr", "rerank", "num_return_sequences", "draft")  # what `alternatives` exclude
+SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma")
+CONTROL = re.compile(r"[\0-\x08\x0e-\x1f\x7f]")  # what no text has
+REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
+OF_RERANKERS = (  # what of a search their files may say
+    *("num_beams", "do_sample", *SAMPLERS, "length_penalty", "length_normalization", "early_stopping"),
+    *("alpha", "beta"),
+)
+# Features of a reranker (reranking.py), and those that name a model or a command.
+FEATURES_OF_FUSED = ("translation-models", "language-models")
+FEATURES = ("model", "score", "length", "coverage", *FEATURES_OF_FUSED)
+FEATURES_OF = ("translation", "reverse", "language-model", "command")
+_IDENTITY: Form = {"name": str, "files": dict}
+RERANKER: Form = {
+    "features": {...: float},
+    "by?": str,
+    "samples?": int,
+    "decoding?": dict,
+    "made_from?": {"model?": (None, _IDENTITY), "models?": {...: _IDENTITY}},
+}
+WHOLE = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens")
+# What numbers of a search may be, those of DecodingOptions and of generation configs alike.
+NUMBERS = {
+    **dict.fromkeys(WHOLE, Range(0)),
+    "length_penalty": Range(-math.inf),  # see LengthPenalty
+    "temperature": Range(1e-30, more=" (above 0: float32 holds logits divided by it)"),
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), Range(0.01, 100)),
+    **dict.fromkeys(("top_p", "typical_p"), Range(0, 1, above=True)),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), Range(0, 1, below=True)),
+    "min_p": Range(0, 1),
+    "top_n_sigma": Range(0, above=True),
+    **dict.fromkeys(("alpha", "beta", "diversity_penalty"), Range(0)),
+    "guidance_scale": Range(1, 1),  # others ask for texts without a condition, which a translation has not
+}
+
+
+def problem_of_number(name: str, value: Any) -> str | None:
+    """Returns a message on a value that one of NUMBERS cannot have, or None."""
+    kind = Integral if name in WHOLE else Real
+    if isinstance(value, bool) or not isinstance(value, kind) or not math.isfinite(value):
+        return f"{name}: {value!r} is not a {'whole ' if kind is Integral else ''}number."
+    problem = NUMBERS[name].problem(value)  # type: ignore[arg-type]
+    return problem and f"{name}:{problem}"
+
+
+@dataclass(frozen=True)
+class LengthPenalty:
+    """A `length_penalty` for generate(): the exponent a and its formula.
+
+    Beam search (`length_penalties` in search/hypotheses.py; search/single.py) uses `length_penalty` in two places, the
+    score of
+    a finished hypothesis and the bound that stops the search, both times as `length ** length_penalty`. That power of
+    this class, of a number or of a tensor, is the formula's divisor, so both follow it with no copy of the search loop.
+    It is no number itself: what takes it for one fails, and does not lose the formula.
+
+    It is written to JSON as the plain exponent: save the formula beside it, as `length_normalization`.
+    """
+
+    exponent: float
+    normalization: str = "generate"
+    uncounted: int = 0
+    """Generated positions that Z leaves out (1 when the language code is forced)."""
+
+    def __post_init__(self) -> None:
+        if self.normalization not in LENGTH_NORMALIZATIONS:
+            near = suggest(self.normalization, LENGTH_NORMALIZATIONS)
+            known = ", ".join(LENGTH_NORMALIZATIONS)
+            raise OptionError(
+                f"length_normalization: unknown value {self.normalization!r}{near}. Choose one of {known}."
+            )
+        if not abs(self.exponent) <= LARGEST_EXPONENT:
+            raise OptionError(
+                f"length_penalty: {self.exponent!r} is not a number from {-LARGEST_EXPONENT:g} to "
+                f"{LARGEST_EXPONENT:g}; 0.6 to 1.1 are usual."
+            )
+
+    def divisor(self, length: Any) -> Any:
+        """Returns the divisor of the log probability; `length` (number or tensor) counts all generated positions."""
+        if self.normalization == "generate":
+            return length**self.exponent
+        # The bound is also asked for when only the language code is there: Z is at least 1.
+        z = length - self.uncounted
+        z = max(z, 1) if isinstance(z, int | float) else z.clamp(min=1)
+        if self.normalization == "length+1":
+            return (1 + z) ** self.exponent
+        return ((5 + z) / 6) ** self.exponent if self.normalization == "gnmt" else z**self.exponent
+
+    __rpow__ = divisor
+
+    def __gt__(self, other: float) -> bool:  # a search asks whether more than 0 favours long translations
+        return self.exponent > other
+
+    def __float__(self) -> float:
+        return float(self.exponent)
+
+    def to_dict(self) -> float:
+        """Returns the exponent, which GenerationConfig writes to JSON."""
+        return float(self)
+
+
+SEARCH = "Search (unless given: as the model's generation_config.json says)"
+LANGUAGES, SAMPLING, OUTPUT, SPEED = "Languages", "Sampling", "Output", "Speed and machine"
+EARLY_STOPPING: dict[str, bool | str] = {"true": True, "false": False, "never": "never"}
+
+
+def early_stopping_of(word: str) -> bool | str:
+    """Returns the `early_stopping` that a word of the command line means. Raises: UserError for another word."""
+    if word.lower() not in EARLY_STOPPING:
+        near = suggest(word.lower(), EARLY_STOPPING)
+        raise UserError(f"--early-stopping {word}: choose true, false or never{near}.")
+    return EARLY_STOPPING[word.lower()]
+
+
+def option(help: str, *names: str, panel: str = SEARCH, default: Any = None, **more: Any) -> Any:
+    """Makes a field of DecodingOptions that the command line shows too: under the heading `panel`, by the field's name
+    with dashes unless `names` are given. `more`: min and max of a whole number, metavar, parser, choices."""
+    return field(default=default, metadata={"help": help, "names": names, "panel": panel, **more})
+
+
+def checked_terms(terms: Any) -> dict[str, list[str]]:
+    """Returns {source term: its translations} of a dict or a tsv file. Raises: UserError for anything else."""
+    if isinstance(terms, str | Path):
+        return _read_terms(Path(terms))
+    if not isinstance(terms, Mapping):
+        raise OptionError(f"terms: {terms!r} is neither a dict of terms nor the name of a tsv file.")
+    checked = {}
+    for source, targets in terms.items():
+        several = [targets] if isinstance(targets, str) else targets
+        texts = [source, *several] if isinstance(several, list | tuple) and several else [None]
+        if not all(isinstance(text, str) and text.strip() and not CONTROL.search(text) for text in texts):
+            raise OptionError(
+                f"terms: {source!r}: {targets!r}: expected a term and its translation, or a list of some."
+            )
+        checked[source] = list(several)
+    return checked
+
+
+def _read_terms(path: Path) -> dict[str, list[str]]:
+    import csv
+    import logging
+
+    from hf_mlnmt.data.corpus import looks_like_header, separator_of
+    from hf_mlnmt.data.formats import format_of
+    from hf_mlnmt.data.lines import read_lines
+
+    terms: dict[str, list[str]] = {}
+    sign = separator_of(path) if format_of(path) == ".csv" else ""
+    for number, line in enumerate(read_lines(path, form="table"), start=1):
+        cells = next(csv.reader([line], delimiter=sign), [""]) if sign else line.split("\t")
+        source, *targets = (part.strip() for part in cells)
+        if number == 1 and targets and looks_like_header([source, *targets]):
+            logging.getLogger(__name__).warning("%s, line 1: is a header, no term", path)
+            continue
+        if line.strip() and not (source and targets and all(targets)):
+            wanted = "term, comma, translations" if sign else "term, tab, translations"
+            raise UserError(f"{path}, line {number}: {line!r} is no term; expected {wanted}.")
+        if line.strip():
+            terms.setdefault(source, []).extend(targets)
+    return terms
+
+
+MOST_WEIGHT = 1e6  # of a feature: sums of larger ones are rounded away or infinite
+
+
+def checked_reranker(given: Any) -> dict[str, Any]:
+    """Returns the content of a file of weights, or of a mapping as it has.
+
+    Raises: UserError for no such file, another content, or a feature that there is not.
+    """
+    where = str(given) if isinstance(given, str | Path) else "rerank"
+    if isinstance(given, str | Path) and not Path(given).is_file():
+        raise UserError(f"{where}: no such file. hf-mlnmt model reranker makes one.")
+    content = read_json(Path(given)) if isinstance(given, str | Path) else given
+    if problem := misfit(content, RERANKER):
+        raise UserError(f"{where}: {problem} Expected a file of hf-mlnmt model reranker.")
+    for name, weight in content["features"].items():
+        check_feature(name, where)
+        if abs(weight) > MOST_WEIGHT:
+            raise UserError(f"{where}: features: {name}: {weight:g} is no weight: at most {MOST_WEIGHT:g} is expected.")
+    if not content["features"] or content.get("by", "sentence") not in ("sentence", "document"):
+        raise UserError(f"{where}: expected one of 'features' or more, and 'by' as sentence or document.")
+    return dict(content)
+
+
+def check_feature(name: str, where: str) -> None:
+    """Raises UserError for what names no feature."""
+    kind, equal, what = name.partition("=")
+    if kind not in (FEATURES_OF if equal else FEATURES) or (equal and not what.strip()):
+        known = [*FEATURES, *(f"{other}=..." for other in FEATURES_OF)]
+        raise UserError(f"{where}: no feature {name!r}{suggest(name, known)}. There are: {', '.join(known)}.")
+
+
+@dataclass(frozen=True)
+class DecodingOptions:
+    """Options of one translation call. None means: as the model's generation_config.json says."""
+
+    source_language: str | None = option(
+        "Code of the language to read, where the model needs one.", "--from", panel=LANGUAGES
+    )
+    target_language: str | None = option(
+        "Code of the language to translate into, where the model needs one.", "--to", panel=LANGUAGES
+    )
+    prefix: str | None = option(
+        'Put before every source as it is (T5: "translate English to German: ").', panel=LANGUAGES
+    )
+    # A text for all, or one for each, which may be a tuple with one for each of its sentences; lexical_constraints.py.
+    target_prefix: str | Sequence[Any] | None = option(
+        "The translation begins with this, also in the middle of a word; a space at its end ends the word.",
+        metavar="TEXT",
+        parser=str,
+    )
+    terms: Mapping[str, Any] | str | None = option(
+        "Glossary: a .tsv or .csv file, on each line a source term and the translations that it may have. Where a text "
+        "has the term (as words, the longest), its translation has one of these. Needs --beams.",
+        metavar="FILE",
+        parser=str,
+    )
+    terms_ignore_case: bool = option("Find terms in a text in capitals and small letters alike.", default=False)
+    terms_consistent: bool = option(
+        "Of a term's several translations the one that is chosen first, in the text's order, stays.", default=False
+    )
+    # A text for all, or one for each; lexical_constraints.py.
+    force_phrases: str | Sequence[Any] | None = option(
+        "The translation has this; several phrases have tabs between them, alternatives |||. Needs --beams.",
+        "--must",
+        metavar="TEXT",
+        parser=str,
+    )
+    bad_phrases: str | Sequence[Any] | None = option(
+        "The translation does not have this as words; several phrases have tabs between them.",
+        "--must-not",
+        metavar="TEXT",
+        parser=str,
+    )
+    keep: str | Sequence[str] | None = option(
+        "What stays as the source has it: url, email, number, tag, placeholder (commas between several), or a "
+        "regular expression. Give it again for more. Needs --beams.",
+        metavar="NAME",
+        parser=list,
+        choices=tuple(PATTERNS),
+    )
+    # A text for all, or one for each; search/drafts.py.
+    draft: str | Sequence[str] | None = option(
+        "What the translation is likely to be, the last one of a text that is being typed: as far as a greedy search "
+        "agrees it is taken as it is. Changes the time, not the translation.",
+        panel=SPEED,
+    )
+    num_beams: int | None = option("Beam size; 1 is greedy.", "--beams", "-b", min=1)
+    # Where it is given, the result is lists of Hypothesis, with scores.
+    num_return_sequences: int | None = option(
+        "An n-best list of so many translations of each text, with their scores.", "--n-best", "-n", panel=OUTPUT, min=1
+    )
+    # The result is lists of Alternative.
+    alternatives: int | None = option(
+        "Of each text the so many likeliest next words behind --target-prefix, with their probabilities, and the "
+        "translation with each; with --jsonl.",
+        panel=OUTPUT,
+        min=1,
+    )
+    # The result is lists of Hypothesis, too, each with its alignment (alignments.py).
+    alignments: bool = option(
+        "Which word of the source each word of the translation is linked to: '0-0 1-2', words counted from 0, behind "
+        "the translation.",
+        "--alignments",
+        panel=OUTPUT,
+        default=False,
+    )
+    # The result is lists of Hypothesis, too, each with its confidence and those of its words (confidence.py).
+    confidence: bool = option(
+        "How sure the model is of each translation and word, 0 to 1, with --jsonl. The model must be calibrated.",
+        panel=OUTPUT,
+        default=False,
+    )
+    length_penalty: float | None = option("Exponent a of the length normalisation: more is longer.")
+    length_normalization: str | None = option(
+        "What the score of a translation of Z subwords is divided by: generate (Transformers' own), length: Z^a, "
+        "length+1: (1+Z)^a, gnmt: ((5+Z)/6)^a; a is --length-penalty.",
+        choices=LENGTH_NORMALIZATIONS,
+    )
+    early_stopping: bool | str | None = option(
+        "When a sentence's search ends: true (enough finished), false (a guess that no better one will come), never "
+        "(certain of it).",
+        parser=early_stopping_of,
+        choices=tuple(EARLY_STOPPING),
+    )
+    max_new_tokens: int | None = option("Longest translation in tokens.", min=1)
+    min_new_tokens: int | None = option("Shortest translation in tokens; 0: as it comes.", min=0)
+    no_repeat_ngram_size: int | None = option(
+        "No sequence of so many tokens is in a translation twice; 0: any may be.", "--no-repeat-ngram", min=0
+    )
+    repetition_penalty: float | None = option(
+        "What scores of tokens that are in the translation already are divided by, or times which if negative (CTRL); "
+        "above 1: fewer repetitions, 1: none of this."
+    )
+    max_source_tokens: int | None = option(
+        "Split longer lines into sentences. Default: the longest that the model was trained on, else what it takes.",
+        min=1,
+    )
+    split: Literal["long", "sentences"] = option(
+        "What is cut into sentences, each translated alone: long (lines that the model does not take) or sentences "
+        "(every line).",
+        default="long",
+    )
+    split_long: bool = option("Split lines that are too long; otherwise cut them off.", default=True)
+    alpha: float | None = option("Of a fused model: scale of the translation models.")
+    beta: float | None = option("Of a fused model: scale of the language models.")
+    recombine: int | None = option(
+        "Before each step join the beams that share their last K tokens: probabilities are added up, the better one "
+        "stands for all.",
+        metavar="K",
+        min=0,
+    )
+    num_beam_groups: int | None = option(
+        "Diverse beams: so many groups of beams that differ from each other; see --diversity-penalty.",
+        "--beam-groups",
+        min=1,
+    )
+    diversity_penalty: float | None = option(
+        "Of --beam-groups: a token loses this for each time that the groups before chose it in the same step."
+    )
+    do_sample: bool = option("Sample instead of searching the best.", "--sample", panel=SAMPLING, default=False)
+    temperature: float | None = option("Above 0; above 1: more varied.", panel=SAMPLING)
+    top_k: int | None = option("Sample from the k likeliest tokens. Default, or 0: from all.", panel=SAMPLING, min=0)
+    top_p: float | None = option(
+        "Sample from the likeliest tokens that together have this probability.", panel=SAMPLING
+    )
+    min_p: float | None = option("Sample from the tokens with this share of the likeliest one's.", panel=SAMPLING)
+    typical_p: float | None = option(
+        "Sample from the tokens whose information is nearest to the expected, together of this probability.",
+        panel=SAMPLING,
+    )
+    epsilon_cutoff: float | None = option("Sample from the tokens above this probability.", panel=SAMPLING)
+    eta_cutoff: float | None = option(
+        "Sample from the tokens above this probability, lowered where all are unlikely.", panel=SAMPLING
+    )
+    top_n_sigma: float | None = option(
+        "Sample from the tokens with logits at most so many standard deviations below the largest.", panel=SAMPLING
+    )
+    without_replacement: bool = option(
+        "With --sample and --n-best: no translation is drawn twice (stochastic beam search).",
+        panel=SAMPLING,
+        default=False,
+    )
+    seed: int | None = option("Seed of the sampling.", panel=SAMPLING, min=0, max=LARGEST_SEED)
+    draws: Literal["batch", "row", "text"] = option(
+        "What draws follow from: batch (the seed, and all drawn before, as Transformers draw), row (the same by other "
+        "numbers, in less time) or text (the seed and the line's number alone).",
+        panel=SAMPLING,
+        default="batch",
+    )
+    mbr: int | None = option(
+        "Minimum Bayes risk: of so many samples of each sentence (with --beams: beams), take the one that is most like "
+        "the others. 64 is usual.",
+        "--mbr",
+        metavar="SAMPLES",
+        min=2,
+        max=10_000,
+    )
+    # A name, a command or a function (minimum_risk.py).
+    utility: str | Callable[..., Any] | None = option(
+        "Of --mbr, what is likeness: chrf, chrf-pairwise, bleu, embeddings=MODEL (cosines of sentence embeddings), or "
+        "a command that reads lines of source, candidate and reference with tabs between them and writes numbers.",
+        metavar="NAME",
+        parser=str,
+        choices=("chrf", "chrf-pairwise", "bleu"),
+    )
+    # The name of a file, or what it holds; reranking.py.
+    rerank: Mapping[str, Any] | str | None = option(
+        "Score the candidates, all beams or samples, anew by the features and weights of this file, of hf-mlnmt model "
+        "reranker. It says how many there are, unless --beams or --sample does.",
+        metavar="FILE",
+        parser=str,
+    )
+    batch_tokens: int = option("Source tokens in a batch, padding included.", panel=SPEED, default=4096, min=1)
+    progress: bool = option("Progress bar on stderr, where that is a terminal.", panel=OUTPUT, default=False)
+    generate: dict[str, Any] = field(default_factory=dict)  # anything else that generate() takes
+
+    def with_keywords(self, keywords: Mapping[str, Any]) -> DecodingOptions:
+        """Returns these options with others in their place; names that are not fields go to generate(), which refuses
+        those it does not know."""
+        own = {item.name: keywords[item.name] for item in fields(self) if item.name in keywords}
+        rest = {name: value for name, value in keywords.items() if name not in own}
+        return replace(self, **{**own, "generate": {**own.get("generate", self.generate), **rest}})
+
+    @property
+    def told(self) -> list[str | None]:
+        """Returns the codes of source and target; None where there is none, or one for each text."""
+        return [code if isinstance(code, str) else None for code in (self.source_language, self.target_language)]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Returns the fields that have another value than the default."""
+        usual = DecodingOptions()
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: value for name, value in values.items() if value != getattr(usual, name)}
+
+    def __post_init__(self) -> None:
+        if self.terms is not None:
+            object.__setattr__(self, "terms", checked_terms(self.terms))
+        if self.keep is not None:
+            object.__setattr__(self, "keep", checked_patterns(self.keep, "keep"))
+        if self.rerank is not None:
+            self._take_reranker()
+        if problem := next(self._problems(), None):
+            raise OptionError(problem)
+        LengthPenalty(self.length_penalty or 0.0, self.length_normalization or "generate")
+        for name in (item.name for item in fields(self) if "min" in item.metadata):
+            if (number := getattr(self, name)) is not None:
+                object.__setattr__(self, name, int(number))  # which may be one of numpy's
+        if self.repetition_penalty is not None:
+            object.__setattr__(self, "repetition_penalty", float(self.repetition_penalty))  # generate() takes no int
+
+    def _take_reranker(self) -> None:
+        """Reads the reranker, and takes the search that it was made for unless another is asked for."""
+        object.__setattr__(self, "rerank", content := checked_reranker(self.rerank))
+        for name, value in content.get("decoding", {}).items() if self.num_beams is None and not self.do_sample else ():
+            if name not in OF_RERANKERS:
+                raise OptionError(f"rerank: decoding: {name!r} is none of {', '.join(OF_RERANKERS)}.")
+            if getattr(self, name) in (None, False):
+                object.__setattr__(self, name, value)
+
+    def _problems(self) -> Iterator[str]:
+        yield from self._problems_of_numbers()
+        for name in CONSTRAINTS:
+            if getattr(self, name) and (self.do_sample or self.recombine is not None or self.num_beam_groups):
+                yield f"{name}: need a beam search without sampling, recombine and groups of beams; leave these out."
+        prefixes = [self.target_prefix] if isinstance(self.target_prefix, str) else self.target_prefix
+        listed = prefixes if isinstance(prefixes, list | tuple) else [prefixes]
+        parts = [part for each in listed for part in (each if isinstance(each, tuple) else [each])]
+        if prefixes is not None and not all(isinstance(part, str) for part in parts):
+            yield f"target_prefix: {prefixes!r} is neither a text for all nor a list of texts, one for each."
+        for name, texts in (("target_prefix", parts), ("prefix", [self.prefix])):
+            if wrong := next((text for text in texts if isinstance(text, str) and CONTROL.search(text)), None):
+                yield f"{name}: {wrong!r} has a control character; leave it out."
+        for name in ("force_phrases", "bad_phrases", "draft"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str | list | tuple):
+                yield f"{name}: {value!r} is neither a text for all nor a list, one for each text."
+        for name in ("terms_consistent", "terms_ignore_case"):
+            if getattr(self, name) and not self.terms:
+                said = f"--{name.replace('_', '-')}"
+                yield f"{name} ({said}): is of terms (--terms), a glossary; give one, or leave it out."
+        if self.early_stopping not in (None, True, False, "never"):
+            yield f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'."
+        for name, choices in (("split", ("long", "sentences")), ("draws", ("batch", "row", "text"))):
+            if (value := getattr(self, name)) not in choices:
+                yield f"{name}: {value!r} is none of {', '.join(choices)}."
+        sampling = [name for name in SAMPLERS if getattr(self, name) is not None]
+        sampling += ["draws"] * (self.draws != "batch")
+        if sampling and not (self.do_sample or self.mbr):
+            yield f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out."
+        if self.without_replacement and (not self.do_sample or self.mbr or (self.num_return_sequences or 1) < 2):
+            yield (
+                "without_replacement: needs do_sample (--sample) and num_return_sequences (--n-best) of 2 or more, "
+                "and no mbr."
+            )
+        if self.utility is not None and not self.mbr:
+            yield "utility: is of mbr (--mbr), minimum Bayes risk; say how many samples, 64, or leave it out."
+        others: dict[str, Any] = {"do_sample": self.do_sample, "rerank": self.rerank}
+        others |= {name: getattr(self, name) for name in CONSTRAINTS}
+        if self.mbr and (other := next((name for name, given in others.items() if given), None)):
+            yield f"mbr: chooses by likeness among {self.mbr} samples, or beams, of each sentence: leave {other} out."
+        if self.mbr and 1 < (self.num_beams or 1) < self.mbr:
+            yield f"mbr: {self.mbr} of {self.num_beams} beams (num_beams): raise that, or leave it out, for samples."
+        if self.alternatives and (other := next((name for name in ONE_BY_ONE if getattr(self, name)), None)):
+            yield f"alternatives: each is one search for the best translation: leave {other} out."
+        others = {"num_beams": (self.num_beams or 1) > 1}
+        others |= {name: getattr(self, name) for name in ("do_sample", "mbr", "rerank")}
+        if self.draft and (other := next((name for name, given in others.items() if given), None)):
+            yield f"draft: is of a greedy search: leave {other} out."
+        if self.mbr and (self.num_return_sequences or 1) > self.mbr:
+            yield f"num_return_sequences: {self.num_return_sequences} of {self.mbr} candidates (mbr); lower it."
+        if self.draws == "text" and (self.mbr or self.num_return_sequences or 1) * (self.num_beams or 1) > 1:
+            yield "draws by text are of one translation: leave num_return_sequences, num_beams and mbr out."
+        if self.rerank:
+            yield from self._problems_of_reranking(self.rerank)
+
+    def _problems_of_reranking(self, reranker: Any) -> Iterator[str]:
+        several, beams = self.num_return_sequences or 1, self.num_beams
+        if self.draws == "text":
+            yield "draws by text are of one translation, and rerank wants several: leave draws out."
+        if self.do_sample and (beams or 1) > 1:
+            yield "rerank: of beams or of samples: leave num_beams or do_sample out."
+        if several > ((self.samples if self.do_sample else beams) or several):
+            yield f"num_return_sequences: {several} is more than there are candidates for rerank; lower it."
+        if reranker.get("by") == "document" and several > 1:
+            yield "rerank: by document finds one translation: leave num_return_sequences out."
+
+    def _problems_of_numbers(self) -> Iterator[str]:
+        for item in fields(self):
+            value, least = getattr(self, item.name), item.metadata.get("min")
+            if value is None or least is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+                yield f"{item.name}: {value!r} is not a whole number of at least {least}."
+            if value > item.metadata.get("max", math.inf):
+                yield f"{item.name}: {value} is too large: at most {item.metadata['max']}."
+        for name in (
+            "length_penalty",
+            "alpha",
+            "beta",
+            "repetition_penalty",
+            "diversity_penalty",
+            *(set(SAMPLERS) - {"top_k"}),
+        ):
+            if (value := getattr(self, name)) is not None and (problem := problem_of_number(name, value)):
+                yield problem
+        if self.min_new_tokens and self.max_new_tokens and self.min_new_tokens > self.max_new_tokens:
+            yield f"min_new_tokens: {self.min_new_tokens} is more than max_new_tokens, {self.max_new_tokens}; lower it."
+
+    @property
+    def in_lists(self) -> bool:
+        """Returns whether the result of a text is a list of Hypothesis."""
+        return bool(self.num_return_sequences or self.alternatives) or self.alignments or self.confidence
+
+    @property
+    def draws_by_text(self) -> bool:
+        """Returns whether tokens are drawn by pipeline.py."""
+        return self.do_sample and self.draws == "text"
+
+    @property
+    def samples(self) -> int | None:
+        """Returns how many samples of each sentence are candidates (mbr, rerank); None: the beams are, or none."""
+        if isinstance(self.rerank, Mapping) and self.do_sample:  # a file has been read
+            return int(self.rerank.get("samples", 64))
+        return self.mbr if (self.num_beams or 1) == 1 else None
+
+    @property
+    def depends_on_all_before(self) -> bool:
+        """Returns whether a translation follows from what earlier texts drew, or which terms they chose, too."""
+        return bool(self.samples) or (self.do_sample and self.draws != "text") or self.terms_consistent
+
+    def beams(self, model: Any) -> int:
+        """Returns the beam size: as asked, else the model's own; 1 when sampling."""
+        if self.without_replacement:
+            return max(self.num_beams or 1, self.num_return_sequences or 1)
+        if self.num_beams or self.do_sample or self.mbr:
+            return self.num_beams or 1
+        return max(model.generation_config.num_beams or 1, self.num_return_sequences or 1)
+
+    def penalty(self, model: Any, direction: Direction) -> LengthPenalty:
+        """Returns the length penalty with its formula."""
+        config = model.generation_config
+        exponent = self.length_penalty if self.length_penalty is not None else config.length_penalty
+        formula = self.length_normalization or getattr(config, "length_normalization", None) or "generate"
+        return LengthPenalty(1.0 if exponent is None else exponent, formula, int(forced_first(model, direction)))
+
+    def generation_arguments(self, model: Any, direction: Direction) -> dict[str, Any]:
+        """Returns the keyword arguments for model.generate()."""
+        beams = self.beams(model)
+        n = self.samples or self.mbr or (beams if self.rerank else None) or self.num_return_sequences or 1
+        if (several := self.num_return_sequences or 1) > n:
+            raise OptionError(f"num_return_sequences: {several} of {n} candidates for rerank; raise num_beams.")
+        if n > beams and not (self.do_sample or self.samples):
+            raise OptionError(f"num_return_sequences={n} needs num_beams of at least {n}, not {beams}.")
+        for name in CONSTRAINTS:
+            if getattr(self, name) and beams == 1:
+                raise OptionError(f"{name}: need a beam search; say num_beams (--beams) too, of 4 or more.")
+        if self.draft and beams > 1:
+            raise OptionError(f"draft: is of a greedy search, this one has {beams} beams; say num_beams=1 (--beams 1).")
+        # Where draws are by text, their processor leaves only one token to choose.
+        sampled = bool(self.samples) or (self.do_sample and not self.draws_by_text)
+        arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": sampled}
+        if beams > 1:
+            arguments["length_penalty"] = self.penalty(model, direction)
+        if self.early_stopping is not None:
+            arguments["early_stopping"] = self.early_stopping
+        if sampled and model.generation_config.top_k is None:
+            arguments["top_k"] = 0  # the whole distribution; Transformers would take the 50 likeliest without a word
+        for name in SAMPLERS:
+            if sampled and name != "top_n_sigma" and getattr(self, name) is not None:
+                arguments[name] = getattr(self, name)
+        if self.draws == "row" or (self.samples and hasattr(model, "logits_are_scores")):  # a search of this package
+            arguments["draws"] = "row"
+        if self.without_replacement:
+            arguments["without_replacement"] = True
+        of_groups = {name: getattr(self, name) for name in ("num_beam_groups", "diversity_penalty")}
+        arguments |= {name: value for name, value in of_groups.items() if value is not None}
+        config = model.generation_config
+        groups, penalty = (arguments.get(name) or getattr(config, name, None) for name in of_groups)
+        if problem := next(self._problems_of_groups(beams, groups, penalty, sampled), None):
+            raise OptionError(problem)
+        arguments |= {name: getattr(self, name) for name in REPETITION if getattr(self, name) is not None}
+        arguments |= self.scales(model)
+        if self.recombine is not None:
+            if beams == 1:
+                raise OptionError("recombine: joins beams that share their last tokens; say num_beams (--beams) too.")
+            arguments["recombine"] = self.recombine
+        return {**arguments, **self._length_limit(model), **direction.generate, **self.generate}
+
+    def _problems_of_groups(self, beams: int, groups: Any, penalty: Any, sampled: bool) -> Iterator[str]:
+        if groups in (None, 1) and penalty:
+            yield "diversity_penalty: acts between groups of beams: say num_beam_groups too, or leave it out."
+        if groups in (None, 1):
+            return
+        if not isinstance(groups, int) or beams % groups or beams == 1:
+            yield f"num_beam_groups: {groups} groups of {beams} beams (num_beams): choose a number that divides these."
+        if sampled or self.recombine is not None:
+            yield "num_beam_groups: are of a beam search: leave do_sample, mbr and recombine out."
+        if not penalty:
+            yield "num_beam_groups: say diversity_penalty too, above 0 (0.5), or all groups find the same."
+
+    def scales(self, model: Any) -> dict[str, float]:
+        """Returns a fused model's alpha and beta: as asked, else as its generation config says; of others nothing."""
+        asked = {name: getattr(self, name) for name in ("alpha", "beta") if getattr(self, name) is not None}
+        if not hasattr(model, "factors"):
+            if asked:
+                raise OptionError(
+                    f"{next(iter(asked))}: {type(model).__name__} is no fused model; make one with hf-mlnmt model fuse."
+                )
+            return {}
+        kept = {name: getattr(model.generation_config, name, None) for name in ("alpha", "beta")}
+        scales = {**{name: value for name, value in kept.items() if value is not None}, **asked}
+        try:
+            model.factors(**scales)
+        except ValueError as error:
+            raise OptionError(f"{error}.") from error
+        return scales
+
+    def _length_limit(self, model: Any) -> dict[str, int]:
+        """Returns the longest translation: as asked, else as the generation config says within the model's positions,
+        for Transformers stops at 20 tokens unless told. Raises: UserError for more than there are positions."""
+        config, positions, asked = model.generation_config, positions_of(model.config), self.max_new_tokens
+        usual = config.max_new_tokens or (None if config.max_length is None else config.max_length - 1)
+        limit = {"max_new_tokens": (getattr(model.config, "max_position_embeddings", None) or 513) - 1}
+        if asked is not None:
+            if positions is not None and asked > positions:
+                raise OptionError(f"max_new_tokens: {asked} is more than the model's {positions} positions; lower it.")
+            limit = {"max_new_tokens": asked}
+        elif usual is not None and (positions is None or usual <= positions):
+            limit = {}
+        most = limit.get("max_new_tokens", usual) or 0
+        if (self.min_new_tokens or 0) > most:
+            longest = f"is more than the longest translation of this model, {most}"
+            raise OptionError(f"min_new_tokens: {self.min_new_tokens} {longest}; lower it, or raise max_new_tokens.")
+        return limit
+
+
+def longest_translation(model: Any, arguments: dict[str, Any]) -> int:
+    """Returns how many tokens are generated at most, forced ones included."""
+    config = model.generation_config
+    limit = arguments.get("max_new_tokens") or config.max_new_tokens
+    return limit or arguments.get("max_length", config.max_length) - 1
+
+
+def forced_first(model: Any, direction: Direction) -> bool:
+    """Returns whether the first generated token is forced (a language code): it is no part of the translation."""
+    forced = direction.generate.get("forced_bos_token_id", model.generation_config.forced_bos_token_id)
+    return forced is not None

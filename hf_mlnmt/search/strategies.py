@@ -1,0 +1,292 @@
+"""Choices of candidates: what one loop (loop.py) makes of the scores of the next token.
+
+| class | finds |
+| --- | --- |
+| Greedy | the best token of each hypothesis |
+| Draws, DrawsByRow | a token drawn for each hypothesis |
+| BeamSearch | the best hypotheses of each sentence |
+| Recombined (recombination.py) | the same, where beams that share their last k tokens are joined |
+| Constrained (constraints.py) | the best that have given phrases in them |
+| Grouped (groups.py) | the best of groups that differ from each other |
+| SampledBeams, WithoutReplacement (sampled.py) | beams that are drawn; sequences drawn without replacement |
+| Drafted (drafts.py) | what Greedy does, beginning with what is likely to be that |
+
+The face that the loop sees is `SearchStrategy`. A step of `BeamSearch`, which others change at the methods in brackets:
+
+1. The candidates are the best of running sum + log P over the beams of a sentence: 2 x width of them, since at most
+   `width` can end (`candidates`).
+2. Of the first `width` those that end their hypothesis are finished, scored by sum / length^penalty (`finish`).
+3. The best `width` that do not end are the next beams (`go_on`); what a beam carries follows them (`follow`, `keep`).
+4. A sentence is closed when its best running sum (`highest`), divided by the present length^penalty, is not above the
+   worst finished score (`close`); with early_stopping False that is a guess, since longer ones might still win.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hf_mlnmt.search import hypotheses
+from hf_mlnmt.search.decoder import rows_of_sentences
+from hf_mlnmt.search.hypotheses import Chains, Record, is_possible, length_penalties, pad_token_of
+from hf_mlnmt.search.loop import SearchBatch
+from hf_mlnmt.search.native import best_continuations_natively
+from hf_mlnmt.search.rules import Rules
+
+BLOCK = 64  # of the vocabulary, when the best tokens are looked for
+Candidates = tuple[Tensor, Tensor, Tensor]  # sums, beams, tokens (sentences, candidates), the best first
+
+
+class SearchStrategy(Protocol):
+    """The questions of the loop: the next tokens of a step; to keep some of the sentences; and what was found."""
+
+    rules: Rules
+
+    def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any):
+        """Begins for a batch, its prompt (sentences, length), and a generation config as generate() prepares it."""
+
+    def read(self, prompt: Tensor) -> Tensor:
+        """Reads the prompt (sentences, length): scores of what follows (sentences, 1, vocabulary)."""
+
+    def step(self, scores: Tensor, history: Tensor, length: int) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Chooses the next token of each hypothesis.
+
+        Args:
+            scores: of the next token (sentences, width or, behind the prompt, 1, vocabulary).
+            history: the tokens so far (sentences, width, before); without logits processors the prompt's alone.
+            length: of the sequences with the next token.
+
+        Returns: the tokens and the beams they go on from, None for each its own (sentences, width); which sentences go
+            on (sentences,).
+        """
+
+    def keep(self, sentences: Tensor) -> None:
+        """Keeps these sentences (indices into those that are here); called before the batch does."""
+
+    def result(self) -> Any:
+        """Returns what generate() returns."""
+
+
+class Greedy:
+    """The best token of each hypothesis; `width` of each sentence, which do not meet."""
+
+    def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any):
+        self.batch, self.rules = batch, rules
+        self.chains = Chains(len(prompt), batch.width, pad_token_of(config, prompt.device), prompt.device)
+        self.record = Record(prompt, batch.width, config)
+
+    def read(self, prompt: Tensor) -> Tensor:
+        return self.batch.begin(prompt)
+
+    def tokens(self, scores: Tensor) -> Tensor:
+        """Chooses by scores (sentences, width, vocabulary): (sentences, width)."""
+        return best_tokens(scores)
+
+    def process(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Processes the scores by the rules."""
+        return self.rules.process(history, scores)
+
+    def is_last(self, tokens: Tensor, length: int) -> Tensor:
+        """Tells which tokens (sentences, width) end their sequence, with which it is `length` long."""
+        return self.rules.is_last(tokens, length)
+
+    def step(self, scores: Tensor, history: Tensor, length: int) -> tuple[Tensor, Tensor | None, Tensor]:
+        tokens = self.tokens(self.process(history, scores.expand(-1, self.batch.width, -1)))
+        tokens = self.chains.padded(tokens) if self.rules.ends else tokens
+        self.record.steps.append((self.batch.ids, tokens, tokens))
+        self.chains.close(self.is_last(tokens, length))
+        return tokens, None, self.chains.open
+
+    def keep(self, sentences: Tensor) -> None:
+        before, (_, width) = self.chains, self.chains.going.shape
+        self.chains = Chains(len(sentences), width, before.pad_token, sentences.device)
+        before.move_to(self.chains, sentences, len(sentences))
+
+    def result(self) -> Any:
+        return self.record.chains()
+
+
+class Draws(Greedy):
+    """A token drawn from softmax(scores) for each hypothesis: the same for the same seed as by Transformers' loop.
+
+    As torch.multinomial does it: argmax p / q with q from an exponential distribution, for each word of the vocabulary.
+    """
+
+    each_word = True
+
+    @staticmethod
+    def noise(rows: int, vocabulary: int, device: Any) -> Tensor:
+        """Draws random numbers (rows, vocabulary)."""
+        return torch.empty(rows, vocabulary, dtype=torch.float32, device=device).exponential_(1)
+
+    @staticmethod
+    def pick(scores: Tensor, noise: Tensor) -> Tensor:
+        """Returns the tokens (sentences, width) that scores (sentences, width, vocabulary) and noise decide."""
+        return (scores.softmax(-1) / noise).argmax(-1)
+
+    def tokens(self, scores: Tensor) -> Tensor:
+        # Drawn for all sentences of the batch, also those that have left.
+        noise = self.noise(self.batch.count * scores.shape[1], scores.shape[2], scores.device)
+        return self.pick(scores, noise.view(self.batch.count, scores.shape[1], -1)[self.batch.ids])
+
+
+class DrawsByRow(Draws):
+    """Draws by the inverse of the cumulated probabilities (draws="row"): one number a hypothesis, so other draws.
+
+    On a CPU several draws of a sentence are those of shared.py, which are the same in less time.
+    """
+
+    each_word = False
+
+    @staticmethod
+    def noise(rows: int, vocabulary: int, device: Any) -> Tensor:
+        """Draws uniform numbers (rows, 1)."""
+        return torch.rand(rows, 1, dtype=torch.float32, device=device)
+
+    @staticmethod
+    def pick(scores: Tensor, noise: Tensor) -> Tensor:
+        cumulated = scores.softmax(-1).cumsum(-1)
+        total = cumulated[..., -1:]
+        below = torch.minimum(noise * total, total.nextafter(torch.zeros_like(total)))  # never behind the last
+        return torch.searchsorted(cumulated, below, right=True).squeeze(-1)
+
+
+class BeamSearch:
+    """The best `num_return_sequences` hypotheses of each sentence, by beam search."""
+
+    counts_impossible = True  # as Transformers: a beam that never began can be among the finished ones
+
+    def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any):
+        self.batch, self.rules, self.config = batch, rules, config
+        self.beams = self.begin(len(prompt), prompt.device)
+        self.record, self.prompt = Record(prompt, batch.width, config), prompt.shape[1]
+
+    def read(self, prompt: Tensor) -> Tensor:
+        return self.batch.begin(prompt)
+
+    def begin(self, sentences: int, device: Any) -> hypotheses.Hypotheses:
+        """Returns the hypotheses of so many sentences."""
+        return hypotheses.Hypotheses(sentences, self.batch.width, self.config.early_stopping is True, device)
+
+    def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
+        """Finds candidates by scores (sentences, width or 1, vocabulary) and the beams' sums (sentences, width)."""
+        count = min(self.rules.candidates(self.batch.width), self.batch.width * scores.shape[-1])
+        return continuations(self.rules, history, scores, self.batch.decoder.normalized, running, count)
+
+    def go_on(self, sums: Tensor, last: Tensor) -> Tensor:
+        """Lets `width` of the candidates go on that are not the last; returns their places (sentences, width)."""
+        return self.beams.go_on(sums, last)
+
+    def follow(self, places: Tensor, beams: Tensor, tokens: Tensor) -> None:
+        """Lets what each beam carries go on from candidates, which come from beams, with tokens (sentences, width)."""
+
+    def highest(self) -> Tensor:
+        """Returns what no sum of a hypothesis to come is more than (sentences,)."""
+        return self.beams.running[:, 0]
+
+    def step(self, scores: Tensor, history: Tensor, length: int) -> tuple[Tensor, Tensor | None, Tensor]:
+        self.length, self.columns = length, scores.shape[-1]
+        sums, beams, tokens = self.candidates(scores, self.beams.running, history)  # (sentences, candidates)
+        last = self.rules.is_last(tokens, length)
+        self.finish(sums, beams, tokens, last if self.counts_impossible else last & is_possible(sums))
+        places = self.go_on(sums, last)
+        beams, tokens = (part.gather(1, places).view(-1, self.batch.width) for part in (beams, tokens))
+        self.record.steps.append((self.batch.ids, tokens, beams))
+        self.follow(places, beams, tokens)
+        return tokens, beams, self.close()
+
+    def finish(self, sums: Tensor, beams: Tensor, tokens: Tensor, over: Tensor) -> None:
+        """Takes those of the best candidates that are over."""
+        best = self.beams.best.shape[1]
+        sums, beams, tokens, over = (part[:, :best] for part in (sums, beams, tokens, over))
+        if over.any():
+            step = len(self.record.steps) * self.batch.width
+            self.beams.finish(sums, (step + beams) * self.columns + tokens, over, self.length_penalties()[0])
+
+    def close(self) -> Tensor:
+        """Closes sentences to which nothing can be added; returns which are open."""
+        self.beams.close(self.highest(), self.length_penalties()[1])
+        return self.beams.open
+
+    def length_penalties(self) -> tuple[float, float]:
+        """Returns those of sums of this length."""
+        return length_penalties(self.config, self.length - self.prompt, self.config.max_length - self.prompt)
+
+    def keep(self, sentences: Tensor) -> None:
+        self.write()
+        before, self.beams = self.beams, self.begin(len(sentences), sentences.device)
+        rows = rows_of_sentences(sentences, len(self.beams.open) // len(sentences))  # several in groups.py
+        before.move_to(self.beams, rows, len(rows))
+
+    def write(self) -> None:
+        """Writes down the finished hypotheses of the sentences that are here."""
+        self.record.write(self.batch.ids, self.beams.best, self.beams.last, self.columns)
+
+    def result(self) -> Any:
+        self.write()
+        return self.record.beams()
+
+
+def best_tokens(scores: Tensor) -> Tensor:
+    """Computes argmax over the last dimension: (sentences, width, vocabulary) -> (sentences, width)."""
+    best = best_continuations_natively(scores.flatten(0, 1).unsqueeze(1), None, 1)
+    return scores.argmax(dim=-1) if best is None else best[2].view(scores.shape[:2])
+
+
+def continuations(
+    rules: Rules, history: Tensor, scores: Tensor, normalized: bool, running: Tensor, count: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Finds the `count` best of running + log P: sums, beams, tokens (sentences, count) each, best first.
+
+    Args:
+        history: (sentences, width, length), for the processors of `rules`.
+        scores: of the next token (sentences, width or, behind the prompt, 1, vocabulary).
+        normalized: the scores are log P themselves, or what takes its place; else log P is their log-softmax.
+        running: sums of the beams so far (sentences, width).
+    """
+    width = running.shape[1]
+    if rules.lengths_alone and not normalized:
+        forbidden = rules.forbidden(history.shape[-1])  # among so many candidates more, enough are allowed
+        best = best_continuations_natively(scores.expand(-1, width, -1), running, count + len(forbidden) * width)
+        if best is not None and forbidden:
+            order = torch.isin(best[2], torch.tensor(forbidden)).to(torch.int8).argsort(dim=1, stable=True)[:, :count]
+            sums, beams, tokens = (part.gather(1, order) for part in best)
+            return sums, beams, tokens
+        if best is not None:
+            return best
+    log_probs = scores if normalized else log_softmax(scores)
+    log_probs = rules.process(history, log_probs.expand(-1, width, -1))  # (sentences, width, vocabulary)
+    return best_continuations(log_probs, running, count)
+
+
+def log_softmax(scores: Tensor) -> Tensor:
+    """Computes it over the last dimension; on a CPU in the memory of the scores."""
+    return torch.log_softmax(scores, -1, out=scores if scores.device.type == "cpu" else None)
+
+
+def best_continuations(log_probs: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Finds the `count` best of running + log_probs over width and vocabulary: sums, beams, tokens (sentences, count).
+
+    The `count` best values lie in the `count` blocks with the best maxima: a pass for the maxima, and little else.
+    """
+    sentences, width, vocabulary = log_probs.shape
+    blocks = vocabulary // BLOCK
+    if width * blocks < 4 * count:
+        sums, index = (log_probs + running.unsqueeze(-1)).flatten(1).topk(count)  # (sentences, count)
+        return sums, index // vocabulary, index % vocabulary
+    maxima = log_probs[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK)).amax(dim=-1) + running.unsqueeze(-1)
+    best = maxima.flatten(1).topk(count, sorted=False).indices.unsqueeze(-1)  # (sentences, count, 1), of width x blocks
+    beam = best // blocks
+    token = best % blocks * BLOCK + torch.arange(BLOCK, device=best.device)  # (sentences, count, BLOCK)
+    beam, token = beam.expand_as(token).flatten(1), token.flatten(1)
+    if rest := vocabulary - blocks * BLOCK:  # the last, shorter block of each beam
+        last = torch.arange(blocks * BLOCK, vocabulary, device=best.device)
+        beams_of_last = torch.arange(width, device=best.device).repeat_interleave(rest)
+        beam = torch.cat([beam, beams_of_last.expand(sentences, -1)], dim=1)
+        token = torch.cat([token, last.repeat(width).expand(sentences, -1)], dim=1)
+    places = beam * vocabulary + token  # (sentences, looked at)
+    values = log_probs.flatten(1).gather(1, places) + running.gather(1, beam)
+    sums, chosen = values.topk(count)
+    return sums, beam.gather(1, chosen), token.gather(1, chosen)
