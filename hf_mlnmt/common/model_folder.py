@@ -464,7 +464,7 @@ def _class_in(name: str | Path, auto_class: str, options: Mapping[str, Any]) -> 
     folder = fetch_small_files(name, **hub)
     if auto_class not in (pointers := read_part(folder, CONFIG).get("auto_map") or {}):
         return None
-    ours = Path(__file__).parent / "modeling"
+    ours = Path(__file__).parents[1] / "modeling"
     here = [(file, ours / file.name) for file in folder.glob("*.py")]
     if all(mine.is_file() and mine.read_bytes() == file.read_bytes() for file, mine in here):
         return None

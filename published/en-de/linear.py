@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-products: Any = None  # hf_mlnmt/products.py, where it is known
+products: Any = None  # hf_mlnmt/common/matmul_backends.py, where it is known
 
 
 def project(module: nn.Module, states: Tensor) -> Tensor:

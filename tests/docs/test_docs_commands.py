@@ -46,6 +46,7 @@ RUN_BY_TESTS = {
 SHELL = {
     "cat",
     "echo",
+    "export",
     "head",
     "printf",
     "python3",
