@@ -37,10 +37,9 @@ from hf_mlnmt.common.model_folder import CARD, CONFIG, check_name, fetch_small_f
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.convert.importing import import_model
 from hf_mlnmt.convert.marian import KEPT
-from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.data.corpus import FILES, CorpusSpec, read_manifest, read_pairs
 from hf_mlnmt.data.filters import PairFilter
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.data.synthetic import FILES, read_manifest
 from hf_mlnmt.data.text import TextSpec, read_text
 from hf_mlnmt.data.tokenizer import languages_of, load_tokenizers
 from hf_mlnmt.data.words import words

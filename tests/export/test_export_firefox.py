@@ -29,8 +29,8 @@ from transformers import AutoModelForSeq2SeqLM
 
 from hf_mlnmt import UserError, config_for, import_model
 from hf_mlnmt.convert.marian_binary import SETTINGS, read_items, read_shortlist, values_of
+from hf_mlnmt.data.corpus import read_manifest
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.synthetic import read_manifest
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.export import export
 from hf_mlnmt.export.check import until_end

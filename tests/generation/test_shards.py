@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.cli.translate import translate
-from hf_mlnmt.data.synthetic import find_synthetic
+from hf_mlnmt.data.corpus import find_synthetic
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.synthetic.back_translation import Method, Settings, back_translate
 from hf_mlnmt.generation.synthetic.journal import STATE, Journal
