@@ -192,12 +192,10 @@ class Corpora(TrainingSet):
             found[inside] = lengths[number][within]
         return found
 
-    def gather(self, indices: np.ndarray) -> Sequence[dict[str, np.ndarray]]:
-        if not all(hasattr(part, "gather") for part in self.parts):
-            return super().gather(indices)
+    def gather(self, indices: np.ndarray) -> Examples:
         if len(self.parts) == 1:
             return self.parts[0].gather(indices)
-        parts: list[Sequence[Any]] = []
+        parts: list[Examples] = []
         which = np.empty(len(indices), np.int64)
         for part, inside, within in _by_part(indices, self.starts):
             which[inside] = len(parts)

@@ -279,12 +279,3 @@ def test_rows_behind_a_line_break_in_quotes_are_counted_by_lines(tmp_path):
 def test_json_behind_a_byte_order_mark(tmp_path, content):
     (tmp_path / "a.json").write_text(content, encoding="utf-8-sig")
     assert list(read_pairs(CorpusSpec(path="a.json"), tmp_path)) == [("a", "b")]
-
-
-def test_a_zip_of_macos_holds_one_file(tmp_path):
-    for folder in ("", "data/"):
-        with zipfile.ZipFile(tmp_path / "a.tsv.zip", "w") as archive:
-            archive.writestr(f"{folder}a.tsv", "a\tb\n")
-            for name in (f"__MACOSX/{folder}._a.tsv", f"{folder}.DS_Store"):
-                archive.writestr(name, b"\x00\x05\x16\x07")
-        assert list(read_pairs(CorpusSpec(path="a.tsv.zip"), tmp_path)) == [("a", "b")]
