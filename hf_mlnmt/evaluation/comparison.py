@@ -442,7 +442,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     """
     tables: list[Table] = []
     several_tests = len(comparison.first["scores"]) > 1
-    shared = re.match(r"(.*[/._-])?", os.path.commonprefix(list(comparison.runs)))
+    shared = re.match(r"(.*[/._-])?", os.path.commonprefix(list(comparison.runs)))  # noqa: RUF071
     left_out = shared[0] if shared and max(map(len, comparison.runs)) > LONG_NAME else ""
     for test, protocol in comparison.places:
         metrics = comparison.metrics(test, protocol)
