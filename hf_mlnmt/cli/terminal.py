@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.synthetic.back_translation import Watcher
     from hf_mlnmt.generation.translating.loading import Parts
 
+WIDEST = 1000  # columns of what goes into a file or a pipe
 EVERY = 60.0  # seconds between two lines of a progress where there is no terminal
 
 
@@ -28,10 +29,13 @@ def tell(text: str) -> None:
 
 
 def show(*blocks: Any) -> None:
-    """Prints tables, one below the other."""
+    """Prints tables, one below the other; where no terminal is, as wide as they are."""
     from rich.console import Console
 
-    Console().print(*blocks, sep="\n")
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDEST
+    console.print(*blocks, sep="\n")
 
 
 def plain_console() -> Console:

@@ -125,6 +125,8 @@ class Reading:
         self.check, self.language, self.fuzzy, self.most = check, language, fuzzy, most
         self.source: str | None = None
         self.slots: list[list[str | Passage]] = []
+        self.kept: set[str] = set()  # styles of code and of what is hidden
+        self.raised: set[str] = set()  # styles of raised text
 
     def slot(self, parts: Iterable[str | Passage]) -> str:
         """Returns what stands for these parts inside of a tag or a mark, until the document is written."""
