@@ -38,8 +38,7 @@ from .attention import Attention, SelfAttention, real_positions, split_heads
 from .caches import ConvolutionCacheLayer, slot_of, windows
 from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
-from .fused import normed
-from .layers import DecoderLayer, EncoderLayer
+from .layers import DecoderLayer, EncoderLayer, normed
 from .linear import project
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 

@@ -42,11 +42,9 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .attention import CrossAttention, SelfAttention, causal_mask, source_mask
 from .configuration import StackConfig, TransformerConfig
-from .fused import normed
 from .generation import TranslationGenerationMixin
-from .layers import DecoderLayer, EncoderLayer
-from .linear import project
-from .loss import divisor, head_cross_entropy
+from .layers import DecoderLayer, EncoderLayer, normed
+from .loss import divisor, head_cross_entropy, logits_of
 from .outputs import EncoderOutput, TranslationOutput
 from .releases import CACHE, takes_cache
 from .sentence_embedding import pooled_states
@@ -328,8 +326,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
         )
         logits = loss = losses = None
         if not loss_only:
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = project(self.lm_head, outputs.last_hidden_state[:, kept])
+            logits = logits_of(self.lm_head, outputs.last_hidden_state, logits_to_keep)
         if labels is not None:
             losses = self.supervise(outputs, logits, labels, smoothing, divisor(labels, num_items_in_batch))
             loss = torch.stack(list(losses.values())).sum()

@@ -10,7 +10,8 @@ from helpers.contract import assert_same
 from helpers.searching import assert_equal_loops, sources, toy, written_out
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration
-from hf_mlnmt.modeling.loss import cross_entropy, projected_cross_entropy
+from hf_mlnmt.modeling.fused import projected_cross_entropy
+from hf_mlnmt.modeling.loss import cross_entropy
 from hf_mlnmt.modeling.positions import SinusoidalPositions
 from hf_mlnmt.search.steps import DecoderStep
 

@@ -12,7 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from reference import transformer as reference
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration, UserError, config_for
-from hf_mlnmt.modeling.attention import kernels_without_plans
+from hf_mlnmt.modeling.fused import kernels_without_plans
 
 VARIANTS = {
     "post": {},
