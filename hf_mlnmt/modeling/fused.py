@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | residual, short_attention, relu_of | a sublayer's sum and norm, attention, a linear layer and its relu | GPU |
 | prepared_attention | the kernel that PyTorch chooses for attention | GPU; CPU under autocast |
+| linear_scan | the loop over positions of ssru.py | anywhere |
 | dropout | nn.Dropout | CPU, float32 |
 | head_cross_entropy | logits of all positions and equation 1 of loss.py | anywhere |
 
@@ -24,6 +25,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import linear
+from .attention_scan import linear_scan as linear_scan
 from .linear import is_plain, matrix_of, product_dtype, runs_ahead
 from .loss import cross_entropy
 
@@ -45,6 +47,15 @@ def kernels_for(tensor: Tensor) -> Any:
 
     here = tensor.device.index == torch.cuda.current_device()  # Triton knows no other
     return KERNELS if KERNELS and here and works(tensor.device) else None
+
+
+def scan_kernels(tensor: Tensor) -> Any:
+    """Returns the kernels of attention_scan.py's scans by name; None on a CPU, without Triton, and for float64."""
+    if tensor.device.type != "cuda" or tensor.dtype == torch.float64:
+        return None
+    from .attention_scan_triton import KERNELS
+
+    return KERNELS
 
 
 _drawn: list[Tensor] = []  # inside `one_draw`, the bits of dropouts to come

@@ -47,7 +47,6 @@ from .layers import DecoderLayer, EncoderLayer, normed
 from .loss import divisor, head_cross_entropy, logits_of
 from .outputs import EncoderOutput, TranslationOutput
 from .releases import CACHE, takes_cache
-from .sentence_embedding import pooled_states
 from .stack import Stack, TransformerPreTrainedModel
 
 
@@ -366,6 +365,19 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
         pooling: str | int = "mean",
         **inputs,
     ) -> Tensor:
-        """Returns sentence embeddings (batch, d_model): the mean of the encoder's last states over real positions."""
+        """Returns sentence embeddings (batch, d_model): the mean of the encoder's last states over real positions.
+
+        Another `pooling` is for models with an attention bridge (bridge.py).
+        """
         encoded = self.get_encoder()(input_ids, attention_mask, **inputs)
         return pooled_states(encoded.last_hidden_state, attention_mask, pooling)
+
+
+def pooled_states(states: Tensor, mask: Tensor | None, pooling: str | int) -> Tensor:
+    """Pools states (batch, source, d), mask (batch, source), to (batch, d). Raises: ValueError but for "mean"."""
+    if pooling != "mean":
+        raise ValueError(f"pooling={pooling!r}: a model without an attention bridge has the mean of its states alone")
+    if mask is None:
+        return states.mean(1)
+    real = mask.unsqueeze(-1).to(states.dtype)
+    return torch.where(real > 0, states, 0.0).sum(1) / real.sum(1).clamp(min=1)

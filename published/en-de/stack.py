@@ -12,8 +12,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from .configuration import StackConfig, TransformerConfig
-from .fused import normed
-from .layers import Dropout
+from .layers import Dropout, normed
 from .positions import positions_of
 from .releases import CACHE_NAMES
 

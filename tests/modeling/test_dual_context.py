@@ -16,8 +16,12 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCa
 import hf_mlnmt
 from hf_mlnmt.modeling import DualContextConfig, TransformerConfig
 from hf_mlnmt.modeling.attention import Attention, SelfAttention
-from hf_mlnmt.modeling.caches import ConvolutionCacheLayer
-from hf_mlnmt.modeling.dual_context import DualContextAttention, DualContextDecoderLayer, DualContextEncoderLayer
+from hf_mlnmt.modeling.dual_context import (
+    ConvolutionCacheLayer,
+    DualContextAttention,
+    DualContextDecoderLayer,
+    DualContextEncoderLayer,
+)
 from hf_mlnmt.modeling.releases import CACHE
 
 WIDTH, HEADS = 6, 2

@@ -15,8 +15,8 @@ from torch.nn.functional import pad
 
 from hf_mlnmt import config_for
 from hf_mlnmt.modeling import LSTM, Packing, RNNForConditionalGeneration
-from hf_mlnmt.modeling.caches import LSTMCacheLayer, StaticLSTMCacheLayer
-from hf_mlnmt.modeling.lstm import LoopProduct, lstm_cell
+from hf_mlnmt.modeling.rnn import LSTMCacheLayer, StaticLSTMCacheLayer
+from hf_mlnmt.modeling.rnn_layers import LoopProduct, lstm_cell
 
 VARIANTS = {
     "feeding": {},
