@@ -1,7 +1,7 @@
 """Sentence embeddings of texts: of a translation model's encoder, or of any encoder of Transformers.
 
-`model.embed` (modeling/transformer.py, bridge.py) returns an embedding of one of our models; that of another is the mean of
-the last states over the real positions.
+`model.embed` (modeling/transformer.py, bridge.py) returns the embedding of one of our models. Of another model it is
+the mean of the last states over the real positions.
 """
 
 from __future__ import annotations

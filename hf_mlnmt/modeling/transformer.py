@@ -329,18 +329,8 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
         if labels is not None:
             losses = self.supervise(outputs, logits, labels, smoothing, divisor(labels, num_items_in_batch))
             loss = torch.stack(list(losses.values())).sum()
-        return TranslationOutput(
-            loss=loss,
-            losses=losses if losses and len(losses) > 1 else None,
-            logits=logits,
-            **{CACHE: outputs.get(CACHE)},
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
+        several = losses if losses and len(losses) > 1 else None
+        return TranslationOutput(loss=loss, losses=several, logits=logits, **TranslationOutput.passed_on(outputs))
 
     def supervise(
         self,
