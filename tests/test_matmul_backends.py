@@ -17,8 +17,8 @@ from hf_mlnmt import UserError
 from hf_mlnmt.common import matmul_backends
 from hf_mlnmt.common.matmul_backends import KINDS, chosen, measured, packed
 from hf_mlnmt.common.weight_cache import forget
+from hf_mlnmt.modeling.fused import projected_cross_entropy
 from hf_mlnmt.modeling.linear import project
-from hf_mlnmt.modeling.loss import projected_cross_entropy
 from hf_mlnmt.reports.cost import LiveBytes
 from hf_mlnmt.search import steps
 
