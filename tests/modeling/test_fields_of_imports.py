@@ -12,7 +12,7 @@ from helpers.searching import assert_equal_loops, sources, toy, written_out
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration
 from hf_mlnmt.modeling.loss import cross_entropy, projected_cross_entropy
 from hf_mlnmt.modeling.positions import SinusoidalPositions
-from hf_mlnmt.search.steps import DecoderStep
+from hf_mlnmt.search.cpu.step import DecoderStep
 
 NEW = {"position_embedding", "position_offset", "normalize_embedding", "output_bias", "layer_norm_eps"}
 FIELDS = {
