@@ -27,7 +27,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.tokenizer import own_copy
-from hf_mlnmt.search.int8 import Int8Linear
+from hf_mlnmt.search.cpu.int8 import Int8Linear
 
 Link = tuple[int, int]
 Words = Sequence[int | None]
