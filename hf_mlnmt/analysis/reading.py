@@ -17,9 +17,9 @@ from torch import Tensor
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation.scores import check_counts
-from hf_mlnmt.generation.alignments import attending_copy, words_of_source
+from hf_mlnmt.generation.translating.alignments import attending_copy, words_of_source
 from hf_mlnmt.generation.translating.batches import batches_by_tokens, generated_lengths, pad
-from hf_mlnmt.generation.translating.languages import (
+from hf_mlnmt.generation.translating.directions import (
     Direction,
     TextEncoder,
     direction,

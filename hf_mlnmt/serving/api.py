@@ -27,7 +27,7 @@ from starlette.exceptions import HTTPException
 from hf_mlnmt import __version__
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.documents import FORMATS, check_format
-from hf_mlnmt.generation import detection
+from hf_mlnmt.generation.translating import detection
 from hf_mlnmt.generation.translating.options import OF_TEXTS, SAMPLERS, DecodingOptions
 from hf_mlnmt.generation.translating.pipeline import Alternative, Hypothesis
 from hf_mlnmt.generation.translating.segments import check_characters

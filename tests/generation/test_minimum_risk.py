@@ -213,7 +213,7 @@ def encoder(folder):
 def test_embeddings_of_any_model_against_the_pairwise_definition(ours, tmp_path, ours_too):
     import torch
 
-    from hf_mlnmt.generation.embedding import embed_texts
+    from hf_mlnmt.generation.choosing.embedding import embed_texts
     from hf_mlnmt.generation.translating.loading import load
 
     texts = ["A dog.", "Two men play with the ball.", "A dog.", "The red house.", "A child plays."]

@@ -53,7 +53,7 @@ def utility_of(given: Any, device: str | None = None, language: str | None = Non
     if callable(given):
         return given
     if isinstance(given, str) and given.startswith(EMBEDDINGS):
-        from hf_mlnmt.generation.embedding import Embedder
+        from hf_mlnmt.generation.choosing.embedding import Embedder
 
         embed = Embedder(given.removeprefix(EMBEDDINGS), device, language)
         return _all_in_one(lambda candidates, references: embed(candidates) @ embed(references).mean(0))

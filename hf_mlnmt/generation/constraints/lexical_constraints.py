@@ -28,7 +28,7 @@ from hf_mlnmt.common.errors import OptionError
 from hf_mlnmt.data.subwords import BYTES
 from hf_mlnmt.data.tokenizer import encode, own_copy
 from hf_mlnmt.data.words import is_unspaced
-from hf_mlnmt.generation.translating.languages import code_tokens
+from hf_mlnmt.generation.translating.directions import code_tokens
 from hf_mlnmt.generation.translating.options import CONTROL
 
 Phrases = tuple[tuple[str, ...], ...]  # of each phrase its alternatives

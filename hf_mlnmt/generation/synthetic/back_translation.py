@@ -41,7 +41,7 @@ from hf_mlnmt.generation.synthetic.methods import (
     doubts_about_language,
 )
 from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, log_probabilities_of
-from hf_mlnmt.generation.translating.languages import is_told
+from hf_mlnmt.generation.translating.directions import is_told
 from hf_mlnmt.generation.translating.lines import Shard
 from hf_mlnmt.zoo.systems import positions_of
 

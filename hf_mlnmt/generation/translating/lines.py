@@ -262,7 +262,7 @@ def format_result(
     alignments as ' ||| 0-0 1-2' behind it. jsonl: an object with source, translation, alignment, confidences and next
     words, with `scores` also score, log_probability and length, and n_best when there is more than one.
     """
-    from hf_mlnmt.generation.alignments import to_pharaoh  # which imports torch, as results have
+    from hf_mlnmt.generation.translating.alignments import to_pharaoh  # which imports torch, as results have
 
     links = [None if best.alignment is None else to_pharaoh(best.alignment) for best in result]
     if not jsonl:

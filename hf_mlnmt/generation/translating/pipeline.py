@@ -2,7 +2,7 @@
 
 1. A text is cut at line ends, with split="sentences" (the verb's default) into sentences, and what is too long to fit
    (segments.py).
-2. The pieces get what a direction puts before them and are encoded (languages.py).
+2. The pieces get what a direction puts before them and are encoded (directions.py).
 3. Batches, the longest pieces first, go through model.generate() (batches.py), or CTranslate2 where it is asked for by
    name (ctranslate2.py). With `mbr` the best of the samples is chosen (minimum_risk.py).
 4. Ids become text, with confidences if they are asked for (confidence.py); pieces are joined (`together`).
@@ -46,7 +46,6 @@ from hf_mlnmt.data.placeholders import Kept, Part, replaced
 from hf_mlnmt.data.shuffling import mixed
 from hf_mlnmt.data.tokenizer import EXPECTS, decode, own_copy
 from hf_mlnmt.data.words import is_unspaced, is_visible
-from hf_mlnmt.generation.alignments import Link, SourceAttention, joined, word_links, words_of_source, words_of_target
 from hf_mlnmt.generation.choosing.confidence import Calibration
 from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk
 from hf_mlnmt.generation.choosing.reranking import Reranker, coverage_of, given_translations
@@ -66,6 +65,14 @@ from hf_mlnmt.generation.constraints.lexical_constraints import (
     times_in,
 )
 from hf_mlnmt.generation.constraints.linked import KeptPart, Linked, filled
+from hf_mlnmt.generation.translating.alignments import (
+    Link,
+    SourceAttention,
+    joined,
+    word_links,
+    words_of_source,
+    words_of_target,
+)
 from hf_mlnmt.generation.translating.batches import (
     Generated,
     arguments_of_texts,
@@ -80,7 +87,7 @@ from hf_mlnmt.generation.translating.batches import (
     sentences_that_fit,
 )
 from hf_mlnmt.generation.translating.ctranslate2 import CTranslate2Search, installed
-from hf_mlnmt.generation.translating.languages import (
+from hf_mlnmt.generation.translating.directions import (
     TextEncoder,
     code_tokens,
     direction,

@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.data.tokenizer import Tokenizers, decode, languages_of
-from hf_mlnmt.generation.alignments import Link, SourceAttention, word_links, words_of_source, words_of_target
+from hf_mlnmt.generation.translating.alignments import (
+    Link,
+    SourceAttention,
+    word_links,
+    words_of_source,
+    words_of_target,
+)
 from hf_mlnmt.generation.translating.batches import Generated, attention_over_source, batches_by_tokens
 from hf_mlnmt.generation.translating.loading import Parts, load
 
