@@ -20,8 +20,9 @@ from torch import Tensor
 
 from hf_mlnmt.generation.choosing.embedding import default_pooling
 from hf_mlnmt.generation.translating.batches import pad
-from hf_mlnmt.generation.translating.directions import Direction, TextEncoder, has_modules
+from hf_mlnmt.generation.translating.directions import Direction, has_modules
 from hf_mlnmt.generation.translating.loading import Parts, load
+from hf_mlnmt.generation.translating.segments import TextEncoder
 
 
 def sentence_transformer(

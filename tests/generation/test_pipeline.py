@@ -419,7 +419,7 @@ def ahead(monkeypatch):
     """The device computes alone, and Python works beside it."""
     for module in ("batches", "pipeline"):
         monkeypatch.setattr(f"hf_mlnmt.generation.{module}.runs_alone", lambda model: True)
-    monkeypatch.setattr("hf_mlnmt.generation.translating.pipeline.PART", 3)
+    monkeypatch.setattr("hf_mlnmt.generation.translating.call.PART", 3)
 
 
 def said(results):

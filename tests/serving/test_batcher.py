@@ -16,7 +16,7 @@ from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import Hypothesis
-from hf_mlnmt.generation.translating.pipeline import TranslationCall
+from hf_mlnmt.generation.translating.call import TranslationCall
 from hf_mlnmt.search import fixed
 from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.serving.batcher import Batcher, Costs, Overloaded, TimedOut, _Piece, _Queue, _Request

@@ -16,8 +16,10 @@ from hf_mlnmt.common.languages import check_files
 from hf_mlnmt.common.model_folder import GENERATION_CONFIG, check_model_folder, read_part
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.generation.choosing.confidence import KEY, Calibration
+from hf_mlnmt.generation.translating.call import TranslationCall
+from hf_mlnmt.generation.translating.hypotheses import mean
 from hf_mlnmt.generation.translating.options import DecodingOptions
-from hf_mlnmt.generation.translating.pipeline import TranslationCall, TranslationPipeline, mean
+from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 
 FEWEST = 100  # sentences of a development set
 KNOTS = 20

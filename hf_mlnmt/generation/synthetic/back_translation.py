@@ -405,7 +405,7 @@ class _Job:
             names += ["source_language", "target_language"]  # else they are the detector's alone
         decoding = replace(self.method.decoding(), **{name: getattr(settings, name) for name in names})
         if references:
-            from hf_mlnmt.generation.translating.pipeline import TranslationCall
+            from hf_mlnmt.generation.translating.call import TranslationCall
 
             call = TranslationCall(self.pipeline, replace(decoding, num_return_sequences=self.method.beams), first)
             each = zip(call.translate(lines, first, update), references, strict=True)

@@ -678,6 +678,11 @@ class DecodingOptions:
         return limit
 
 
+def of_texts(options: DecodingOptions) -> dict[str, Any]:
+    """Returns the options that may be a list, one for each text."""
+    return {name: getattr(options, name) for name in OF_TEXTS}
+
+
 def longest_translation(model: Any, arguments: dict[str, Any]) -> int:
     """Returns how many tokens are generated at most, forced ones included."""
     config = model.generation_config
