@@ -52,7 +52,7 @@ from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.synthetic.back_translation import Watcher
 from hf_mlnmt.generation.synthetic.journal import identity_of_model
 from hf_mlnmt.generation.synthetic.methods import USUAL, Counts, Judge, Method, doubts_about_language
-from hf_mlnmt.generation.translating.aligning import Aligner
+from hf_mlnmt.generation.translating.alignments import Aligner
 from hf_mlnmt.generation.translating.fusing import fuse_folders
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.recipe import sizes

@@ -193,7 +193,7 @@ class TextConstraints:
     def unmet_of(self, piece: Input, demands: Sequence[Demand], translation: str) -> list[tuple[int, str]]:
         """Returns (line, name) of each term and phrase that a translation does not have where it should."""
         terms = {each.name: map(self._shown, each.ids) for each in demands if each.name not in _times(piece)}
-        return [(piece.line, name) for name in terms if not is_met(piece.text, translation, terms[name])]
+        return [(piece.line, name) for name in terms if not is_met(translation, terms[name])]
 
     def _shown(self, ids: Sequence[int]) -> str:
         """Returns tokens as a translation shows them."""

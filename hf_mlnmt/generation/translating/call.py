@@ -236,7 +236,7 @@ class TranslationCall(Search):
             (
                 sorted(line for line, _ in self.constraints.unmet),
                 "terms that are not met",
-                f"{', '.join(names)}: they cannot be spelt, or found no place, or one behind the sentence only",
+                f"{', '.join(names)}: they cannot be spelt, or found no place",
             ),
         ):
             if lines:

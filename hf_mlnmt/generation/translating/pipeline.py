@@ -92,17 +92,13 @@ class TranslationPipeline:
         if self.engine == "ctranslate2":
             self.run_batch = CTranslate2Search(parts, self.rounded, self.name or "the model")
 
-    def minimum_risk(self, options: DecodingOptions, candidates: int) -> MinimumRisk:
-        """Returns what chooses by a utility, whose models are loaded and whose command is started once."""
+    def minimum_risk(self, options: DecodingOptions) -> MinimumRisk:
+        """Returns the minimum-Bayes-risk selector; loads its metric once."""
         utility, language = options.utility or "chrf", options.target_language
-        made = self._kept(
-            (utility, language), lambda: MinimumRisk(utility, device=str(self.model.device), language=language)
-        )
-        made.check_memory(candidates)
-        return made
+        return self._kept((utility, language), lambda: MinimumRisk(utility, str(self.model.device), language))
 
     def reranker(self, options: DecodingOptions) -> Reranker:
-        """Returns what chooses by features, whose models are loaded and whose commands are started once."""
+        """Returns the reranker; loads its models and starts its commands once."""
         source, target = direction_of(self.name) or (None, None)  # of a model that is not told them
         languages = options.source_language or source, options.target_language or target
         device = str(self.model.device)

@@ -157,7 +157,7 @@ class Search:
         self.arguments = options.generation_arguments(parts.model, way)
         self.longest = longest_translation(parts.model, self.arguments)
         self.searched = self.arguments["num_return_sequences"]  # for each sentence
-        self.minimum_risk = pipeline.minimum_risk(options, self.searched) if options.mbr else None
+        self.minimum_risk = pipeline.minimum_risk(options) if options.mbr else None
         self.reranker = pipeline.reranker(options) if options.rerank else None
         chosen = self.minimum_risk or self.reranker
         self.count = options.num_return_sequences or 1 if chosen else self.searched
