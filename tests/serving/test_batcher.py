@@ -346,7 +346,7 @@ def card(monkeypatch):
     """The CPU is searched on as a card is; how many sentences entered a search at once, and when."""
     entered, enter = [], fixed.Running.enter
     monkeypatch.setattr("hf_mlnmt.search.runs_ahead", lambda tensor: True)
-    monkeypatch.setattr("hf_mlnmt.generation.translating.pipeline.runs_alone", lambda model: True)
+    monkeypatch.setattr("hf_mlnmt.generation.translating.searching.runs_alone", lambda model: True)
     monkeypatch.setattr("hf_mlnmt.search.prepare.Text.ready", lambda *given: None)
 
     def noted(running, sentences):
