@@ -16,7 +16,7 @@ from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import Hypothesis
-from hf_mlnmt.generation.translating.pipeline import TranslationCall
+from hf_mlnmt.generation.translating.call import TranslationCall
 from hf_mlnmt.search.gpu import static_shapes
 from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.serving.batcher import Batcher, Costs, Overloaded, TimedOut, _Piece, _Queue, _Request
@@ -346,7 +346,7 @@ def card(monkeypatch):
     """The CPU is searched on as a card is; how many sentences entered a search at once, and when."""
     entered, enter = [], static_shapes.Running.enter
     monkeypatch.setattr("hf_mlnmt.search.runs_ahead", lambda tensor: True)
-    monkeypatch.setattr("hf_mlnmt.generation.translating.pipeline.runs_alone", lambda model: True)
+    monkeypatch.setattr("hf_mlnmt.generation.translating.searching.runs_alone", lambda model: True)
     monkeypatch.setattr("hf_mlnmt.search.prepare.Text.ready", lambda *given: None)
 
     def noted(running, sentences):
