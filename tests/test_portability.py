@@ -94,12 +94,3 @@ def test_a_folder_is_for_one_process_until_that_ends(tmp_path: Path, killed: boo
     for _ in range(2):  # and what has ended in this process gives it back
         with only_one(folder, "mine?"), pytest.raises(UserError), only_one(folder, "mine?"):
             raise AssertionError("two at once")
-
-
-def test_a_priority_is_lowered_without_nice(monkeypatch):
-    asked = []
-    monkeypatch.delattr("os.nice", raising=False)
-    monkeypatch.setattr("psutil.BELOW_NORMAL_PRIORITY_CLASS", 16384, raising=False)
-    monkeypatch.setattr("psutil.Process", lambda: SimpleNamespace(nice=asked.append))
-    processes.lower_priority()
-    assert asked == [16384]
