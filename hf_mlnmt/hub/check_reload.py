@@ -18,7 +18,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 from hf_mlnmt.hub.reload import compute
-from hf_mlnmt.reports.language_names import NAMES, example
+from hf_mlnmt.reports.tables import NAMES, example
 
 TEXTS = [example(code) for code in ("en", "de", "fr")] + ["7"]
 _TOLERANCE = 1e-4

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.analysis import figures
-from hf_mlnmt.analysis.study import write_rows
 from hf_mlnmt.common.files import read_json
 from hf_mlnmt.common.model_folder import RESULTS
 from hf_mlnmt.common.table import Number, Table
+from hf_mlnmt.evaluation import figures
+from hf_mlnmt.evaluation.figures import write_rows
 from hf_mlnmt.evaluation.results import read_results
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.reports.comparison_page import mean_text

@@ -281,7 +281,7 @@ class DrawCurves(TrainerCallback):
     def draw(self) -> None:
         """Draws the curves. If that fails, a warning says so, once for each reason, and the training goes on."""
         try:
-            from hf_mlnmt.analysis.curves import draw
+            from hf_mlnmt.evaluation.curves import draw
 
             with self.paused():
                 draw(self.folder, self.folder / CURVES)

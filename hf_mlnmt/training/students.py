@@ -28,7 +28,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from hf_mlnmt.analysis.source_attention import GoldAlignment, alignment_error_rate
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import read_json, write_json, write_text
 from hf_mlnmt.common.languages import base_language, check_direction, check_language, direction_of
@@ -45,7 +44,7 @@ from hf_mlnmt.data.text import TextSpec, read_text
 from hf_mlnmt.data.tokenizer import languages_of, load_tokenizers
 from hf_mlnmt.data.words import words
 from hf_mlnmt.evaluation import Results
-from hf_mlnmt.evaluation.scores import score
+from hf_mlnmt.evaluation.scores import GoldAlignment, alignment_error_rate, score
 from hf_mlnmt.export.exporting import RECORD, export
 from hf_mlnmt.export.firefox import as_engine
 from hf_mlnmt.generation import TranslationPipeline

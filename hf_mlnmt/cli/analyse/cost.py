@@ -40,7 +40,7 @@ def cost(
     """
     import torch
 
-    from hf_mlnmt.reports.cost import Work, cost_study
+    from hf_mlnmt.analysis.cost import Work, cost_study
     from hf_mlnmt.zoo.systems import positions_of
 
     if device != "cpu" and not torch.cuda.is_available():

@@ -19,11 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from hf_mlnmt.analysis import figures
-from hf_mlnmt.analysis.study import Study
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.matmul_backends import record
 from hf_mlnmt.common.memory import GIB, memory_of_machine
+from hf_mlnmt.evaluation import figures
+from hf_mlnmt.evaluation.figures import Study
 from hf_mlnmt.reports.parameters import parameters_of_config
 from hf_mlnmt.training import Translation
 
