@@ -38,7 +38,7 @@ BASELINE = "transformer"
 def work_of(options: argparse.Namespace) -> Work:
     """What each turn does."""
     names = ("vocabulary", "tokens", "length", "batch", "beams", "steps", "rounds", "device")
-    return Work(**{name: getattr(options, name) for name in names}, keep=options.shape != "base")
+    return Work(**{name: getattr(options, name) for name in names})
 
 
 def measure(turn: Callable[..., Turn], options: argparse.Namespace) -> dict[str, tuple[float, float]]:

@@ -7,24 +7,13 @@ Tasks are sentences with a label each, in three parts, made of any raw text with
 letters, and a sentence that stands in the text twice is taken once. Or they are SentEval's files: one example a line,
 `tr`, `va` or `te`, a label and the sentence, separated by tabs.
 
-| task | label | made how |
-| --- | --- | --- |
-| length | which of up to six groups of lengths, in words | about equally many training sentences a group |
-| word-content | which of some words of middle frequency is in the sentence | sentences with just one of them |
-| bigram-shift | whether two neighbouring words were swapped | in half of the sentences; not the first word |
-| language | which language the sentence is in | equally many sentences of each |
-
 Sentence vectors: the mean of a layer's states over the real positions. Layers: 0 the embeddings, 1 .. L
 the encoder's layers as they hand on their states, L after the layer norm that ends a pre-norm encoder; </s> is a
 position like the others.
 
 Classifiers: logistic regression, and the papers' two-layer perceptron: L2 of 1e-4 on the hidden layer, RMSProp, up to
-100 epochs, stopped early by the accuracy on dev.
-
-| preset | source | learning rate | batch |
-| --- | --- | --- | --- |
-| multi-level | thesis, section 4.5.4 | 1e-3 | 512 |
-| dual-context | thesis, section 5.6.1; dual contextual module | 2.5e-4 | 64 |
+100 epochs, stopped early by the accuracy on dev; the preset multi-level is of the thesis, section 4.5.4, dual-context
+of its section 5.6.1.
 
 Departs, the texts being silent: 200 hidden units, ReLU; L2 is lambda |W|^2 of the hidden layer's matrix, added to the
 mean cross-entropy; RMSProp with PyTorch's other settings; training stops when dev has not improved for 5 epochs, and

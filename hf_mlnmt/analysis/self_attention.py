@@ -54,8 +54,7 @@ from torch import Tensor
 from hf_mlnmt.analysis.reading import Pass, Sample, Systems, attending, encoder_passes, forced_passes, subwords
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import figures
-from hf_mlnmt.evaluation.figures import Panel
-from hf_mlnmt.evaluation.study import Study, naming
+from hf_mlnmt.evaluation.figures import Panel, Study, naming
 from hf_mlnmt.generation.translating.loading import Parts
 
 Range = Literal["printed", "all"]
