@@ -301,10 +301,7 @@ class Preparation:
         """Returns a digest of what tokenizers that are trained here depend on, the texts by sizes and times."""
         recipe, corpora = self.recipe, self.corpora
         keys = [recipe.languages, recipe.tokenizer, recipe.data.placeholders, recipe.model.add_to, recipe.seed]
-        texts = [
-            (spec.reading(), stamps(spec.local_files(self.root)), *at)
-            for spec, *at in corpora.sides()
-        ]
+        texts = [(spec.reading(), stamps(spec.local_files(self.root)), *at) for spec, *at in corpora.sides()]
         return digest(keys, corpora.filter, model_making.speaks_many(recipe, self.root), texts)
 
     def _train_tokenizer(
