@@ -12,8 +12,7 @@ compared: where nothing differs it is used as it is.
 | a synthetic corpus (synthetic/back_translation.py) | model, text, method | state.json, manifest.json | refused |
 | a file of translations (generation/translating/lines.py) | model, text, options | OUTPUT.part/state.json | refused |
 | a converted model (translating/ctranslate2.py) | config, weights, vocabularies | the folder's name | made again |
-| vectors of sentences (analysis/probing.py) | config, weights, tokens | the file's name | made again |
-| the weights of a reranker (evaluation/tuning.py) | models; search, text and metric are said | the file | refused |
+| the weights of a reranker (analysis/tuning.py) | models; search, text and metric are said | the file | refused |
 | a grid of scales (analysis/fusion_grid.py) | model, decoding, text | grid.json | refused |
 """
 
