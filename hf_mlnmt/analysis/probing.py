@@ -57,8 +57,8 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import atomic_path
 from hf_mlnmt.common.made_from import Digest
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.generation.embedding import embed_texts
-from hf_mlnmt.generation.translating.languages import has_modules
+from hf_mlnmt.generation.choosing.embedding import embed_texts
+from hf_mlnmt.generation.translating.directions import has_modules
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.modeling.transformer import pooled_states
 

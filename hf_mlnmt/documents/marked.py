@@ -24,7 +24,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import base_language
 from hf_mlnmt.data.placeholders import has_words
 from hf_mlnmt.documents.matching import NO_WRAP, SLOT, Element, Match, shared
-from hf_mlnmt.generation.translating.pipeline import Hypothesis
+from hf_mlnmt.generation.translating.hypotheses import Hypothesis
 from hf_mlnmt.generation.translating.segments import split_sentences
 
 _RIGHT_TO_LEFT: tuple[str | None, ...] = (
@@ -125,6 +125,8 @@ class Reading:
         self.check, self.language, self.fuzzy, self.most = check, language, fuzzy, most
         self.source: str | None = None
         self.slots: list[list[str | Passage]] = []
+        self.kept: set[str] = set()  # styles of code and of what is hidden
+        self.raised: set[str] = set()  # styles of raised text
 
     def slot(self, parts: Iterable[str | Passage]) -> str:
         """Returns what stands for these parts inside of a tag or a mark, until the document is written."""

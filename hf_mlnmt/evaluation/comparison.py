@@ -17,6 +17,8 @@ The runs' own folders need not be kept. A run that is given again replaces what 
 from __future__ import annotations
 
 import math
+import os
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,6 +62,7 @@ from hf_mlnmt.evaluation.significance import (
 )
 
 SCHEMA = "hf_mlnmt.comparison/3"
+LONG_NAME = 16  # columns that a table of 80 has for names
 TESTED, METHODS = "tested", "methods"
 _TESTS: Form = {...: {"seeds": [int], TESTED: {...: {...: {...: {"difference": float, ...: (None, float)}}}}}}
 FORM: Form = {
@@ -439,18 +442,24 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     """
     tables: list[Table] = []
     several_tests = len(comparison.first["scores"]) > 1
+    shared = re.match(r"(.*[/._-])?", os.path.commonprefix(list(comparison.runs)))  # noqa: RUF071
+    left_out = shared[0] if shared and max(map(len, comparison.runs)) > LONG_NAME else ""
     for test, protocol in comparison.places:
         metrics = comparison.metrics(test, protocol)
         rows = []
         for system in comparison.runs:
             place = (system, test, protocol)
             cells = ["\n".join([score_text(comparison, *place, m), *_test(comparison, *place, m)]) for m in metrics]
+            cells = [cell.replace(" ±", "\n±", 1) for cell in cells] if len(metrics) > 2 else cells
             counted = comparison.counted(*place)
             ratio = f"{counted['length_ratio']:.3f}" if "length_ratio" in counted else ""
-            rows.append([system, *cells, ratio, str(counted.get("empty_outputs", ""))])
+            rows.append([system.removeprefix(left_out), *cells, ratio, str(counted.get("empty_outputs", ""))])
         columns = ["system", *(Number(name) for name in [*map(with_arrow, metrics), "length\nratio", "empty"])]
         title = f"{test}, " * several_tests + comparison.title(test, protocol)
-        tables.append(Table(columns, rows, title, _caption(comparison, test, protocol), lines=True))
+        caption = f'"{left_out}" before each name is left out.\n' * bool(left_out) + _caption(
+            comparison, test, protocol
+        )
+        tables.append(Table(columns, rows, title, caption, lines=True))
     if comparison.tests and (legend := _legend(comparison)):
         tables[-1].caption += f"\n{legend}"
     return tables

@@ -6,7 +6,8 @@ from hf_mlnmt.generation.translating.options import DecodingOptions, LengthPenal
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.columns import Translate
-    from hf_mlnmt.generation.translating.pipeline import Hypothesis, TranslationPipeline
+    from hf_mlnmt.generation.translating.hypotheses import Hypothesis
+    from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 
 __all__ = ["DecodingOptions", "Hypothesis", "LengthPenalty", "Translate", "TranslationPipeline"]
 

@@ -42,9 +42,10 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.generation.translating.options import OF_TEXTS, DecodingOptions
-from hf_mlnmt.generation.translating.pipeline import CutText, Hypothesis, Input, TranslationCall, of_texts
-from hf_mlnmt.generation.translating.segments import check_characters
+from hf_mlnmt.generation.translating.call import TranslationCall
+from hf_mlnmt.generation.translating.hypotheses import Hypothesis
+from hf_mlnmt.generation.translating.options import OF_TEXTS, DecodingOptions, of_texts
+from hf_mlnmt.generation.translating.segments import CutText, Input, check_characters
 from hf_mlnmt.search.rules import Abandoned
 from hf_mlnmt.serving.limits import check_settings
 from hf_mlnmt.serving.models import Leg, ServedModels

@@ -314,7 +314,13 @@ def _config_to_tune(model: str, languages: tuple[str, str], data: Path) -> Any:
     with naming("--init-from"):
         if auto_class_of(check_model_folder(folder)) != "AutoModelForSeq2SeqLM":
             raise UserError(f"{model}: is no translation model. Give one of {' to '.join(languages)}.")
-        config, there, source = read_config(folder), direction_of(folder), load_tokenizers(folder).source
+        config = read_config(folder)
+        if config.model_type in ("mlnmt-bridge", "mlnmt-fusion"):
+            raise UserError(
+                f"{model}: is made of several models (a bridge or a fused one), and --pair tunes none. Give one "
+                "of those that a fused model was made of; a bridge is trained by a recipe (docs/multilingual.md)."
+            )
+        there, source = direction_of(folder), load_tokenizers(folder).source
         check_untold(source, model)
         codes = codes_of(source)
         if there and not all(map(same_language, there, languages)):

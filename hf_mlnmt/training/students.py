@@ -49,11 +49,11 @@ from hf_mlnmt.evaluation.scores import score
 from hf_mlnmt.export.exporting import RECORD, export
 from hf_mlnmt.export.firefox import as_engine
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.aligning import Aligner
-from hf_mlnmt.generation.fusing import fuse_folders
 from hf_mlnmt.generation.synthetic.back_translation import Watcher
 from hf_mlnmt.generation.synthetic.journal import identity_of_model
 from hf_mlnmt.generation.synthetic.methods import USUAL, Counts, Judge, Method, doubts_about_language
+from hf_mlnmt.generation.translating.alignments import Aligner
+from hf_mlnmt.generation.translating.fusing import fuse_folders
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.recipe import sizes
 from hf_mlnmt.recipe.sizes import INT8, STUDENT, Machine, Measured

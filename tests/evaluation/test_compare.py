@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import statistics
 
 import pytest
 from helpers.judge import disturb
+from rich.console import Console
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
+from hf_mlnmt.cli.terminal import show
 from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.table import Table
 from hf_mlnmt.evaluation import compare, comparison_tables, read_comparison, score
 from hf_mlnmt.evaluation.runs import TextFiles, read_systems, text_files
 from hf_mlnmt.evaluation.significance import LEGEND, p_of_mark
@@ -93,6 +97,27 @@ def test_the_table(comparison):
     assert "\n" not in rows["base"][1]
     assert "Mean of 3 runs ± standard deviation" in table.caption
     assert numbers_of(comparison, "worse")["welch"] is not None
+
+
+@pytest.mark.parametrize("metrics", [["BLEU", "chrF"], ["BLEU", "chrF", "TER"]])
+@pytest.mark.parametrize("before", ["", "runs/multi30k-ende/transformer-"])
+def test_a_table_of_80_columns_breaks_no_name(runs, references, before, metrics):
+    named = {before + name: texts[:1] for name, texts in runs.items()}
+    tables = comparison_tables(compare(named, references, **{**HOW, "metrics": metrics, "trials": 20}))
+    console = Console(file=io.StringIO(), width=80)
+    console.print(*tables)
+    lines = console.file.getvalue().splitlines()
+    first = [line.split("│")[1].strip() for line in lines if line.count("│") > 3]
+    assert list(filter(None, first)) == list(runs)
+    assert not [line for line in lines if len(line) > 80 or line.count("…")]
+    assert (f'"{before}"' in tables[0].caption) == bool(before)
+    shown = "\n".join(lines)
+    assert all(cell in shown for row in tables[0].rows for numbers in row[1:] for cell in numbers.split("\n"))
+
+
+def test_a_table_in_a_pipe_is_as_wide_as_it_is(capsys):
+    show(Table(["system"] * 9, [[f"a-name-of-{number}-long-parts" for number in range(9)]]))
+    assert "a-name-of-8-long-parts" in capsys.readouterr().out.replace("\n", "|")
 
 
 def test_refused(runs, references):

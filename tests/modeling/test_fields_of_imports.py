@@ -13,7 +13,7 @@ from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration
 from hf_mlnmt.modeling.fused import projected_cross_entropy
 from hf_mlnmt.modeling.loss import cross_entropy
 from hf_mlnmt.modeling.positions import SinusoidalPositions
-from hf_mlnmt.search.steps import DecoderStep
+from hf_mlnmt.search.cpu.step import DecoderStep
 
 FIELDS = {
     "halves": {"position_embedding": "halves"},

@@ -378,6 +378,14 @@ def test_a_model_that_is_not_of_the_files_is_refused(whole, files, tmp_path, ask
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("kind", ["mlnmt-bridge", "mlnmt-fusion"])
+def test_a_model_made_of_several_is_refused(whole, files, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("hf_mlnmt.training.pair.read_config", lambda folder: SimpleNamespace(model_type=kind))
+    with pytest.raises(UserError, match=r"--init-from: .*average: is made of several models"):
+        tune(whole, files, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_model_into_other_languages_is_refused(whole, files, tmp_path, monkeypatch):
     monkeypatch.setattr("hf_mlnmt.training.pair.codes_of", lambda tokenizer: ["cs", "fr"])
     with pytest.raises(UserError, match=r"--init-from: .*average: translates into cs, fr, not into de. Say --to"):
