@@ -6,14 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from helpers import fresh
 
 import hf_mlnmt
 from hf_mlnmt import UserError
-from hf_mlnmt.cli import processes
 from hf_mlnmt.common.files import only_one, write_text
 
 PACKAGE = Path(hf_mlnmt.__file__).parent

@@ -1,18 +1,6 @@
-"""The checks before a training, in order: `CHECKS`, then what is known only when the data are encoded.
+"""The checks before a training, in the order of `CHECKS`, then what is known only when the data are encoded.
 
-| check | refuses, or warns of |
-| --- | --- |
-| keys | values outside their ranges, keys that do not go together (recipe/checks.py; also whenever a recipe is read) |
-| arguments | fields that Seq2SeqTrainingArguments lacks, trackers and precision that this machine lacks |
-| metrics | metrics that there are not |
-| model | a config that cannot be, objectives that it cannot be trained with, too little memory for its weights |
-| weights | folders of init_from that are not there, or do not fit |
-| languages | target languages that the tokenizer has no code of |
-| corpora | files that are missing, broken, empty or do not go together; dev or test sets that are training data |
-| processing | a side that Moses does not give back as it was |
-| sides | synthetic corpora whose sides look exchanged |
-
-Behind these, with the data encoded: `check_budget` (recipe/checks.py), `check_lengths`. The folder of a run: folder.py.
+Behind them, with the data encoded: `check_budget` (recipe/checks.py), `check_lengths`. The folder of a run: folder.py.
 """
 
 from __future__ import annotations

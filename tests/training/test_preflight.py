@@ -309,12 +309,6 @@ def test_until_a_step_is_trained_recipe_and_text_are_free(tmp_path, data, wrong,
     )[1]
 
 
-def test_the_list_of_checks_is_what_runs():
-    """The table at the top of preflight.py names them all, in order."""
-    named = re.findall(r"^\| (\w+) \|", preflight.__doc__, re.MULTILINE)[1:]
-    assert named == [check.__name__ for check in preflight.CHECKS]
-
-
 def test_a_recipe_that_was_made_and_not_read_is_checked_too(tmp_path, data):
     recipe = dataclasses.replace(read_recipe(write_recipe(tmp_path / "recipe.yaml")), label_smoothing=2.0)
     with pytest.raises(UserError, match="label_smoothing must be at least 0 and below 1"):
