@@ -50,7 +50,7 @@ FEWEST_HELD_OUT = 50  # where a model is fine-tuned, of 200 pairs and more
 MAX_LENGTH = 256  # subwords, as data.max_length and decoding.max_new_tokens say unless told
 FEWEST = 200  # distinct pairs that a training is begun with
 Row = TypeVar("Row", bound=Sequence[str])
-HELD, ASKED = "pair", "asked.json"
+HELD, ASKED = folder.PAIR, "asked.json"
 
 
 @dataclass(frozen=True)
