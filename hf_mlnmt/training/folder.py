@@ -244,5 +244,5 @@ def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
 
 
 def made_from(output: Path) -> MadeFrom:
-    """Returns what was made from what: model/<name>, translations/<file>, scores/<file>, and the text itself."""
+    """Returns the digests of the run's products: model/<name>, translations/<file>, tokenizer, data, tests."""
     return MadeFrom(output / MADE_FROM)

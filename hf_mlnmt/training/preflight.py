@@ -51,7 +51,7 @@ class Preflight:
 
     @cached_property
     def preparation(self) -> Preparation:
-        """Returns what makes the parts, with what the tokenizers that are trained here will be."""
+        """Returns the preparation; tokenizers that are still to be trained are replaced by their expected sizes."""
         if not self.trains_tokenizer:
             return self.given
         of_each = not self.recipe.tokenizer.joint and speaks_many(self.recipe, self.root)
@@ -241,7 +241,7 @@ class ExpectedTokenizers(Tokenizers):
 
 
 def expected_tokenizers(recipe: Recipe, languages: Sequence[str] = ()) -> Tokenizers:
-    """Returns what the tokenizers will be if the corpus has words enough; `languages`: each of these has its own."""
+    """Returns tokenizers of the expected sizes, untrained. languages: those with a tokenizer of their own."""
     made: list[Any] = [ExpectedTokenizer(recipe.tokenizer.vocab_size) for _ in (*languages, "source", "target")]
     *each, source, target = made
     if languages or recipe.tokenizer.joint:
