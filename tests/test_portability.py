@@ -40,7 +40,7 @@ for path in sorted(package.rglob("*.py")):
                 raise
 from hf_mlnmt.cli import app
 from hf_mlnmt.common.memory import memory_of_machine
-from hf_mlnmt.reports.cost import machine
+from hf_mlnmt.analysis.cost import machine
 from hf_mlnmt import UserError
 from hf_mlnmt.evaluation import load_metric
 try:

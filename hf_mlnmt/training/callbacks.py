@@ -237,7 +237,7 @@ class DrawCurves(TrainerCallback):
     def draw(self) -> None:
         """Draws the curves; a warning says if that fails."""
         try:
-            from hf_mlnmt.analysis.curves import draw
+            from hf_mlnmt.evaluation.curves import draw
 
             draw(self.folder, self.folder / CURVES)
         except Exception as error:

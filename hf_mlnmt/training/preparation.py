@@ -22,10 +22,10 @@ from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.common.files import atomic_folder, write_json
 from hf_mlnmt.common.keys import build
 from hf_mlnmt.common.languages import direction_of, same_language
-from hf_mlnmt.common.made_from import digest
+from hf_mlnmt.common.made_from import digest, stamps
 from hf_mlnmt.convert.vocabularies import read_sentencepiece
 from hf_mlnmt.data.corpus import CorpusSpec, size_of
-from hf_mlnmt.data.encoding import Origin, Progress, encode_corpus, filtered
+from hf_mlnmt.data.encoding import Progress, encode_corpus, filtered
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.foreign_filters import read_filters
 from hf_mlnmt.data.processing import TextProcessing
@@ -301,10 +301,7 @@ class Preparation:
         """Returns a digest of what tokenizers that are trained here depend on, the texts by sizes and times."""
         recipe, corpora = self.recipe, self.corpora
         keys = [recipe.languages, recipe.tokenizer, recipe.data.placeholders, recipe.model.add_to, recipe.seed]
-        texts = [
-            (spec.reading(), Origin((), spec.local_files(self.root)).about["files"], *at)
-            for spec, *at in corpora.sides()
-        ]
+        texts = [(spec.reading(), stamps(spec.local_files(self.root)), *at) for spec, *at in corpora.sides()]
         return digest(keys, corpora.filter, model_making.speaks_many(recipe, self.root), texts)
 
     def _train_tokenizer(

@@ -19,8 +19,8 @@ from hf_mlnmt.data.synthetic import FILES
 from hf_mlnmt.data.tokenizer import languages_of, load_tokenizers
 from hf_mlnmt.data.words import words
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.fusing import fuse_folders
 from hf_mlnmt.generation.synthetic.methods import USUAL, Method
+from hf_mlnmt.generation.translating.fusing import fuse_folders
 from hf_mlnmt.recipe import sizes
 from hf_mlnmt.training.dry_run import duration
 

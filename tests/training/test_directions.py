@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.data import load_tokenizers
-from hf_mlnmt.evaluation.matrix import read_matrix
 from hf_mlnmt.export import export
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.embedding import embed_texts
+from hf_mlnmt.generation.choosing.embedding import embed_texts
 from hf_mlnmt.hub.publish import build_folder
 from hf_mlnmt.recipe.reading import read_recipe
+from hf_mlnmt.reports.matrix import read_matrix
 from hf_mlnmt.training import preparation
 from hf_mlnmt.training.callbacks import SHOWN, ShowProgress
 

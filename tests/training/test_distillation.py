@@ -11,7 +11,7 @@ from reference import distillation as reference
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
-from hf_mlnmt.generation.aligning import Aligner
+from hf_mlnmt.generation.translating.alignments import Aligner
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.recipe.schema import DistillationSettings
 from hf_mlnmt.training.distillation import Distillation
