@@ -237,7 +237,7 @@ class RecipeCorpora:
 
 
 def _name_of(spec: Spec, side: TextSide) -> tuple[Any, ...]:
-    """Returns what equal text has in common: of two files the one of this side, else the corpus."""
+    """Returns a key of the text on a side: of two files the side's own file, else the corpus."""
     if not isinstance(spec, CorpusSpec) or not spec.files:
         return repr(spec), side
     return spec.files[SIDES[(SIDES.index(side) + spec.reverse) % 2]], spec.limit
@@ -267,7 +267,7 @@ class Preparation:
 
     @cached_property
     def tokenizers(self) -> Tokenizers:
-        """Returns those of `tokenizer.path`, those of an earlier start of this run, or newly trained ones."""
+        """Returns the tokenizers of `tokenizer.path` or of an earlier start of this run, or trains them."""
         settings, place, given = self.recipe.tokenizer, self.output / "tokenizer", None
         if settings.path is not None:
             local = self.root / settings.path
@@ -344,7 +344,7 @@ class Preparation:
         return tokenizer
 
     def processing(self) -> dict[Any, TextProcessing]:
-        """Returns what is done to the text of each side before the tokenizers that are trained here."""
+        """Returns the text processing of each side (`tokenizer.processing`) for tokenizers that are trained here."""
         return {
             side: build(
                 TextProcessing,
@@ -451,7 +451,7 @@ class Preparation:
                 data.close()
 
     def fingerprints(self) -> list[str]:
-        """Returns those of all encoded training corpora in order; of several tasks with the tasks' names."""
+        """Returns the fingerprints of all encoded training corpora in order; of several tasks with the tasks' names."""
         prefix, sets = "" if self.recipe.tasks is None else "{}: ", self.training_sets
         return [prefix.format(name) + part.meta["fingerprint"] for name, own in sets.items() for part in own.parts]
 

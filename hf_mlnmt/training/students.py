@@ -96,7 +96,7 @@ def plan(
 
 
 def _check_teacher(name: str, source: str, target: str) -> dict[str, str]:
-    """Returns what a teacher is told of the languages. Raises: UserError for a teacher of other languages."""
+    """Returns the language options of a teacher's pipeline. Raises: UserError for a teacher of other languages."""
     check_name(name)
     small = fetch_small_files(name)
     check_direction(small, (source, target), f"--teacher {name}", "It would teach another language.")
