@@ -62,7 +62,7 @@ class Results:
     """Keys that this version does not know."""
 
     def add_scores(self, test_set: str, scores: Mapping[ProtocolName, Scores]) -> None:
-        """Takes in one test set's scores; what was there of the same test set and protocol is replaced."""
+        """Adds the scores of a test set; replaces those of the same test set and protocol."""
         for protocol, value in scores.items():
             if value.protocol != protocol:
                 raise ValueError(f"scores of protocol {value.protocol!r} filed under {protocol!r}")
@@ -70,7 +70,7 @@ class Results:
             self.outputs.setdefault(test_set, {})[protocol] = value.outputs_to_dict()
 
     def add_system(self, system: SystemOutput, command: str) -> None:
-        """Takes in what is known of the system; what training has written stays."""
+        """Sets command, parameters and decoding where training has not written them."""
         self.command = self.command or command
         self.parameters = self.parameters or system.parameters
         self.decoding = system.decoding or self.decoding
@@ -146,7 +146,7 @@ def open_results(path: str | Path, name: str, named: bool, test_set: str) -> Res
 
 
 def languages_of_test(results: Mapping[str, Any], test_set: str) -> dict[str, str | None]:
-    """Returns {"source", "target"} of a test set of a results file: a multilingual model's have their own.
+    """Returns {"source", "target"} of a test set of a results file; each test set of a multilingual model has its own.
 
     They are what the recipe in the file says of the test set's corpus, else those of the whole run.
     """

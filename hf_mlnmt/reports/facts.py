@@ -27,7 +27,7 @@ _LARGEST = 1e15  # nothing that is measured here comes near it
 
 @dataclass(frozen=True)
 class Facts:
-    """A model, as far as it is known."""
+    """What the card knows of a model; unknown fields are None or empty."""
 
     name: str
     """What a reader loads it by: a Hub name, a folder's name; of what is not published, its run's name."""
