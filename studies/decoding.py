@@ -141,7 +141,7 @@ class Study:
     def ensemble(self) -> Any:
         """Returns the pipeline of the ensemble."""
         from hf_mlnmt.generation import TranslationPipeline
-        from hf_mlnmt.generation.fusing import fuse
+        from hf_mlnmt.generation.translating.fusing import fuse
 
         tokenizer = TranslationPipeline.from_pretrained(self.members[0], device="cpu").parts.tokenizers.source
         return TranslationPipeline(fuse(self.members, normalization="symbol"), tokenizer)

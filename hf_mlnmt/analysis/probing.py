@@ -42,10 +42,10 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.evaluation import figures
 from hf_mlnmt.evaluation.figures import Study, naming
-from hf_mlnmt.generation.embedding import embed_texts
-from hf_mlnmt.generation.translating.languages import has_modules
+from hf_mlnmt.generation.choosing.embedding import embed_texts
+from hf_mlnmt.generation.translating.directions import has_modules
 from hf_mlnmt.generation.translating.loading import Parts
-from hf_mlnmt.modeling.sentence_embedding import pooled_states
+from hf_mlnmt.modeling.transformer import pooled_states
 
 Part = Literal["train", "dev", "test"]
 PARTS: tuple[Part, ...] = get_args(Part)

@@ -7,7 +7,7 @@ thesis on monolingual data, equation 5.7 and section 5.2.2 (coverage, fertilitie
 Links are pairs (source word, target word), counted from 0. AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), A the links
 found, S the sure and P the sure and possible links of the gold alignment, which people have made.
 
-`hf_mlnmt.generation.alignments` makes links of words of the weights of subwords.
+`hf_mlnmt.generation.translating.alignments` makes links of words of the weights of subwords.
 
 Three studies: alignments of a corpus by every layer and head, in Pharaoh's format, and the best of them by error rate;
 maps of the attention in one sentence; its coverage, how much attention each source subword has had after every target
@@ -41,7 +41,7 @@ from hf_mlnmt.common.files import file_name
 from hf_mlnmt.evaluation import figures
 from hf_mlnmt.evaluation.figures import Panel, Study, naming
 from hf_mlnmt.evaluation.scores import GoldAlignment, alignment_error_rate
-from hf_mlnmt.generation.alignments import Link, to_pharaoh, word_links
+from hf_mlnmt.generation.translating.alignments import Link, to_pharaoh, word_links
 from hf_mlnmt.generation.translating.loading import Parts
 
 _LINK = re.compile(r"(\d+)([-?p])(\d+)")

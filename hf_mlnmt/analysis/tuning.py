@@ -23,8 +23,10 @@ from hf_mlnmt.common.languages import check_files, language_in
 from hf_mlnmt.evaluation.outputs import read_references, read_texts
 from hf_mlnmt.evaluation.scores import MetricName, Protocol, check_counts, count_metric, score, scores_of_sums
 from hf_mlnmt.generation.synthetic.journal import identity_of_model, identity_of_text
+from hf_mlnmt.generation.translating.call import TranslationCall
+from hf_mlnmt.generation.translating.hypotheses import Candidate
 from hf_mlnmt.generation.translating.options import OF_RERANKERS, DecodingOptions, check_feature
-from hf_mlnmt.generation.translating.pipeline import Candidate, TranslationCall, TranslationPipeline, progress_bar
+from hf_mlnmt.generation.translating.pipeline import TranslationPipeline, progress_bar
 
 RESTARTS = 10
 RANDOM_LINES = 2  # as many times as there are features

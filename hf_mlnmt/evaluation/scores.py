@@ -43,7 +43,7 @@ from hf_mlnmt.common.languages import base_language, language_in, lower, same_la
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.processing import moses_languages
 from hf_mlnmt.data.words import cut_into_pieces, is_unspaced
-from hf_mlnmt.generation.alignments import Link
+from hf_mlnmt.generation.translating.alignments import Link
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import read_comparison, score
 from hf_mlnmt.evaluation.outputs import read_texts
 from hf_mlnmt.generation.synthetic.journal import Journal
-from hf_mlnmt.generation.translating.pipeline import TranslationCall
+from hf_mlnmt.generation.translating.call import TranslationCall
 
 app = typer.Typer()
 app.command()(evaluate)
