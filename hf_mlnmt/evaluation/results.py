@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.evaluation.outputs import SystemOutput
 
 SCHEMA = RESULTS_SCHEMA
-_LARGEST = 1e6  # score; every metric has smaller ones
+_LARGEST = 1e15  # nothing that is measured here comes near it
 _COUNTED = ("steps", "epochs", "seconds", "cpu_minutes", "target_tokens", "processes")  # of a budget
 FORM: Form = {
     "scores?": {...: {...: {...: {"score": float, "ci?": (None, [float, float]), "signature?": str}}}},
@@ -102,16 +102,22 @@ def results_content(path: str | Path) -> dict[str, Any]:
 
 
 def _problems(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yields messages on a seed, names and scores that nothing could be made of, or that would break a page."""
-    scores, seed = content.get("scores", {}), content.get("seed")
+    """Yields messages on a seed, names and numbers that nothing could be made of, or that would break a page."""
+    seed = content.get("seed")
     if seed is not None and seed < 0:
         yield f"seed: expected a whole number from 0, not {seed!r}."
-    yield from filter(None, map(_problem_of_name, (content["system"], *scores)))
-    for test, protocols in scores.items():
-        for protocol, metrics in protocols.items():
-            for metric, entry in metrics.items():
-                if abs(entry["score"]) > _LARGEST:
-                    yield f"scores.{test}.{protocol}.{metric}: expected a score, not {entry['score']!r}."
+    yield from filter(None, map(_problem_of_name, (content["system"], *content.get("scores", {}))))
+    for place in _absurd(content):
+        yield f"{place}, which is no measured number."
+
+
+def _absurd(value: Any, place: str = "") -> Iterator[str]:
+    """Yields where a number is not finite, or larger than any that is measured."""
+    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield from _absurd(each, f"{place}.{key}" if place else str(key))
+    if isinstance(value, int | float) and not abs(value) <= _LARGEST:
+        yield f"{place} is {value}"
 
 
 def _problem_of_name(name: str) -> str | None:
