@@ -383,7 +383,7 @@ def _difference_study(
         for row in [*rows[:3], *rows[-3:]]:
             line = {"system": name, "line": row["line"], "chrF": f"{row['difference']:+.1f}"}
             study.summary.append({**line, baseline: row["baseline"], "other": row["system"]})
-        panels[f"{name} less {baseline}"] = [(f"line {row['line']}", row["difference"], "") for row in rows]
+        panels[f"{name} less {baseline}"] = [(f"line {row['line']}", float(row["difference"] or 0), "") for row in rows]
     study.figures["differences"] = figures.bars(panels, "difference of chrF ↑", changes=True)
     return study
 

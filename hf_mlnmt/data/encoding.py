@@ -68,6 +68,7 @@ class _Growing:
     def _go_on_from(self, there: dict[str, Any], origin: Origin) -> None:
         if there["format"] == _FORMAT and origin.holds(there):
             for name in there["shards"] if self.seen is not None else ():
+                assert self.seen is not None
                 self.seen.add(np.load(self.part / f"{name}.hashes.npy"))
             self.meta, self.report = there | origin.record(), FilterReport.from_dict(there["report"])
 

@@ -239,4 +239,4 @@ def _differing(
                 value = (value or {}).get(part)
             found[key] = value
         facts.append(found)
-    return said(differences(*facts, may_differ), other)
+    return said(differences(facts[0], facts[1], may_differ), other)

@@ -79,8 +79,8 @@ def plan(
         axes[key] = read_values(values, f"--over {text}")
     jobs: list[Job] = []
     for path, own in (find_recipe(recipe, system) for recipe in recipes for system in systems or (None,)):
-        for values in product(*axes.values()):
-            point = {key: as_yaml(value) for key, value in zip(axes, values)}
+        for point_values in product(*axes.values()):
+            point = {key: as_yaml(value) for key, value in zip(axes, point_values)}
             everything = (*own, *settings, *(f"{key}={value}" for key, value in point.items()))
             for seed in seeds or (None,):
                 recipe = read_recipe(path, everything, seed)
