@@ -1,7 +1,7 @@
 """Sentence embeddings of a translation model, and what they are good for: retrieval of translations, similarity.
 
 Reference: the paper on the attention bridge, sections 1 and 2: the k rows of M as a sentence's representation.
-`model.embed` (modeling/sentence_embedding.py) says what an embedding is; this file compares texts and languages.
+`model.embed` (modeling/transformer.py, bridge.py) says what an embedding is; this file compares texts and languages.
 
 Retrieval: for every sentence of one language the nearest one of another, by cosine; accuracy@1 is the share for which
 that is its translation, line by line of two aligned files.

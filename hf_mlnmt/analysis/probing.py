@@ -60,7 +60,7 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.generation.choosing.embedding import embed_texts
 from hf_mlnmt.generation.translating.directions import has_modules
 from hf_mlnmt.generation.translating.loading import Parts
-from hf_mlnmt.modeling.sentence_embedding import pooled_states
+from hf_mlnmt.modeling.transformer import pooled_states
 
 Part = Literal["train", "dev", "test"]
 PARTS: tuple[Part, ...] = get_args(Part)

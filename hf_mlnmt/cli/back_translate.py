@@ -75,7 +75,7 @@ def back_translate(
 
     from rich.console import Console
 
-    from hf_mlnmt.cli.terminal import LinesProgress, silence
+    from hf_mlnmt.cli.terminal import Progress, silence
     from hf_mlnmt.generation.synthetic import back_translation
     from hf_mlnmt.generation.synthetic.methods import Method
 
@@ -101,7 +101,7 @@ def back_translate(
     silence()
     options.use_machine(threads)
     console = Console(stderr=True)
-    with LinesProgress(console, "kept but for the last --window. The same command goes on.") as progress:
+    with Progress(console, "kept but for the last --window. The same command goes on.") as progress:
         watcher = progress.watcher()
         manifest = back_translation.back_translate(
             None if copied else model, texts, output, chosen, settings, watcher=watcher, **how

@@ -7,7 +7,7 @@ from typing import Any
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.evaluate import Language, Metrics, Protocols, Resamples, Seed, Tokenize, Trials
 from hf_mlnmt.cli.options import TRANSLATION, NamedPath, decoding_options, named_argument, named_option, option
-from hf_mlnmt.cli.terminal import finish, print_rows, progress_bars, show, tell
+from hf_mlnmt.cli.terminal import Progress, finish, print_rows, show, tell
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.memory import cores
 from hf_mlnmt.generation.translating.options import DecodingOptions
@@ -95,8 +95,8 @@ def compare(
     if html:
         check_file(html)
     given = [(system.name, system.label, system.path) for system in systems]
-    with progress_bars() as progress:
-        scoring |= {"processes": cores(), "progress": progress}
+    with Progress() as bars:
+        scoring |= {"processes": cores(), "progress": bars.begin}
         runs = read_systems(given, files, output, scoring, decoding, device)
     texts: dict[Path, Any] = {}
     if isinstance(runs, Path):

@@ -103,13 +103,13 @@ def train(
     from accelerate import PartialState
     from rich.console import Console
 
-    from hf_mlnmt.cli.terminal import LinesProgress
+    from hf_mlnmt.cli.terminal import Progress
     from hf_mlnmt.training import TwoFiles, run_recipe, train_pair
     from hf_mlnmt.training.callbacks import Interrupted
 
     code = 0
     try:
-        with LinesProgress(console := Console(stderr=True)) as progress:
+        with Progress(console := Console(stderr=True)) as progress:
             watcher = progress.watcher()
             if pair is not None:
                 # An option of two values cannot be repeated in typer: the second ones stand among the arguments.

@@ -127,7 +127,7 @@ def translate(
     from rich.console import Console
 
     from hf_mlnmt import documents
-    from hf_mlnmt.cli.terminal import LinesProgress
+    from hf_mlnmt.cli.terminal import Progress
     from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.data.formats import check_output
     from hf_mlnmt.generation import TranslationPipeline
@@ -162,7 +162,7 @@ def translate(
     total = len(document.texts) if document else texts.total if texts else None
     shown = decoding.progress and not (output is None and sys.stdout.isatty())  # where translations are seen themselves
     kept = "kept but for the last --window. The same command goes on." if about else ""
-    with LinesProgress(Console(stderr=True), kept, shown) as progress, opened(output, about) as (done, write):
+    with Progress(Console(stderr=True), kept, shown) as progress, opened(output, about) as (done, write):
         if done:
             progress.say(f"going on at line {done + 1:,} of {total:,}")
 

@@ -42,7 +42,7 @@ from hf_mlnmt.data.text import Overlap, TextSpec, read_text, word_overlap
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of
 from hf_mlnmt.data.words import spoken
 from hf_mlnmt.generation.synthetic.methods import FEWEST, LINES, SHORT_PIECES, bytes_per_piece
-from hf_mlnmt.modeling.loss import LOGITS, ROWS
+from hf_mlnmt.modeling.fused import LOGITS, ROWS
 from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import MAIN_DEV, Recipe
 from hf_mlnmt.training import dev, folder

@@ -32,7 +32,7 @@ from transformers import PreTrainedTokenizerFast
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.tokenizer import Tokenizers, decode, languages_of, own_copy
 from hf_mlnmt.generation.translating.batches import Generated, attention_over_source, batches_by_tokens
-from hf_mlnmt.search.int8 import Int8Linear
+from hf_mlnmt.search.cpu.int8 import Int8Linear
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.loading import Parts

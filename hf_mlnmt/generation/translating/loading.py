@@ -38,7 +38,7 @@ from hf_mlnmt.data.text import ending
 from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, load_tokenizers, own_copy
 from hf_mlnmt.generation.translating.directions import has_modules
 from hf_mlnmt.generation.translating.options import NUMBERS, DecodingOptions, problem_of_number
-from hf_mlnmt.search import int8
+from hf_mlnmt.search.cpu import int8
 
 logger = logging.getLogger(__name__)
 

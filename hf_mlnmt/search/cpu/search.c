@@ -1,5 +1,5 @@
 /* The inner loops of a search on a CPU, without PyTorch's price for every small operation: `run`, the sublayers of a
- * decoder for one new position of every beam (steps.py writes them out in PyTorch), and `choose`, the best
+ * decoder for one new position of every beam (step.py writes them out in PyTorch), and `choose`, the best
  * continuations (strategies.py). native.py compiles them. Equations as in layers.py and attention.py:
  *
  *   (1) head_h = softmax(Q_h K_h^T scaling + mask) V_h      (2) output = concat(head_1 .. head_H) W_o

@@ -7,7 +7,7 @@ every value that Python reads to decide what comes next. So a step is made once 
 - it reads no value: which sentences have ended is written on the device, and Python looks at it a few steps later, at a
   copy that has arrived meanwhile. A step too many changes nothing, since what has ended stays as it is;
 - on CUDA it is captured as a graph, one launch from then on, and kept with the model for the next batch of its size;
-- there Triton's kernels read the logits once, where they know what is asked (best_triton.py, `kernels_for`);
+- there Triton's kernels read the logits once, where they know what is asked (kernels.py, `kernels_for`);
 - only where a quarter of many sentences is left does the batch go on in a smaller size, and in a larger one where the
   slots for the target are used up;
 - each sentence has counters of its own, so that the row of one that has ended is another's (`Running`).
@@ -39,16 +39,17 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderC
 from transformers.utils import logging
 
 from hf_mlnmt.common import matmul_backends
-from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
+from hf_mlnmt.modeling.caches import RecurrentCacheLayer
+from hf_mlnmt.modeling.dual_context import ConvolutionCacheLayer
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search import hypotheses
 from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer
+from hf_mlnmt.search.cpu.step import AdditiveMask, BridgeStep
 from hf_mlnmt.search.decoder import SourceBatch, SourceTokens, fitted
 from hf_mlnmt.search.hypotheses import Chains, Record, length_penalties, pad_token_of
 from hf_mlnmt.search.known import known
 from hf_mlnmt.search.lstm import LSTMDecoder
 from hf_mlnmt.search.rules import OF_SCORES, Change, Joining, Rules
-from hf_mlnmt.search.steps import AdditiveMask, BridgeStep
 from hf_mlnmt.search.strategies import BLOCK, BeamSearch, Draws, DrawsByRow, Greedy, SearchStrategy
 from hf_mlnmt.search.transformer import TransformerDecoder
 
@@ -722,15 +723,15 @@ class Stage:
 
 
 def kernels_for(model: Any, beams: int, count: int) -> Any:
-    """Returns best_triton.py, if it can choose `count` candidates of so many beams (0: tokens) by this model's logits.
+    """Returns kernels.py, if it can choose `count` candidates of so many beams (0: tokens) by this model's logits.
 
     None where it cannot, and its reference is computed: `Stage.choose_beams`, `Stage.choose_tokens`.
     """
     if model.device.type != "cuda":
         return None
-    from hf_mlnmt.search import best_triton
+    from hf_mlnmt.search.gpu import kernels
 
-    return best_triton if best_triton.knows(model, beams, count) else None
+    return kernels if kernels.knows(model, beams, count) else None
 
 
 def padded_head(model: Any) -> Tensor | None:

@@ -23,10 +23,8 @@ from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.positions import Positions
 from hf_mlnmt.modeling.transformer import Encoder
 from hf_mlnmt.search.cache import BeamCache, whole_blocks
-from hf_mlnmt.search.decoder import SourceBatch, read_source
-from hf_mlnmt.search.hypotheses import IMPOSSIBLE, read_off, sampled
-from hf_mlnmt.search.int8 import Int8Linear, compiled
-from hf_mlnmt.search.native import (
+from hf_mlnmt.search.cpu.int8 import Int8Linear, compiled
+from hf_mlnmt.search.cpu.native import (
     AS_IT_LIES,
     PACKED,
     SELF_ATTENTION,
@@ -37,8 +35,10 @@ from hf_mlnmt.search.native import (
     NativeUnits,
     Unit,
 )
+from hf_mlnmt.search.cpu.step import ByRows, DecoderStep
+from hf_mlnmt.search.decoder import SourceBatch, read_source
+from hf_mlnmt.search.hypotheses import IMPOSSIBLE, read_off, sampled
 from hf_mlnmt.search.rules import Change, Rules
-from hf_mlnmt.search.steps import ByRows, DecoderStep
 from hf_mlnmt.search.strategies import BeamSearch, Greedy, SearchStrategy
 from hf_mlnmt.search.transformer import PRUNE_FROM
 

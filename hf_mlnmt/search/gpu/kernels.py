@@ -1,6 +1,6 @@
-"""The choice of a step (fixed.py) as Triton kernels: logits are read once, in their own dtype.
+"""The choice of a step (static_shapes.py) as Triton kernels: logits are read once, in their own dtype.
 
-`Stage.choose_beams` and `Stage.choose_tokens` of fixed.py compute the same, as strategies.py does: the reference.
+The reference, `Stage.choose_beams` and `Stage.choose_tokens` of static_shapes.py, computes the same as strategies.py.
 
 | kernel | one program for | leaves |
 | --- | --- | --- |

@@ -60,8 +60,8 @@ from hf_mlnmt.modeling.recurrent_attention import (
 from hf_mlnmt.modeling.ssru import SSRU, SSRUForConditionalGeneration
 from hf_mlnmt.modeling.transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 from hf_mlnmt.search.cache import BeamRecurrentCacheLayer, HeadMatrices
-from hf_mlnmt.search.int8 import Int8Linear, compiled
-from hf_mlnmt.search.native import (
+from hf_mlnmt.search.cpu.int8 import Int8Linear, compiled
+from hf_mlnmt.search.cpu.native import (
     FEED_FORWARD,
     RELU,
     SELF_ATTENTION,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_mlnmt.search.native import PANEL, library, pointer
+from hf_mlnmt.search.cpu.native import PANEL, library, pointer
 
 STEPS = 127
 INPUTS = 64  # what inputs are padded to, as in search.c
