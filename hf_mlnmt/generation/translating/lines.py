@@ -84,21 +84,6 @@ def identities(inputs: Sequence[str], form: Form = "lines") -> list[dict[str, An
     return None if STANDARD_INPUT in inputs else [identity_of_text(name, _lines(name, form)) for name in inputs]
 
 
-def shard_groups(
-    texts: Sequence[Mapping[str, Any]] | None, window: int, shard: Shard, form: Form = "lines"
-) -> tuple[range, Iterator[list[str]]]:
-    """Returns the numbers of a shard's lines, from 0, and the groups that it has of `text_groups`.
-
-    Raises: UserError for standard input, and where there are fewer groups than shards.
-    """
-    if texts is None:
-        raise UserError("--shard is a part of files, and standard input is none: give the names of files.")
-    sizes = [min(window, text["lines"] - start) for text in texts for start in range(0, text["lines"], window)]
-    windows, numbers = shard.windows(sizes)
-    groups = islice(_windows([text["name"] for text in texts], window, form), windows.start, windows.stop)
-    return numbers, groups if windows.start else _begun_small(groups)
-
-
 def text_groups(inputs: Sequence[str], window: int, form: Form = "lines") -> Iterator[list[str]]:
     """Yields the lines of several inputs one after the other, in groups to be translated together.
 
@@ -282,7 +267,13 @@ class TextFiles:
         if self.total is not None:
             self._check_counts(self.total)
         if shard:
-            numbers, self.groups = shard_groups(self.texts, window, shard, form)
+            if self.texts is None:
+                raise UserError("--shard is a part of files, and standard input is none: give the names of files.")
+            lengths = [text["lines"] for text in self.texts]
+            sizes = [min(window, lines - start) for lines in lengths for start in range(0, lines, window)]
+            windows, numbers = shard.windows(sizes)
+            groups = islice(_windows(inputs, window, form), windows.start, windows.stop)
+            self.groups = groups if windows.start else _begun_small(groups)
             self.first, self.total = numbers.start, len(numbers)
 
     def _check_counts(self, texts: int) -> None:
