@@ -16,25 +16,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_mlnmt.data.words import is_visible
-from hf_mlnmt.generation.translating.batches import (
-    batches_by_tokens,
-)
+from hf_mlnmt.generation.translating.batches import batches_by_tokens
 from hf_mlnmt.generation.translating.directions import code_tokens
-from hf_mlnmt.generation.translating.hypotheses import (
-    Candidate,
-    Hypothesis,
-    joined_alignment,
-)
-from hf_mlnmt.generation.translating.options import (
-    DecodingOptions,
-)
-from hf_mlnmt.generation.translating.searching import Search
-from hf_mlnmt.generation.translating.segments import (
-    CutText,
-    Input,
-    join,
-    sentences_of,
-)
+from hf_mlnmt.generation.translating.hypotheses import Candidate, Hypothesis, joined_alignment
+from hf_mlnmt.generation.translating.options import DecodingOptions
+from hf_mlnmt.generation.translating.searching import BatchSearch
+from hf_mlnmt.generation.translating.segments import CutText, Input, join, sentences_of
 from hf_mlnmt.zoo.systems import positions_of
 
 if TYPE_CHECKING:
@@ -44,7 +31,7 @@ logger = logging.getLogger(__name__)
 PART = 128  # texts that are cut and encoded in one go beside a search
 
 
-class TranslationCall(Search):
+class TranslationCall(BatchSearch):
     """A call's texts from beginning to end, in windows: cut, searched in batches of their pieces, put together.
 
     `translate` does all of it; a server calls the steps: `cut`, `rounds`, `search` and `together`.

@@ -39,12 +39,7 @@ from hf_mlnmt.generation.constraints.lexical_constraints import (
     times_in,
 )
 from hf_mlnmt.generation.constraints.rules import TextConstraints
-from hf_mlnmt.generation.translating.alignments import (
-    SourceAttention,
-    word_links,
-    words_of_source,
-    words_of_target,
-)
+from hf_mlnmt.generation.translating.alignments import SourceAttention, word_links, words_of_source, words_of_target
 from hf_mlnmt.generation.translating.batches import (
     Generated,
     arguments_of_texts,
@@ -59,13 +54,7 @@ from hf_mlnmt.generation.translating.batches import (
 )
 from hf_mlnmt.generation.translating.ctranslate2 import CTranslate2Search
 from hf_mlnmt.generation.translating.directions import direction, has_modules, pair_of
-from hf_mlnmt.generation.translating.hypotheses import (
-    Alternative,
-    Candidate,
-    Hypothesis,
-    least_by_word,
-    mean,
-)
+from hf_mlnmt.generation.translating.hypotheses import Alternative, Candidate, Hypothesis, least_by_word, mean
 from hf_mlnmt.generation.translating.options import (
     FEATURES_OF_FUSED,
     DecodingOptions,
@@ -73,11 +62,7 @@ from hf_mlnmt.generation.translating.options import (
     longest_translation,
     of_texts,
 )
-from hf_mlnmt.generation.translating.segments import (
-    Input,
-    TextEncoder,
-    source_limit,
-)
+from hf_mlnmt.generation.translating.segments import Input, TextEncoder, source_limit
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 from hf_mlnmt.search.rules import Abandon, TopNSigma
 
@@ -135,7 +120,7 @@ def unit_interval(keys: np.ndarray, position: int) -> np.ndarray:
     return (mixed(keys + np.uint64(position)) >> np.uint64(11)) * 2.0**-53
 
 
-class Search:
+class BatchSearch:
     """The settings of a call, worked out once, and the search of one batch of pieces: ids in, hypotheses out."""
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
