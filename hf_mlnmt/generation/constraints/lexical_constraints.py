@@ -1,4 +1,4 @@
-"""Words that a translation is asked to have, or not to have, as tokens: how it begins, terms, phrases.
+"""Lexical constraints as tokens and as rules of a search: prefixes, terms, phrases, next words.
 
 A token adds bytes to a text: those of its piece, where the mark of a word's beginning (U+2581) is a space; of
 byte-level BPE those that its characters stand for; of byte fallback one. A prefix is followed token by token up to its

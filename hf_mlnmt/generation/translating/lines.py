@@ -1,4 +1,4 @@
-"""Text in and out, line by line: source texts from files and pipes, translations to a file or standard output.
+"""Translates lines of files and pipes into a file or standard output: the work of `hf-mlnmt translate`.
 
 A pipe's lines are taken as they arrive. Translations are plain, n-best lists or JSON. An output file is made in a
 folder beside it (journal.py) and goes on where it was stopped.

@@ -73,7 +73,7 @@ class TranslationPipeline:
         self.take(model if isinstance(model, Parts) else parts_in_memory(model, tokenizer))
 
     def take(self, parts: Parts) -> None:
-        """Takes these to translate with from now on."""
+        """Replaces model and tokenizers, and the engine's search with them."""
         self.parts, self.has_warned = parts, False  # of texts that are far from what the model knows
         self.run_batch: Callable[..., list[list[Generated]]] = partial(generate, parts)
         if self.engine == "ctranslate2":

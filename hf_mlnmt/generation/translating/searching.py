@@ -345,7 +345,7 @@ class BatchSearch:
         hypotheses: list[list[Hypothesis]],
         arguments: dict[str, Any],
     ) -> tuple[list[list[Generated]], list[list[Hypothesis]]]:
-        """Gives the candidates of each input their features, and chooses among them unless that is done later."""
+        """Adds features to the candidates of each input, and chooses the best unless that is done later."""
         own = self._own_features(reranker.names, [piece.ids for piece in inputs], rows, arguments)
         values = reranker.features([piece.text for piece in inputs], hypotheses, own)
         new = [
