@@ -53,7 +53,7 @@ from hf_mlnmt.generation.translating.batches import (
     sentences_that_fit,
 )
 from hf_mlnmt.generation.translating.ctranslate2 import CTranslate2Search
-from hf_mlnmt.generation.translating.directions import direction, has_modules, pair_of
+from hf_mlnmt.generation.translating.directions import between
 from hf_mlnmt.generation.translating.hypotheses import Alternative, Candidate, Hypothesis, least_by_word, mean
 from hf_mlnmt.generation.translating.options import (
     FEATURES_OF_FUSED,
@@ -125,16 +125,11 @@ class BatchSearch:
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
         self.pipeline, self.first_line, self.options, self.name = pipeline, first_line, options, pipeline.name
-        parts, self.run_batch = pipeline.parts, pipeline.run_batch
         # A prefix of the caller's own stands in for the languages.
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)
-        if has_modules(parts.model):
-            pair = pair_of(parts.model, *languages, self.name)
-            named = pair.config.source_languages[0], pair.config.target_languages[0]
-            parts, languages = parts.of(*named)._replace(model=pair), (None, None)
-            self.run_batch = partial(generate, parts)
+        parts, way = between(pipeline.parts, *languages, self.name)
         self.parts = parts
-        way = direction(parts.model, parts.source, *languages, self.name)
+        self.run_batch = pipeline.run_batch if parts is pipeline.parts else partial(generate, parts)
         settings = parts.model.generation_config
         trained = getattr(settings, "max_source_tokens", None) if options.split_long else None
         limit = source_limit(parts.model, parts.source, options.max_source_tokens or trained)
