@@ -195,7 +195,7 @@ class Study:
 
     def reranked(self, name: str, features: str) -> tuple[list[str], dict[str, Any]]:
         """Makes a reranker by val, where it is not there yet, and reranks."""
-        from hf_mlnmt.evaluation.tuning import make_reranker
+        from hf_mlnmt.analysis.tuning import make_reranker
         from hf_mlnmt.generation import DecodingOptions
 
         before, file = time.process_time(), self.work / f"{name}.json"

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.reading import Systems
-from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.words import is_visible
+from hf_mlnmt.evaluation import figures
+from hf_mlnmt.evaluation.figures import Study, naming
 from hf_mlnmt.generation.choosing.embedding import default_pooling, embed_texts, normalised
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.generation.translating.pipeline import progress_bar

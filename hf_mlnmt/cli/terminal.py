@@ -15,7 +15,7 @@ from hf_mlnmt.cli.options import NamedPath, by_name
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hf_mlnmt.analysis.study import Study
+    from hf_mlnmt.evaluation.figures import Study
     from hf_mlnmt.generation.synthetic.back_translation import Watcher
     from hf_mlnmt.generation.translating.loading import Parts
 
@@ -70,15 +70,9 @@ def finish(study: Study, output: Path, settings: dict[str, Any]) -> None:
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     """Prints rows as a table; numbers with up to four digits behind the point."""
-    from hf_mlnmt.common.table import Number, Table
+    from hf_mlnmt.evaluation.figures import rows_table
 
-    def cell(value: Any) -> str:
-        return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-    names = list(dict.fromkeys(key for row in rows for key in row))
-    numbers = {name for name in names if all(isinstance(row.get(name, 0), (int, float)) for row in rows)}
-    columns = [Number(name) if name in numbers else name for name in names]
-    show(Table(columns, [[cell(row.get(name)) for name in names] for row in rows], title))
+    show(rows_table(title, rows))
 
 
 class Progress(AbstractContextManager):

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hf_mlnmt.generation.translating.options import OF_TEXTS, SAMPLERS, DecodingOptions, LengthPenalty, option
+from hf_mlnmt.generation.translating.options import OF_TEXTS, SAMPLERS, DecodingOptions, LengthPenalty, of_texts, option
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.constraints.linked import Linked
@@ -16,20 +16,6 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.segments import CutText, Input, check_characters, split_sentences
     from hf_mlnmt.search.rules import Abandoned
 
-_HOMES = {
-    "Abandoned": "search.rules",
-    "Alternative": "generation.translating.hypotheses",
-    "CutText": "generation.translating.segments",
-    "Hypothesis": "generation.translating.hypotheses",
-    "Input": "generation.translating.segments",
-    "Linked": "generation.constraints.linked",
-    "Translate": "generation.translating.columns",
-    "TranslationCall": "generation.translating.call",
-    "TranslationPipeline": "generation.translating.pipeline",
-    "check_characters": "generation.translating.segments",
-    "has_modules": "generation.translating.directions",
-    "split_sentences": "generation.translating.segments",
-}
 __all__ = [
     "OF_TEXTS",
     "SAMPLERS",
@@ -47,15 +33,27 @@ __all__ = [
     "check_characters",
     "detection",
     "has_modules",
+    "of_texts",
     "option",
     "split_sentences",
 ]
+_HOMES = {
+    "search.rules": ("Abandoned",),
+    "generation.constraints.linked": ("Linked",),
+    "generation.translating.call": ("TranslationCall",),
+    "generation.translating.columns": ("Translate",),
+    "generation.translating.directions": ("has_modules",),
+    "generation.translating.hypotheses": ("Alternative", "Hypothesis"),
+    "generation.translating.pipeline": ("TranslationPipeline",),
+    "generation.translating.segments": ("CutText", "Input", "check_characters", "split_sentences"),
+}
 
 
 def __getattr__(name: str) -> Any:
     """Imports a name when it is asked for: the command line takes its options from here without torch."""
     if name == "detection":
         return import_module("hf_mlnmt.generation.translating.detection")
-    if name in _HOMES:
-        return getattr(import_module(f"hf_mlnmt.{_HOMES[name]}"), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"hf_mlnmt.{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,7 +16,7 @@ from hf_mlnmt.common.files import write_json
 from hf_mlnmt.common.model_folder import LANGUAGE_TOKENIZERS, auto_class_of
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.hub.reload import compute
-from hf_mlnmt.reports.language_names import NAMES, example
+from hf_mlnmt.reports.tables import NAMES, example
 
 TEXTS = [example(code) for code in ("en", "de", "fr")] + ["7"]
 _TOLERANCE = 1e-4

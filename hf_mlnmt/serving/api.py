@@ -31,7 +31,7 @@ from hf_mlnmt.generation.translating import detection
 from hf_mlnmt.generation.translating.hypotheses import Alternative, Hypothesis
 from hf_mlnmt.generation.translating.options import OF_TEXTS, SAMPLERS, DecodingOptions
 from hf_mlnmt.generation.translating.segments import check_characters
-from hf_mlnmt.reports.language_names import language_name
+from hf_mlnmt.reports.tables import language_name
 from hf_mlnmt.serving.batcher import Batcher, texts_in
 from hf_mlnmt.serving.gate import FILES, Gate, LimitPassed, Record, RequestLog, error_response
 from hf_mlnmt.serving.limits import Limits

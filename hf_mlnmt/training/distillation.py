@@ -119,8 +119,8 @@ class Distillation(Translation):
         if self.alignment:
             if torch.is_grad_enabled() and not (seen and seen["query"].requires_grad):
                 raise UserError(
-                    "distillation: alignment does not go with compiled layers or gradient checkpointing. Leave these "
-                    "out, or set alignment to 0."
+                    "distillation: alignment does not go with gradient checkpointing. Leave it out, or set alignment "
+                    "to 0."
                 )
             logs = attention_logs(seen["query"], seen["key"], attention.heads, batch["attention_mask"])
             parts["alignment"] = self.alignment * alignment_loss(logs, self.guide(batch, numbers)) / items

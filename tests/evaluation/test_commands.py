@@ -301,17 +301,6 @@ def test_bad_calls_are_explained(files: Path, model: Path, pipeline) -> None:
     assert pipeline == []
 
 
-def test_help_names_every_option() -> None:
-    for command, options in {
-        "evaluate": ("--hypothesis", "--reference", "--source", "--language", "--output", "--beams"),
-        "compare": ("--reference", "--trials", "--data", "--bootstrap", "--methods", "--groups"),
-    }.items():
-        text = run(command, "--help")
-        assert all(option in text for option in options)
-        assert "cased" in text
-        assert "classic" in text
-
-
 def test_no_output_takes_the_place_of_an_input(files: Path, model: Path, pipeline) -> None:
     """The whole command sees to it, for every verb."""
 
