@@ -24,14 +24,11 @@ from hf_mlnmt.common.keys import build
 from hf_mlnmt.common.languages import direction_of, same_language
 from hf_mlnmt.common.made_from import digest, stamps
 from hf_mlnmt.convert.vocabularies import read_sentencepiece
-from hf_mlnmt.data.corpus import CorpusSpec, size_of
+from hf_mlnmt.data.corpus import CorpusSpec, Manifest, check_some, find_synthetic, read_manifest, size_of
 from hf_mlnmt.data.encoding import Progress, encode_corpus, filtered
-from hf_mlnmt.data.filters import FilterReport, PairFilter
-from hf_mlnmt.data.foreign_filters import read_filters
+from hf_mlnmt.data.filters import FilterReport, PairFilter, read_filters
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
-from hf_mlnmt.data.streamed import Streamed
-from hf_mlnmt.data.synthetic import Manifest, check_some, find_synthetic, read_manifest
 from hf_mlnmt.data.text import RawPairs, TextSide, TextSpec, ending, read_raw, with_end
 from hf_mlnmt.data.tokenizer import (
     Tokenizers,
@@ -41,7 +38,7 @@ from hf_mlnmt.data.tokenizer import (
     train_tokenizer,
     with_mask,
 )
-from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
+from hf_mlnmt.data.training_set import Corpora, Streamed, at_ratios, check_ratios
 from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
 from hf_mlnmt.training import checkpoints, dev, folder, model_making

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import check_direction, direction_of
 from hf_mlnmt.common.model_folder import check_name, fetch_small_files
+from hf_mlnmt.data.corpus import FILES
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.data.synthetic import FILES
 from hf_mlnmt.data.tokenizer import languages_of, load_tokenizers
 from hf_mlnmt.data.words import words
 from hf_mlnmt.generation import TranslationPipeline

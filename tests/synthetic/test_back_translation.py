@@ -20,8 +20,8 @@ from helpers.model_folders import SENTENCES
 from sacrebleu.metrics import CHRF
 
 from hf_mlnmt import UserError
+from hf_mlnmt.data.corpus import find_synthetic, read_manifest
 from hf_mlnmt.data.lines import problem_in
-from hf_mlnmt.data.synthetic import find_synthetic, read_manifest
 from hf_mlnmt.generation import Hypothesis, TranslationPipeline
 from hf_mlnmt.generation.synthetic import methods
 from hf_mlnmt.generation.synthetic.back_translation import Method, Settings, Watcher, back_translate, text_lines

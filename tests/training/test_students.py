@@ -17,7 +17,7 @@ from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.synthetic import read_manifest
+from hf_mlnmt.data.corpus import read_manifest
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation.synthetic.journal import Journal
 from hf_mlnmt.generation.synthetic.methods import USUAL
