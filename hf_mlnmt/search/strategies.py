@@ -133,10 +133,7 @@ class Draws(Greedy):
 
 
 class DrawsByRow(Draws):
-    """Draws by the inverse of the cumulated probabilities (draws="row"): one number a hypothesis, so other draws.
-
-    On a CPU several draws of a sentence are those of shared.py, which are the same in less time.
-    """
+    """Draws by the inverse of the cumulated probabilities (draws="row"): one number a hypothesis, so other draws."""
 
     each_word = False
 
