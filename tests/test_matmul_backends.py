@@ -14,12 +14,12 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from hf_mlnmt import UserError
+from hf_mlnmt.analysis.cost import LiveBytes
 from hf_mlnmt.common import matmul_backends
 from hf_mlnmt.common.matmul_backends import KINDS, chosen, measured, packed
 from hf_mlnmt.common.weight_cache import forget
+from hf_mlnmt.modeling.fused import projected_cross_entropy
 from hf_mlnmt.modeling.linear import project
-from hf_mlnmt.modeling.loss import projected_cross_entropy
-from hf_mlnmt.reports.cost import LiveBytes
 from hf_mlnmt.search.cpu import step
 
 pytestmark = pytest.mark.skipif(not matmul_backends.has_onednn(), reason="this PyTorch has no oneDNN")

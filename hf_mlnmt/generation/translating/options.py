@@ -32,7 +32,7 @@ from hf_mlnmt.data.placeholders import PATTERNS, checked_patterns
 from hf_mlnmt.zoo.systems import positions_of
 
 if TYPE_CHECKING:
-    from hf_mlnmt.generation.translating.languages import Direction
+    from hf_mlnmt.generation.translating.directions import Direction
 
 LengthNormalization = Literal["generate", "length", "length+1", "gnmt"]
 LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
@@ -676,6 +676,11 @@ class DecodingOptions:
             longest = f"is more than the longest translation of this model, {most}"
             raise OptionError(f"min_new_tokens: {self.min_new_tokens} {longest}; lower it, or raise max_new_tokens.")
         return limit
+
+
+def of_texts(options: DecodingOptions) -> dict[str, Any]:
+    """Returns the options that may be a list, one for each text."""
+    return {name: getattr(options, name) for name in OF_TEXTS}
 
 
 def longest_translation(model: Any, arguments: dict[str, Any]) -> int:

@@ -40,7 +40,8 @@ from transformers.utils import logging
 
 from hf_mlnmt.common import matmul_backends
 from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration
-from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
+from hf_mlnmt.modeling.caches import RecurrentCacheLayer
+from hf_mlnmt.modeling.dual_context import ConvolutionCacheLayer
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search import hypotheses
 from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer

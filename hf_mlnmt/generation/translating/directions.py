@@ -17,21 +17,12 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from hf_mlnmt.common.errors import UserError, suggest
-from hf_mlnmt.data.tokenizer import Tokenizers, encode, language_code, languages_of, own_copy
-from hf_mlnmt.data.words import without_invisible
-from hf_mlnmt.generation.translating.segments import (
-    Piece,
-    check_characters,
-    measured,
-    sentences_of,
-    split_lines,
-    split_to_fit,
-)
+from hf_mlnmt.data.tokenizer import language_code, languages_of
 
 logger = logging.getLogger(__name__)
 _MARIAN_CODE = re.compile(r">>(.+)<<")
@@ -169,88 +160,3 @@ def _phrase(model: Any, source: str | None, target: str | None, name: str) -> st
         return phrase
     pairs = ", ".join(key.removeprefix("translation_") for key in tasks if key.startswith("translation_"))
     raise UserError(f"{name or 'the model'} was not taught {source!r} to {target!r}; it knows: {pairs}.")
-
-
-class TextEncoder:
-    """Source side of a direction: text processing, language marks, tokens, and the length that the model takes."""
-
-    def __init__(
-        self, tokenizers: Tokenizers, direction: Direction, prefix: str | None = None, limit: int | None = None
-    ):
-        self.tokenizer, self.processing = own_copy(tokenizers.source), tokenizers.processing["source"]
-        self.prefix_ids = list(direction.prefix_ids)
-        self.prefix = direction.prefix_text if prefix is None else prefix
-        check_characters(self.prefix, "prefix")
-        if direction.source is not None:
-            self.tokenizer.src_lang = direction.source
-        self.overhead = len(self([""])[0])
-        self.limit = limit
-        self.in_parts: list[int] = []  # numbers of lines with a sentence that was cut
-        if limit is not None and limit <= self.overhead:
-            raise UserError(f"max_source_tokens={limit}: special tokens and prefix alone take {self.overhead}.")
-
-    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the token ids of each text with all special tokens, never cut off."""
-        if not texts:
-            return []
-        processed = [self.prefix + self.processing.apply(text) for text in texts]
-        return [self.prefix_ids + ids.tolist() for ids in encode(self.tokenizer, processed)]
-
-    def lengths(self, texts: list[str]) -> list[int]:
-        """Counts the tokens of each text, all special tokens included."""
-        return [len(ids) for ids in self(texts)]
-
-    def segments(
-        self, texts: Sequence[str], split_long: bool, first_line: int = 1, sentences: bool = False
-    ) -> tuple[list[list[Piece]], list[list[int]]]:
-        """Cuts and encodes texts: returns the pieces of each, and the tokens of all pieces in that order.
-
-        Lines are always separate, with `sentences` their sentences too; what is longer than the limit is split, or cut
-        off.
-        """
-        for line, text in enumerate(texts, start=first_line):
-            check_characters(text, f"line {line}")
-        pieces = [split_lines(without_invisible(text)) for text in texts]
-        if sentences:
-            pieces = [[part for piece in of_text for part in sentences_of(piece)] for of_text in pieces]
-        ids = self([piece.text for of_text in pieces for piece in of_text])
-        if self.limit is not None and any(len(sequence) > self.limit for sequence in ids):
-            if split_long:
-                pieces = [self._split(of_text, first_line + i) for i, of_text in enumerate(pieces)]
-                ids = self([piece.text for of_text in pieces for piece in of_text])
-            ids = self._cut_off(ids, [first_line + i for i, of_text in enumerate(pieces) for _ in of_text])
-        return pieces, ids
-
-    def _split(self, pieces: list[Piece], line: int) -> list[Piece]:
-        assert self.limit is not None
-        result: list[Piece] = []
-        for piece, length in measured(pieces, self.lengths):
-            parts = [piece] if length <= self.limit else split_to_fit(piece.text, self.limit, self.lengths)
-            if not all(part.whole for part in parts) and line not in self.in_parts[-1:]:
-                self.in_parts.append(line)
-            result += [*parts[:-1], Piece(parts[-1].text, piece.space)]
-        return result
-
-    def _cut_off(self, ids: list[list[int]], lines: list[int]) -> list[list[int]]:
-        assert self.limit is not None
-        for i, sequence in enumerate(ids):
-            if len(sequence) > self.limit:
-                logger.warning(
-                    "line %d: %d tokens, the model takes %d; the rest is not translated (split_long divides it where "
-                    "there are spaces)",
-                    lines[i],
-                    len(sequence),
-                    self.limit,
-                )
-                # The last token closes the sentence (or names the language, after the closing one, in mBART).
-                closing = [t for t in sequence[-2:] if t in self.tokenizer.all_special_ids]
-                ids[i] = sequence[: self.limit - len(closing)] + closing
-        return ids
-
-
-def source_limit(model: Any, tokenizer: Any, asked: int | None) -> int | None:
-    """Returns the longest input in tokens: as asked, within what model and tokenizer allow (None: no limit)."""
-    limits = [getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length, asked]
-    # Tokenizers without a limit say 10^30.
-    known = [limit for limit in limits if limit is not None and limit < 10**9]
-    return min(known) if known else None

@@ -9,9 +9,9 @@ import torch
 from typer.testing import CliRunner
 
 from hf_mlnmt import config_for
+from hf_mlnmt.analysis.cost import LiveBytes, Measure, Work, batches, beside_baseline, operations, peak_memory
 from hf_mlnmt.cli import app
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.reports.cost import LiveBytes, Measure, Work, batches, beside_baseline, operations, peak_memory
 from hf_mlnmt.reports.parameters import parameters_of_config
 
 SMALL = Work(vocabulary=50, tokens=40, length=5, batch=2, steps=1, rounds=1)
@@ -111,7 +111,7 @@ def test_what_no_memory_holds_is_refused_before_it_is_built(tmp_path, option):
 
 def test_lengths_beyond_the_positions(tmp_path, monkeypatch):
     """Recurrent layers read any length."""
-    monkeypatch.setattr("hf_mlnmt.reports.cost.cost_study", lambda *given: 1 / 0)  # it would be measured
+    monkeypatch.setattr("hf_mlnmt.analysis.cost.cost_study", lambda *given: 1 / 0)  # it would be measured
     arguments = ["analyse", "cost", "--shape", "tiny", "-o", f"{tmp_path}/out", "--length", "1030"]
     for system, error in (("transformer", UserError), ("rnn", ZeroDivisionError)):
         with pytest.raises(error, match="--length 1030: transformer reads 1024 tokens" if system != "rnn" else ""):

@@ -12,9 +12,9 @@ from helpers.toy_translators import SENTENCES, WORDS, bpe, our_model
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
+from hf_mlnmt.analysis.tuning import best_along, candidates_of, search
 from hf_mlnmt.cli import app
 from hf_mlnmt.evaluation import score
-from hf_mlnmt.evaluation.tuning import best_along, candidates_of, search
 from hf_mlnmt.generation import TranslationPipeline
 
 

@@ -19,11 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from hf_mlnmt.analysis import figures
-from hf_mlnmt.analysis.study import Study
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.matmul_backends import record
 from hf_mlnmt.common.memory import GIB, memory_of_machine
+from hf_mlnmt.evaluation import figures
+from hf_mlnmt.evaluation.figures import Study
 from hf_mlnmt.reports.parameters import parameters_of_config
 from hf_mlnmt.training import Translation
 
@@ -96,10 +96,7 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Work:
-    """The work that is measured: `steps` of training of so many target `tokens`; decoding of a `batch` with `beams`.
-
-    keep: models stay in memory between turns; without, each turn builds its own.
-    """
+    """The work that is measured: `steps` of training of so many target `tokens`; decoding of a `batch` with `beams`."""
 
     vocabulary: int = 8000
     tokens: int = 1024
@@ -109,7 +106,6 @@ class Work:
     steps: int = 2
     rounds: int = 5
     device: str = "cpu"
-    keep: bool = True
 
 
 def build(config: Any, device: str) -> Any:
@@ -149,17 +145,13 @@ def training(config: Any, work: Work) -> Turn:
 
 
 def _turn(make: Callable[[], Any], run: Callable[[Any], Any], amount: float, work: Work) -> Turn:
-    """Returns a turn of `run` on what `make` makes and warms up, kept for the next turn where `work` says so."""
-    kept: list[Any] = []
+    """Returns a turn of `run` on what `make` makes and warms up; each turn makes its own, and leaves nothing."""
 
     def turn() -> Measure:
-        made = kept[0] if kept else make()
+        made = make()
         start = _now(work)
         run(made)
-        measure = Measure(amount, _now(work) - start)
-        if work.keep and not kept:
-            kept.append(made)
-        return measure
+        return Measure(amount, _now(work) - start)
 
     return turn
 
@@ -267,7 +259,6 @@ def cost_study(configs: Mapping[str, Any], work: Work, tell: Callable[[str], Any
     for turn in (training, decoding):
         turns = {name: turn(config, work) for name, config in configs.items()}
         speeds.append(beside_baseline(turns[baseline], turns, work.rounds, tell))
-        turns.clear()  # before the next, the models of these go
     study = Study("cost")
     for name, config in configs.items():
         row: dict[str, Any] = {"system": name, "parameters": counts[name]}

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
-from hf_mlnmt.analysis.curves import DIFFER, curves_study, dev_scores, draw, figure, in_words, read_metrics, series
-from hf_mlnmt.analysis.figures import COLOURS
 from hf_mlnmt.cli import app
+from hf_mlnmt.evaluation.curves import DIFFER, curves_study, dev_scores, draw, figure, in_words, read_metrics, series
+from hf_mlnmt.evaluation.figures import COLOURS
 
 pytest.importorskip("matplotlib")
 

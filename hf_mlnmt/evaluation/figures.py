@@ -1,4 +1,7 @@
-"""Figures at a paper's column width: heat maps, curves, bars and points with intervals, as png and svg.
+"""Studies and their figures: one question asked of several systems, as rows, a summary for the terminal and pictures.
+
+A study is written as JSON with its settings, the same rows as csv, and its figures as png and svg at a paper's column
+width: heat maps, curves, bars, and points with intervals.
 
 Colours: Okabe and Ito 2008, which people with any colour blindness tell apart; every series has a marker and a line
 style of its own besides. Heat maps: viridis, whose lightness rises evenly, with the numbers in the cells where there is
@@ -7,15 +10,21 @@ room.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.files import atomic_path
+from hf_mlnmt.common.files import atomic_path, file_name, write_json, write_text
+from hf_mlnmt.common.table import Number, Table
+from hf_mlnmt.evaluation.results import versions
 
 COLUMN, PAGE = 3.35, 6.9
 """Widths in inches: one column of a two-column paper, and both."""
@@ -143,22 +152,6 @@ def bars(panels: Mapping[str, Sequence[tuple[str, float, str]]], y_label: str, c
     return figure
 
 
-def token_bars(panels: Mapping[str, Sequence[tuple[str, float]]], y_label: str) -> Any:
-    """Draws {panel's title: (token, value)}: a sentence in its order, one bar a token, panels below each other."""
-    longest = max(len(entries) for entries in panels.values())
-    with style():
-        figure = new_figure(max(COLUMN, 0.6 + 0.2 * longest), 1.7 * len(panels))
-        axes = figure.subplots(len(panels), 1, squeeze=False, sharey=True).flatten()
-        for axis, (title, entries) in zip(axes, panels.items()):
-            axis.bar(range(len(entries)), [value for _, value in entries], color=COLOURS[0], width=0.7)
-            axis.set_xticks(range(len(entries)), [token for token, _ in entries], rotation=90)
-            axis.set_title(title)
-            axis.set_ylabel(y_label)
-            axis.grid(axis="y")
-            axis.set_axisbelow(True)
-    return figure
-
-
 Interval = tuple[float | None, float | None, float | None]
 
 
@@ -222,6 +215,18 @@ def save(figure: Any, folder: str | Path, stem: str) -> list[Path]:
     return paths
 
 
+def svg_text(figure: Any) -> str:
+    """Returns a figure as an <svg> element of an HTML page, black drawn in the colour of the page's text."""
+    text = io.StringIO()
+    with style():
+        figure.savefig(
+            text, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        )
+    _, tag, rest = text.getvalue().partition("<svg ")
+    plain = re.sub(r'\bxmlns(:\w+)?="[^"]*"|(?<=<g) id="[^"]*"', "", rest)  # several figures stand in one page
+    return f'{tag}role="img" {plain}'.replace("#000000", "currentColor").strip()
+
+
 def look(number: int) -> dict[str, Any]:
     """Returns colour, marker and line of a series."""
     return {
@@ -247,3 +252,74 @@ def _matplotlib() -> Any:
     except ImportError as error:
         raise UserError("figures need matplotlib: pip install 'hf-mlnmt[analysis]'") from error
     return matplotlib
+
+
+SCHEMA = "hf_mlnmt.analysis/1"
+
+
+def write_rows(
+    folder: str | Path, stem: str, what: str, rows: Sequence[dict[str, Any]], settings: dict[str, Any], **more: Any
+) -> list[Path]:
+    """Write `stem`.json (rows, settings, versions) and `stem`.csv (rows), numbers not rounded; returns the paths."""
+    content = {"schema": SCHEMA, "what": what, "settings": settings, "versions": versions(), **more, "rows": list(rows)}
+    json_path = write_json(Path(folder) / f"{stem}.json", content)
+    return [json_path, write_text(Path(folder) / f"{stem}.csv", to_csv(rows))]
+
+
+def to_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns rows as csv, a column for every key that a row has, in the order of first use; None is empty."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def rows_table(title: str, rows: Sequence[dict[str, Any]]) -> Table:
+    """Makes a table of rows, numbers with up to four digits behind the point."""
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    numbers = {name for name in names if all(isinstance(row.get(name, 0), (int, float)) for row in rows)}
+    columns = [Number(name) if name in numbers else name for name in names]
+    return Table(columns, [[_cell(row.get(name)) for name in names] for row in rows], title)
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@dataclass
+class Study:
+    """`rows`: every number; `summary`: a few of them, for the terminal; `figures` and `texts` by their files' names.
+
+    `note`: what a reader of a figure alone has to know besides: the sample, what intervals and marks are.
+    """
+
+    stem: str
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    summary: list[dict[str, Any]] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    def of(self, test: str) -> Study:
+        """Returns the study under names that hold a test set's, where several test sets are studied."""
+        figures = {f"{stem}.{file_name(test)}": figure for stem, figure in self.figures.items()}
+        return replace(self, stem=f"{self.stem}.{file_name(test)}", figures=figures)
+
+    def write(self, folder: str | Path, settings: dict[str, Any]) -> list[Path]:
+        """Writes JSON, csv, png, svg and text files; returns their paths."""
+        paths = write_rows(folder, self.stem, self.stem, self.rows, settings)
+        for stem, figure in self.figures.items():
+            caption(figure, self.note)
+            paths += save(figure, folder, stem)
+        return paths + [write_text(Path(folder) / name, text) for name, text in self.texts.items()]
+
+
+@contextmanager
+def naming(system: str) -> Iterator[None]:
+    """Lets a UserError from inside name the system that it is about."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{system}: {error}") from error

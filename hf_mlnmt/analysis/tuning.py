@@ -2,7 +2,7 @@
 
 Reference: Och 2003, "Minimum Error Rate Training in Statistical Machine Translation".
 
-The score of a set is a function of sums of its sentences' counts (counts.py). Along a line, weights w + t d, each
+The score of a set is a function of sums of its sentences' counts. Along a line, weights w + t d, each
 candidate's score is a straight line of t, and the best candidate of a sentence changes where the lines cross: so the
 score of the whole set is known for every t, and the best t is found exactly (`best_along`). The search goes along the
 axes and random lines until nothing is better, from the search's own order and from random weights.
@@ -20,12 +20,13 @@ import numpy as np
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import check_file, write_json
 from hf_mlnmt.common.languages import check_files, language_in
-from hf_mlnmt.evaluation.counts import count_metric, scores_of_sums
 from hf_mlnmt.evaluation.outputs import read_references, read_texts
-from hf_mlnmt.evaluation.scores import MetricName, Protocol, check_counts, score
+from hf_mlnmt.evaluation.scores import MetricName, Protocol, check_counts, count_metric, score, scores_of_sums
 from hf_mlnmt.generation.synthetic.journal import identity_of_model, identity_of_text
+from hf_mlnmt.generation.translating.call import TranslationCall
+from hf_mlnmt.generation.translating.hypotheses import Candidate
 from hf_mlnmt.generation.translating.options import OF_RERANKERS, DecodingOptions, check_feature
-from hf_mlnmt.generation.translating.pipeline import Candidate, TranslationCall, TranslationPipeline, progress_bar
+from hf_mlnmt.generation.translating.pipeline import TranslationPipeline, progress_bar
 
 RESTARTS = 10
 RANDOM_LINES = 2  # as many times as there are features

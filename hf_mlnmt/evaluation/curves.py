@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.analysis.figures import COLOURS, MARKERS, new_figure
-from hf_mlnmt.analysis.study import Study
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import atomic_path, misfit
+from hf_mlnmt.evaluation.figures import COLOURS, MARKERS, Study, new_figure
 
 FILE = "metrics.jsonl"
 SPEED = "target_tokens_per_second"
@@ -56,6 +55,16 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
     if not metrics:
         raise UserError(f"{path}: nothing is logged yet. Wait for the first line, or lower the recipe's logging.every.")
     return metrics
+
+
+def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]]:
+    """Returns {system: lines of its training's metrics.jsonl} of those that are runs, or models in one's folder."""
+    curves = {}
+    for name, path in paths.items():
+        folders = [folder for folder in (Path(path), Path(path).resolve().parent) if Path(path).is_dir()]
+        if logged := [folder for folder in folders if (folder / FILE).is_file()]:
+            curves[name] = read_metrics(logged[0])
+    return curves
 
 
 def series(metrics: Metrics, key: str, over: str = "step") -> Series:

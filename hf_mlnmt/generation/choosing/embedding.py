@@ -1,7 +1,7 @@
 """Sentence embeddings of texts: of a translation model's encoder, or of any encoder of Transformers.
 
-`model.embed` (modeling/sentence_embedding.py) says what an embedding of one of our models is; of others it is the mean
-of the last states over the real positions.
+`model.embed` (modeling/transformer.py, bridge.py) returns the embedding of one of our models. Of another model it is
+the mean of the last states over the real positions.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from transformers import AutoModel, AutoTokenizer
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.model_folder import fetch_small_files, load_model, read_config
 from hf_mlnmt.generation.translating.batches import batches_by_tokens, pad
-from hf_mlnmt.generation.translating.languages import Direction, TextEncoder, direction, has_modules, language_codes
+from hf_mlnmt.generation.translating.directions import Direction, direction, has_modules, language_codes
 from hf_mlnmt.generation.translating.loading import Parts, choose_device, load
-from hf_mlnmt.modeling.sentence_embedding import pooled_states
+from hf_mlnmt.generation.translating.segments import TextEncoder
+from hf_mlnmt.modeling.transformer import pooled_states
 
 BATCH_TOKENS = 4096
 KNOWN = 20_000  # texts whose vectors are kept
