@@ -53,12 +53,19 @@ from hf_mlnmt.search.decoder import HANDLED, SourceBatch, SourceTokens
 from hf_mlnmt.search.decoders import decoder_of
 from hf_mlnmt.search.drafts import Drafted
 from hf_mlnmt.search.gpu import static_shapes
-from hf_mlnmt.search.groups import Grouped
 from hf_mlnmt.search.prepare import Text, record, what_is_around
 from hf_mlnmt.search.recombination import Recombined
 from hf_mlnmt.search.rules import Abandon, Joining, Rules
-from hf_mlnmt.search.sampled import SampledBeams, WithoutReplacement
-from hf_mlnmt.search.strategies import BeamSearch, Draws, DrawsByRow, Greedy, SearchStrategy
+from hf_mlnmt.search.strategies import (
+    BeamSearch,
+    Draws,
+    DrawsByRow,
+    Greedy,
+    Grouped,
+    SampledBeams,
+    SearchStrategy,
+    WithoutReplacement,
+)
 
 __all__ = ["decoder_of", "explain", "run", "what_is_around", "why_not"]
 logger = logging.get_logger(__name__)
