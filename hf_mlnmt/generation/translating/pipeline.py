@@ -34,6 +34,7 @@ from hf_mlnmt.generation.translating.directions import has_modules, language_cod
 from hf_mlnmt.generation.translating.hypotheses import Hypothesis, Scored
 from hf_mlnmt.generation.translating.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.translating.options import OF_TEXTS, DecodingOptions, forced_first, of_texts
+from hf_mlnmt.search.hypotheses import normalized
 
 ENGINES = ("torch", "ctranslate2")
 NAMES = ("source_language", "target_language")
@@ -179,7 +180,7 @@ class TranslationPipeline:
         found = []
         for text, (ids, logs, total) in zip(translations, given(texts, translations, "score"), strict=True):
             tokens = tuple(self.parts.target.convert_ids_to_tokens(ids))
-            score = total / penalty.divisor(len(ids) + forced)
+            score = normalized(total, penalty, len(ids) + forced)
             found.append(Scored(text, score, total, len(ids), tokens=tokens, token_log_probabilities=tuple(logs)))
         return found
 

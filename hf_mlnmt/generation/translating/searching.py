@@ -64,6 +64,7 @@ from hf_mlnmt.generation.translating.options import (
 )
 from hf_mlnmt.generation.translating.segments import Input, TextEncoder, source_limit
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
+from hf_mlnmt.search.hypotheses import normalized
 from hf_mlnmt.search.rules import Abandon, TopNSigma
 
 if TYPE_CHECKING:
@@ -421,7 +422,7 @@ class BatchSearch:
         return replace(found, confidence=self.calibration.of_translation(mean(found)), word_confidences=words)
 
     def _hypothesis(self, text: str, log_probability: float, length: int, finished: bool) -> Hypothesis:
-        score = log_probability / self.penalty.divisor(length + self.skipped)
+        score = normalized(log_probability, self.penalty, length + self.skipped)
         return Hypothesis(text, score, log_probability, length, finished)
 
     def _look_at(self, ids: list[list[int]], rows: list[list[Generated]], arguments: dict[str, Any]) -> None:
