@@ -102,6 +102,18 @@ def test_architectures_import_nothing_but_each_other():
     assert not found, "what is copied beside the weights must not need the package"
 
 
+def test_servers_and_documents_use_what_anybody_may():
+    """Our own interface is enough for them: hf_mlnmt.generation's public names, and helpers that know no model."""
+    faces = {"hf_mlnmt", "hf_mlnmt.generation", "hf_mlnmt.documents"}
+    helpers = {"hf_mlnmt.data.formats", "hf_mlnmt.data.lines", "hf_mlnmt.data.placeholders"}
+    helpers |= {"hf_mlnmt.reports.facts", "hf_mlnmt.reports.language_names"}
+    for file in FILES:
+        if (room := room_of(file)) in ("documents", "serving"):
+            own = ("hf_mlnmt.common.", f"hf_mlnmt.{room}.")
+            used = {module for module, *_ in imports(file) if not module.startswith(own)}
+            assert used <= faces | helpers, file
+
+
 def test_private_names_stay_private():
     for file in FILES:
         for module, name, _ in imports(file):
