@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "hf_mlnmt"
 # From the ground up; a room may import those before it, its own files, and nothing else of the package.
 FLOORS = ["modeling", "common"]
 FLOORS += ["search", "zoo", "data", "convert", "generation", "documents", "evaluation"]
-FLOORS += ["analysis", "recipe", "training", "reports", "hub", "export", "serving", "demo", "cli"]
+FLOORS += ["recipe", "training", "reports", "hub", "export", "serving", "demo", "analysis", "cli"]
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 FILES = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")]
@@ -106,7 +106,7 @@ def test_servers_and_documents_use_what_anybody_may():
     """Our own interface is enough for them: hf_mlnmt.generation's public names, and helpers that know no model."""
     faces = {"hf_mlnmt", "hf_mlnmt.generation", "hf_mlnmt.documents"}
     helpers = {"hf_mlnmt.data.formats", "hf_mlnmt.data.lines", "hf_mlnmt.data.placeholders"}
-    helpers |= {"hf_mlnmt.reports.facts", "hf_mlnmt.reports.language_names"}
+    helpers |= {"hf_mlnmt.reports.facts", "hf_mlnmt.reports.tables"}
     for file in FILES:
         if (room := room_of(file)) in ("documents", "serving"):
             own = ("hf_mlnmt.common.", f"hf_mlnmt.{room}.")

@@ -51,7 +51,7 @@ _INLINE = re.compile(
         |{_SHORT}|\{{/\*.*?\*/\}}|!?\[\[[^\[\]\n]+\]\]|\[-?@[^\[\]\n]+\](?![(\[])|\+\+[\w+-]+\+\+    # and keys
         |(?<![\w:]):(?:[+-]1|[\d_+-]*[a-z][\w+-]*):(?![\w:]))                                   # :smile:
     |(?P<image>!\[(?P<alt>[^\[\]]*)\](?P<to>{_DESTINATION}|\[[^\]]*\]))
-    |(?P<open>\[)|(?P<close>\](?:{_DESTINATION}|\[[^\]]+\]))
+    |(?P<open>\[)|(?P<close>\](?:{_DESTINATION}|\[[^\]]*\]))
     |(?P<tag><(?P<opaque>code|kbd|samp|var|math|svg)\b[^<>]*>.*?</(?P=opaque)>|</?[a-zA-Z][^<>]*>|<!--.*?(?:-->|\Z))|(?P<run>\*+|_+|~~|==)""",
     re.DOTALL | re.VERBOSE,
 )
@@ -135,6 +135,7 @@ class _Block:
         self.tokens: list[Token] = []
         self.opened: list[tuple[int, str]] = []  # tokens that may open an element, and what closes it
         self.names: Counter[str] = Counter()
+        self.label = ""
 
     def read(self) -> list[Token]:
         """Returns the tokens of the block."""
@@ -155,15 +156,18 @@ class _Block:
                 self.tokens += [token._replace(raw=self._placed(token.raw)) for token in tokens]
             elif match["open"]:
                 label = _LABEL.match(self.text, match.start())
-                if label and normalizeReference(label[1]) in self.references:
+                if label and normalizeReference(label[1]) not in self.references:
+                    label = None
+                self.label = label[1] if label and label[0].endswith("[]") else ""  # what the text is written for
+                if label and not self.label:
                     at = label.end()
                     self.tokens.append(Token("mark", self._placed(label[0])))
                 else:
                     self._open("[")
             elif match["run"]:
                 self._run(match)
-            elif self.names["["]:
-                self._close("[", self._titled(raw))
+            elif self.names["["] and (self.label or raw != "][]"):
+                self._close("[", f"][{self.label}]" if raw == "][]" else self._titled(raw))
             else:
                 self._add_text(raw)
         self._add_text(self.text[at:])

@@ -26,7 +26,7 @@ from hf_mlnmt.data.placeholders import has_words
 from hf_mlnmt.documents.matching import NO_WRAP, SLOT, Element, Match, shared
 from hf_mlnmt.generation import Hypothesis, split_sentences
 
-_RIGHT_TO_LEFT = frozenset("Arab Hebr Syrc Thaa Nkoo Adlm Rohg Mand Samr Yezi".split())
+_RIGHT_TO_LEFT = frozenset(["Arab", "Hebr", "Syrc", "Thaa", "Nkoo", "Adlm", "Rohg", "Mand", "Samr", "Yezi"])
 DEEPEST = 100  # inline elements inside one another
 _SLOT = re.compile("\ufdd0(\\d+)\ufdd1")
 _ID = re.compile(r"""(?<!\s)\s+id\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+)""", re.IGNORECASE)
@@ -113,6 +113,8 @@ class Reading:
         self.check, self.language, self.fuzzy, self.most = check, language, fuzzy, most
         self.source: str | None = None
         self.slots: list[list[str | Passage]] = []
+        self.kept: set[str] = set()  # styles of code and of what is hidden
+        self.raised: set[str] = set()  # styles of raised text
 
     def slot(self, parts: Iterable[str | Passage]) -> str:
         """Returns what stands for these parts inside of a tag or a mark, until the document is written."""

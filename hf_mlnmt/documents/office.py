@@ -55,7 +55,10 @@ _CODE = re.compile(
     r"(?:Source|Inline|HTML|Block)?-?Code(?:Char|Text|Block)?|Verbatim\w*|HTML(?:Preformatted|Keyboard|Sample)(?:Char)?"
     r"|SourceText|PreformattedText|Teletype"
 )
-_HIDDEN = re.compile(r"""<w:vanish\s*(?:/>|w:val="(?:1|true|on)")""")
+_HIDDEN = re.compile(r"""<w:vanish\s*(?:/>|w:val="(?:1|true|on)")|text:display="none\"""")
+_STYLES = re.compile(r"<(w|style):style\b(?:[^>]*/>|.*?</\1:style>)", re.DOTALL)
+_OWN_NAME = re.compile(r"""\s(?:w:styleId|style:name)="([^"]*)\"""")
+_PARENT = re.compile(r"""(?:<w:basedOn\s+w:val|\sstyle:parent-style-name)="([^"]*)\"""")
 _STYLE = re.compile(r'<w:[pr]Style w:val="([^"]*)"')
 # What stands behind the mark of a direction, in the order of the schema.
 _BEHIND = {
@@ -65,6 +68,19 @@ _BEHIND = {
 }
 _RAISED = re.compile(r"""w:val="superscript"|\sbaseline="[1-9]""")
 _UNSEEN = re.compile(r"<\w+:noProof\s*/>|\s(?:dirty|err|smtClean|noProof)=\"[^\"]*\"|\s(?=/?>)")
+
+
+def _note_styles(text: str, reading: Reading) -> None:
+    """Notes the styles of code, of what is hidden and of what is raised, with those that build on them."""
+    parents: dict[str, str] = {}
+    for match in _STYLES.finditer(text):
+        name, above = (found[1] if (found := sought.search(match[0])) else "" for sought in (_OWN_NAME, _PARENT))
+        parents[name] = above
+        reading.kept |= {name} if _HIDDEN.search(match[0]) or _is_code(name) or _is_code(above) else set()
+        reading.raised |= {name} if 'text-position="super' in match[0] else set()
+    for _ in range(10):  # generations
+        for styles in (reading.kept, reading.raised):
+            styles |= {name for name, above in parents.items() if above in styles}
 
 
 def _is_code(style: str) -> bool:
@@ -112,7 +128,7 @@ class _Word(Part):
         event = self.events[number]
         if event.name == "p":
             style = _STYLE.match("".join(each.raw for each in self.events[number + 1 : number + 3]).partition(">")[2])
-            return bool(style and _is_code(style[1]))
+            return bool(style and (style[1] in self.reading.kept or _is_code(style[1])))
         if event.name == "sdt":  # bound to a property, which Word shows in its place
             inside = takewhile(lambda each: each.name != "sdtContent", self.events[number : event.end])
             return any(each.name == "dataBinding" for each in inside)
@@ -180,7 +196,7 @@ class _Word(Part):
             properties = _directed(properties, "rPr", "rtl", self.reading.right_to_left)
         around, end = f"{start}>{properties}", f"</{start[1:]}>"
         style = _STYLE.search(properties)
-        stays = _HIDDEN.search(properties) or (style and _is_code(style[1]))
+        stays = _HIDDEN.search(properties) or (style and (style[1] in self.reading.kept or _is_code(style[1])))
         tag, space = f"{start[:-1]}t", "" if start == "<a:r" else ' xml:space="preserve"'
         wrap = f"{around}{tag}{space}>", f"</{tag[1:]}>{end}"
         while begun < last:
@@ -210,20 +226,15 @@ class _Odf(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.form = self.form._replace(needed=lambda start: not start.startswith("<text:span"))
-        self.kept: set[str] = set()  # styles of code and of what is hidden
-        name = ""
-        for event in self.events:
-            named = attributes(event.raw) if event.name in ("style", "text-properties") else {}
-            if named and event.name == "style":
-                name, parent = (named.get(f"style:{key}", "") for key in ("name", "parent-style-name"))
-                self.kept |= {name} if parent in self.kept or _is_code(parent) else set()
-            self.kept |= {name} if named.get("text:display") == "none" else set()
 
     def stays(self, number: int) -> bool:
         """Returns whether an element is code or hidden, as its style says."""
         event = self.events[number]
         style = attributes(event.raw).get("text:style-name", "") if event.name in ("p", "h", "span") else ""
-        return style in self.kept or _is_code(style)
+        if style in self.reading.raised:
+            shown = "".join(each.raw for each in self.events[number : event.end] if each.kind == "text")
+            return bool(re.fullmatch(r"[\W\d]+", shown))
+        return style in self.reading.kept or _is_code(style)
 
     def language(self, name: str, code: str) -> str:
         """Returns what an attribute says that names a language or a country."""
@@ -291,9 +302,12 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
             raise UserError(f"unpacks to {size:,} bytes; the limit is {reading.most:,}.")
         if any(entry.flag_bits & 1 for entry in entries):
             raise UserError("is locked by a password. Save it without one.")
+        texts = {entry.filename: archive.read(entry).decode("utf-8-sig") for entry in entries}
+        for name in sorted(texts, key=lambda name: "styles" not in name):
+            _note_styles(texts[name], reading)
         for entry in entries:
             reading.check()
-            read, text = wanted[entry.filename], archive.read(entry).decode("utf-8-sig")
+            read, text = wanted[entry.filename], texts[entry.filename]
             try:
                 members[entry.filename] = read(check_text(text), reading) if read else []
             except UserError as error:

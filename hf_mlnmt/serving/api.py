@@ -36,7 +36,7 @@ from hf_mlnmt.generation import (
     check_characters,
     detection,
 )
-from hf_mlnmt.reports.language_names import language_name
+from hf_mlnmt.reports.tables import language_name
 from hf_mlnmt.serving.batcher import Batcher, texts_in
 from hf_mlnmt.serving.gate import FILES, Gate, LimitPassed, Record, RequestLog, error_response
 from hf_mlnmt.serving.limits import Limits

@@ -20,7 +20,7 @@ from hf_mlnmt.common.model_folder import CARD, RESULTS, fetch_small_files
 from hf_mlnmt.data.placeholders import PATTERNS
 from hf_mlnmt.generation import check_characters, detection
 from hf_mlnmt.reports.facts import front_matter, inside
-from hf_mlnmt.reports.language_names import example, language_name
+from hf_mlnmt.reports.tables import example, language_name
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
 from hf_mlnmt.serving.gate import Record, client_of, error_response
 from hf_mlnmt.serving.models import ServedModel, ServedModels

@@ -574,6 +574,62 @@ def test_charts_and_open_document(ending, name, text):
     marked_member(ending, name, text)
 
 
+@pytest.mark.parametrize("main_first", [True, False])
+@pytest.mark.parametrize(
+    ("ending", "main", "others", "text"),
+    [
+        (
+            ".docx",
+            "word/document.xml",
+            f"<w:styles {W}>"
+            '<w:style w:styleId="C"><w:basedOn w:val="B"/></w:style>'
+            '<w:style w:styleId="B"><w:basedOn w:val="HTMLCode"/></w:style>'
+            '<w:style w:styleId="S"><w:rPr><w:vanish/></w:rPr></w:style><w:style w:styleId="N"/></w:styles>',
+            f"<w:document {W}><w:p>"
+            + run("«call» ")
+            + run("do it", '<w:rStyle w:val="C"/>')
+            + run(" «now» ")
+            + run("secret", '<w:rStyle w:val="S"/>')
+            + run("«here» ")
+            + run("«bold»", '<w:rStyle w:val="N"/>')
+            + '</w:p><w:p><w:pPr><w:pStyle w:val="C"/></w:pPr>'
+            + run("print this")
+            + "</w:p></w:document>",
+        ),
+        (
+            ".odt",
+            "content.xml",
+            f'<office:document-styles {ODF}><style:style style:name="C" style:parent-style-name="Source_20_Text"/>'
+            '<style:style style:name="S"><style:text-properties text:display="none"/></style:style>'
+            '<style:style style:name="R"><style:text-properties style:text-position="super 58%"/></style:style>'
+            "</office:document-styles>",
+            f'<office:document-content {ODF}><style:style style:name="T1" style:parent-style-name="C"/>'
+            '<style:style style:name="T2" style:parent-style-name="S"/><style:style style:name="T3" '
+            'style:parent-style-name="R"/><text:p>«call» <text:span text:style-name="T1">do it</text:span> «now» '
+            '<text:span text:style-name="T2">secret</text:span> «a dog»<text:span text:style-name="T3">2</text:span>'
+            ' «here» <text:span text:style-name="T3">«th»</text:span></text:p></office:document-content>',
+        ),
+    ],
+)
+def test_styles_that_build_on_code_hidden_or_raised_ones(ending, main, others, text, main_first):
+    members = [(main, re.sub("[«»]", "", text)), (main.rpartition("/")[0] + "/styles.xml", others)]
+    members = [(name.lstrip("/"), content) for name, content in members]
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as file:
+        for name, content in members if main_first else members[::-1]:
+            file.writestr(name, content)
+    seen, written = translated(out.getvalue(), ending, upper)
+    assert member(written, main) == re.sub("«([^«»]*)»", lambda match: match[1].upper(), text)
+    assert not re.search("do it|secret|print this|2", "".join(seen))
+
+
+@pytest.mark.parametrize("ending", ["[A *big* dog][]", "[A *big* dog][] [x][]", "[the [A *big* dog][]"])
+def test_a_link_by_its_own_label_is_translated(ending):
+    out = translated(f"See {ending} here.\n\n[A *big* dog]: http://a\n", ".md", upper)[1]
+    assert "[A *BIG* DOG][A *big* dog]" in out
+    assert "HERE." in out
+
+
 def test_ruby_is_its_base():
     ruby = f"<w:p>{run('a ')}<w:r>{RUBY % run('dog', '<w:b/>')}</w:r>{run(' runs')}</w:p>"
     out = in_member(".docx", "word/document.xml", f"<w:document {W}>{ruby}</w:document>")

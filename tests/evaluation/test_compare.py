@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
-import re
 import statistics
 
 import pytest
 from helpers.judge import disturb
+from rich.console import Console
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
+from hf_mlnmt.cli.terminal import show
 from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.table import Table
 from hf_mlnmt.evaluation import compare, comparison_tables, read_comparison, score
-from hf_mlnmt.evaluation.runs import TextFiles, read_systems, text_files
+from hf_mlnmt.evaluation.outputs import TextFiles, read_systems, text_files
 from hf_mlnmt.evaluation.significance import LEGEND, p_of_mark
 from hf_mlnmt.generation import DecodingOptions
 from hf_mlnmt.reports.comparison import add_runs
@@ -50,15 +53,6 @@ def test_means_and_deviations_are_of_the_runs_scores(comparison, runs, reference
     assert comparison.several
 
 
-def test_each_seed_by_itself_is_tested_as_one_run_is(comparison, runs, references):
-    for seed in (0, 2):
-        alone = compare({"base": runs["base"][seed], "close": runs["close"][seed]}, references, **HOW)
-        of_seed = comparison.tests["close"]["by_seed"][str(seed + 1)]["test"]["cased"]
-        for metric in ("BLEU", "chrF"):
-            assert of_seed[metric] == numbers_of(alone, "close", metric)
-        assert "by_seed" not in alone.tests["close"]
-
-
 def test_correction_for_many_systems(comparison):
     """Two of the three differ: their p-values are doubled from the smaller one on; equal outputs are no test."""
     corrected = comparison.corrected("test", "cased", "BLEU")
@@ -93,6 +87,27 @@ def test_the_table(comparison):
     assert "\n" not in rows["base"][1]
     assert "Mean of 3 runs ± standard deviation" in table.caption
     assert numbers_of(comparison, "worse")["welch"] is not None
+
+
+@pytest.mark.parametrize("metrics", [["BLEU", "chrF"], ["BLEU", "chrF", "TER"]])
+@pytest.mark.parametrize("before", ["", "runs/multi30k-ende/transformer-"])
+def test_a_table_of_80_columns_breaks_no_name(runs, references, before, metrics):
+    named = {before + name: texts[:1] for name, texts in runs.items()}
+    tables = comparison_tables(compare(named, references, **{**HOW, "metrics": metrics, "trials": 20}))
+    console = Console(file=io.StringIO(), width=80)
+    console.print(*tables)
+    lines = console.file.getvalue().splitlines()
+    first = [line.split("│")[1].strip() for line in lines if line.count("│") > 3]
+    assert list(filter(None, first)) == list(runs)
+    assert not [line for line in lines if len(line) > 80 or line.count("…")]
+    assert (f'"{before}"' in tables[0].caption) == bool(before)
+    shown = "\n".join(lines)
+    assert all(cell in shown for row in tables[0].rows for numbers in row[1:] for cell in numbers.split("\n"))
+
+
+def test_a_table_in_a_pipe_is_as_wide_as_it_is(capsys):
+    show(Table(["system"] * 9, [[f"a-name-of-{number}-long-parts" for number in range(9)]]))
+    assert "a-name-of-8-long-parts" in capsys.readouterr().out.replace("\n", "|")
 
 
 def test_refused(runs, references):
@@ -160,18 +175,9 @@ def test_the_command_with_seeds(files, tmp_path, references):
     third = read_comparison(tmp_path / "third")
     assert third.tested("b", "test.de", "cased", "BLEU") == found.tested("b", "test.de", "cased", "BLEU")
     assert third.tested("c", "test.de", "cased", "BLEU")["approximate_randomisation"] is not None
-    shown = CliRunner().invoke(app, ["compare", str(tmp_path / "third"), "--smallest"], catch_exceptions=False)
+    shown = CliRunner().invoke(app, ["compare", str(tmp_path / "third")], catch_exceptions=False)
     assert shown.exit_code == 0
     assert "│ c " in shown.output
-    assert len(re.findall(r"seen from \d+\.\d\d", shown.output)) == 2
-    assert "in four of five such trainings" in " ".join(shown.output.split())
-    one = ["compare", *again, "-r", files / "test.de", *quick, "--smallest"]
-    with pytest.raises(UserError, match="no system has runs of two seeds"):
-        CliRunner().invoke(app, list(map(str, one)), catch_exceptions=False)
-    (tmp_path / "b3").write_text("".join(f"{line}\n" for line in disturb(references, 0.4, 9)))
-    two = [f"{name[0]}={tmp_path / name[1:]}" for name in ("aa2", "ab2", "bb2", "bb3")]
-    both = ["compare", *two, "-r", files / "test.de", *quick, "--smallest"]
-    assert "seen from" in CliRunner().invoke(app, list(map(str, both)), catch_exceptions=False).output
 
 
 def numbers_of_test(comparison, test, system):

@@ -16,8 +16,8 @@ from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import Hypothesis
-from hf_mlnmt.generation.translating.pipeline import TranslationCall
-from hf_mlnmt.search import fixed
+from hf_mlnmt.generation.translating.call import TranslationCall
+from hf_mlnmt.search.gpu import static_shapes
 from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, _Request
 from hf_mlnmt.serving.fair_queue import Costs, Piece
@@ -325,16 +325,16 @@ def test_a_long_text_does_not_hold_up_a_short_one(models, monkeypatch, when):
 @pytest.fixture
 def card(monkeypatch):
     """The CPU is searched on as a card is; how many sentences entered a search at once, and when."""
-    entered, enter = [], fixed.Running.enter
+    entered, enter = [], static_shapes.Running.enter
     monkeypatch.setattr("hf_mlnmt.search.runs_ahead", lambda tensor: True)
-    monkeypatch.setattr("hf_mlnmt.generation.translating.pipeline.runs_alone", lambda model: True)
+    monkeypatch.setattr("hf_mlnmt.generation.translating.searching.runs_alone", lambda model: True)
     monkeypatch.setattr("hf_mlnmt.search.prepare.Text.ready", lambda *given: None)
 
     def noted(running, sentences):
         entered.append((running, running.width, len(sentences.ids)))
         return enter(running, sentences)
 
-    monkeypatch.setattr(fixed.Running, "enter", noted)
+    monkeypatch.setattr(static_shapes.Running, "enter", noted)
     return entered
 
 
@@ -351,7 +351,7 @@ def test_on_a_card_pieces_join_a_search_that_runs(models, card, beams):
         def ask():
             came.append(batcher.translate_now(SENTENCES[60:62], "en", "de", num_beams=others))
 
-        thread, stepping = threading.Thread(target=ask), fixed.Stage.run
+        thread, stepping = threading.Thread(target=ask), static_shapes.Stage.run
 
         def run(stage):
             if len(card) == 4 and not thread.ident:  # when it has gone on for a while
@@ -360,7 +360,7 @@ def test_on_a_card_pieces_join_a_search_that_runs(models, card, beams):
             stepping(stage)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fixed.Stage, "run", run)
+            patch.setattr(static_shapes.Stage, "run", run)
             answer = batcher.translate_now(SENTENCES[:60], "en", "de", num_beams=beams)
         thread.join(30)
         assert batcher.statistics.waiting == batcher._active == 0
@@ -375,7 +375,7 @@ def test_on_a_card_pieces_join_a_search_that_runs(models, card, beams):
 
 
 def test_a_search_that_others_joined_and_that_fails_is_tried_again(models, card, monkeypatch):
-    tell = fixed.Running.tell
+    tell = static_shapes.Running.tell
 
     def fail(running, ended):
         tell(running, ended)
@@ -383,7 +383,7 @@ def test_a_search_that_others_joined_and_that_fails_is_tried_again(models, card,
 
     with batching(models, batch_tokens=96) as batcher:
         batcher.translate_now(SENTENCES[:1], "en", "de")
-        monkeypatch.setattr(fixed.Running, "tell", fail)
+        monkeypatch.setattr(static_shapes.Running, "tell", fail)
         answer = batcher.translate_now(SENTENCES[:12], "en", "de")
     assert [best[0].text for best in answer.texts] == models.models[0].pipeline(SENTENCES[:12])
 
