@@ -1,4 +1,4 @@
-"""Confidences: how sure a model is of a translation and of its words, 0 to 1, calibrated on a development set.
+"""Confidences, 0 to 1, of a translation and of its words, calibrated on a development set.
 
 References: Zadrozny and Elkan 2002, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates"
 (isotonic regression); Platt 1999, "Probabilistic Outputs for Support Vector Machines".
