@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.keys import key
+from hf_mlnmt.common.keys import Section, key
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.words import words
 
@@ -99,7 +99,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class PairFilter:
+class PairFilter(Section):
     """Rules for what is dropped from a training corpus.
 
     Call it with pairs or sentences: it yields those that stay, one by one, in order; rules of two sides ask nothing of

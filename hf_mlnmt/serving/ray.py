@@ -18,7 +18,7 @@ import yaml
 from ray import serve
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.keys import build, variable
+from hf_mlnmt.common.keys import Section, build, variable
 from hf_mlnmt.serving.limits import check_range, check_settings
 
 _ENVIRONMENT = "HF_MLNMT_"
@@ -26,7 +26,7 @@ _WAITING = 1000  # requests that a replica is given at once: its Batcher says wh
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Section):
     """The settings of `serve run`, as key=value, in a config file under `args`, or in the environment as HF_MLNMT_KEY.
 
     models: folders or Hub names, also as en-de=MODEL; a list, or joined by commas. On several machines a folder must be

@@ -39,9 +39,9 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
     [
         ("optimizer.learning_rate=.nan", "optimizer.learning_rate must be a finite number, not nan"),
         ("optimizer.learning_rate=.inf", "optimizer.learning_rate must be a finite number, not inf"),
-        ("optimizer.betas=[0.9, 1.0]", "optimizer.betas must be at least 0 and below 1, not 1.0"),
-        ("optimizer.betas=[0.9]", "optimizer.betas: expected two numbers"),
-        ("optimizer.clip=-1", "optimizer.clip must be at least 0, not -1.0"),
+        ("optimizer.betas=[0.9, 1.0]", "optimizer.betas must be below 1, not 1.0"),
+        ("optimizer.betas=[0.9]", r"optimizer.betas: \[0.9\] has too few entries: give at least 2"),
+        ("optimizer.clip=-1", "optimizer.clip must be at least 0, not -1"),
         ("seed=-1", "seed must be at least 0, not -1"),
         ("seed=99999999999", "seed must be at most 2,147,483,647"),
         ("budget.steps=100000000000000000000", "budget.steps must be at most 1,000,000,000"),
@@ -51,23 +51,23 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("decoding.length_penalty=.nan", "decoding.length_penalty must be a finite number"),
         ("decoding.max_new_tokens=0", "decoding.max_new_tokens must be above 0"),
         ("data.temperature=0.001", "data.temperature must be at least 0.1, not 0.001"),
-        ("data.train=[]", "data.train: give a corpus, or a list of them"),
-        ("data.train.weight=1000000000000", "weight must be at most 1,000, not 1000000000000.0"),
+        ("data.train=[]", r"data.train: \[\] has too few entries"),
+        ("data.train.weight=1000000000000", "weight must be at most 1,000, not 1000000000000"),
         ("schedule.restarts=1000000000", "schedule.restarts must be at most 1,000"),
-        ("objective={name: fusion-n-best, n: 1000000000}", "objective: n must be at most 1,000, not 1000000000"),
+        ("objective={name: fusion-n-best, n: 1000000000}", "objective.n must be at most 1,000, not 1000000000"),
         ("schedule.warmup=-3", "schedule.warmup must be at least 0, not -3"),
         ("data.filters.max_ratio=.nan", "data.filters.max_ratio must be a finite number"),
-        ("arguments.warmup_ratio=.inf", "arguments.warmup_ratio must be a finite number"),
-        ("arguments.seed=3", "arguments.seed: this is what seed says. Set that in its place"),
-        ("arguments.max_steps=3", "arguments.max_steps: this is what budget says"),
-        ("arguments.per_device_train_batch_size=3", "arguments.per_device_train_batch_size: .* batch.tokens says"),
+        ("arguments.weight_decay_x=.inf", "arguments: weight_decay_x must be a finite number"),
+        ("arguments.seed=3", "arguments: seed: this is what seed says. Set that in its place"),
+        ("arguments.max_steps=3", "arguments: max_steps: this is what budget says"),
+        ("arguments.per_device_train_batch_size=3", "arguments: per_device_train_batch_size: .* batch.tokens says"),
         ("arguments.use_cpu=maybe", "arguments.use_cpu: expected true or false, not 'maybe'"),
-        ("arguments.dataloader_num_workers=-1", "arguments.dataloader_num_workers must be at least 0, not -1"),
-        ("arguments.dataloader_num_workers=99999", "arguments.dataloader_num_workers must be at most 1,000"),
+        ("arguments.dataloader_num_workers=-1", "arguments: dataloader_num_workers must be at least 0, not -1"),
+        ("arguments.dataloader_num_workers=99999", "arguments: dataloader_num_workers must be at most 1,000"),
         ("model.settings.vocab_size=7", r"model.settings.vocab_size: this is as the tokenizer says \(\d+\)"),
         ("model.settings.eos_token_id=9", r"model.settings.eos_token_id: this is as the tokenizer says \(1\)"),
         ("model.settings.nonesuch=7", "recipe.yaml: model: TransformerConfig has no field 'nonesuch'"),
-        ("model.settings.d_model=1000000", "model.settings.d_model must be at most 65,536"),
+        ("model.settings.d_model=1000000", "model.settings: d_model must be at most 65,536"),
         ("model.settings.dropout=1.5", r"model.settings.dropout=1.5: must be in \[0, 1\)"),
         ("model.settings.d_model=18", "model.settings.encoder_attention_heads=4: d_model=18 must be a multiple of it"),
         ("model.settings.d_model=big", "model.settings.d_model: expected int, got str"),
@@ -85,8 +85,8 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("evaluation.metrics=[bleu, nonesuch]", "evaluation.metrics: .*nonesuch"),
         ("logging.trackers=[nonesuch]", "logging.trackers.*nonesuch"),
         ("logging.trackers=[wandb]", "logging.trackers: .*wandb"),
-        ("data.test={../../evil: {path: a.tsv}}", r"data.test: the name '../../evil'"),
-        ("data.test={.hidden: {path: a.tsv}}", "data.test: the name '.hidden'"),
+        ("data.test={../../evil: {path: a.tsv}}", r"the name '../../evil' is that of files"),
+        ("data.test={.hidden: {path: a.tsv}}", "data.test..hidden: the name '.hidden'"),
         ("languages.target=../de", "languages.target: expected a language's code"),
         ("data.test.new.files={source: test.en, target: nowhere.de}", "data.test.new: .*nowhere.de: no such file"),
         ("data.train={path: nowhere.tsv}", "nowhere.tsv: no such file.*--data, now .*/data; .*docs/install"),
@@ -364,7 +364,7 @@ def test_the_list_of_checks_is_what_runs():
 
 def test_a_recipe_that_was_made_and_not_read_is_checked_too(tmp_path, data):
     recipe = dataclasses.replace(read_recipe(write_recipe(tmp_path / "recipe.yaml")), label_smoothing=2.0)
-    with pytest.raises(UserError, match="label_smoothing must be at least 0 and below 1"):
+    with pytest.raises(UserError, match="label_smoothing must be below 1"):
         run(recipe, data, tmp_path / "run", dry_run=True)
 
 
