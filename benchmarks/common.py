@@ -14,9 +14,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from hf_mlnmt.analysis import cost as turns
+from hf_mlnmt.analysis.cost import Measure, machine
 from hf_mlnmt.common.table import Number, Table
-from hf_mlnmt.reports import cost as turns
-from hf_mlnmt.reports.cost import Measure, machine
 
 __all__ = ["Measure", "machine", "numbers", "parse", "print_ratios", "require_green_tests", "short", "take_turns"]
 

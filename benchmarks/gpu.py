@@ -54,13 +54,13 @@ from transformers import (
 )
 
 import hf_mlnmt
+from hf_mlnmt.analysis.cost import Measure, Work, beside_baseline, decoding, take_turns, training
 from hf_mlnmt.common.files import read_json, write_json
 from hf_mlnmt.convert.huggingface import config_of, placement_of
 from hf_mlnmt.data import Tokenizers, load_tokenizers, train_tokenizer
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.translating.batches import pad
 from hf_mlnmt.modeling import attention_scan_eager as loops
-from hf_mlnmt.reports.cost import Measure, Work, beside_baseline, decoding, take_turns, training
 from hf_mlnmt.search.rules import Joining
 from hf_mlnmt.training import Batches, Task, TranslationTrainer
 from hf_mlnmt.training.batching import TokenBatchSampler

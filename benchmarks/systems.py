@@ -22,10 +22,10 @@ from common import machine, parse, require_green_tests
 from rich.console import Console
 
 import hf_mlnmt
+from hf_mlnmt.analysis.cost import Turn, Work, beside_baseline, decoding, operations, training
 from hf_mlnmt.common.files import write_json
 from hf_mlnmt.common.memory import keep_memory
 from hf_mlnmt.common.table import Number, Table
-from hf_mlnmt.reports.cost import Turn, Work, beside_baseline, decoding, operations, training
 from hf_mlnmt.reports.parameters import parameters_of_config
 from hf_mlnmt.zoo.systems import find_system, list_systems
 
@@ -38,7 +38,7 @@ BASELINE = "transformer"
 def work_of(options: argparse.Namespace) -> Work:
     """What each turn does."""
     names = ("vocabulary", "tokens", "length", "batch", "beams", "steps", "rounds", "device")
-    return Work(**{name: getattr(options, name) for name in names}, keep=options.shape != "base")
+    return Work(**{name: getattr(options, name) for name in names})
 
 
 def measure(turn: Callable[..., Turn], options: argparse.Namespace) -> dict[str, tuple[float, float]]:

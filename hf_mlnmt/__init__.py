@@ -15,7 +15,7 @@ from hf_mlnmt.zoo.systems import config_for, list_systems
 
 if TYPE_CHECKING:
     from hf_mlnmt.convert.importing import import_model
-    from hf_mlnmt.generation.fusing import fuse
+    from hf_mlnmt.generation.translating.fusing import fuse
     from hf_mlnmt.modeling.configuration import TransformerConfig
     from hf_mlnmt.modeling.transformer import TransformerForConditionalGeneration, TransformerModel
     from hf_mlnmt.search import explain
@@ -41,5 +41,5 @@ def __getattr__(name: str) -> Any:
     """Imports the baseline's classes, `explain`, `fuse` and `import_model` when they are asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    homes = {"import_model": "convert.importing", "explain": "search", "fuse": "generation.fusing"}
+    homes = {"import_model": "convert.importing", "explain": "search", "fuse": "generation.translating.fusing"}
     return getattr(import_module(f"{__name__}.{homes.get(name, 'modeling')}"), name)

@@ -141,7 +141,7 @@ class Study:
     def ensemble(self) -> Any:
         """Returns the pipeline of the ensemble."""
         from hf_mlnmt.generation import TranslationPipeline
-        from hf_mlnmt.generation.fusing import fuse
+        from hf_mlnmt.generation.translating.fusing import fuse
 
         tokenizer = TranslationPipeline.from_pretrained(self.members[0], device="cpu").parts.tokenizers.source
         return TranslationPipeline(fuse(self.members, normalization="symbol"), tokenizer)
@@ -195,7 +195,7 @@ class Study:
 
     def reranked(self, name: str, features: str) -> tuple[list[str], dict[str, Any]]:
         """Makes a reranker by val, where it is not there yet, and reranks."""
-        from hf_mlnmt.evaluation.tuning import make_reranker
+        from hf_mlnmt.analysis.tuning import make_reranker
         from hf_mlnmt.generation import DecodingOptions
 
         before, file = time.process_time(), self.work / f"{name}.json"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.evaluation.comparison import read_comparison
-from hf_mlnmt.evaluation.runs import COMPARISON
+from hf_mlnmt.evaluation.outputs import COMPARISON
 from hf_mlnmt.evaluation.significance import LEGEND as MARKS
 from hf_mlnmt.reports.comparison_page import mean_text, minutes_of, with_difference
 from hf_mlnmt.reports.facts import load_results

@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt import reports
-from hf_mlnmt.analysis.curves import FILE as METRICS
-from hf_mlnmt.analysis.curves import read_metrics, series
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import write_text
 from hf_mlnmt.common.model_folder import RESULTS
 from hf_mlnmt.common.table import Number, Table
+from hf_mlnmt.evaluation.curves import FILE as METRICS
+from hf_mlnmt.evaluation.curves import figure, read_metrics
+from hf_mlnmt.evaluation.figures import svg_text
 from hf_mlnmt.reports.facts import load_results
-from hf_mlnmt.reports.svg import lines
-
-CURVES = ("eval_bleu", "eval_loss", "loss")
 
 
 def write_index(path: str | Path, folders: list[Path]) -> Path:
@@ -86,13 +84,9 @@ def _entry(name: str, results: Path, run: Path | None) -> dict[str, Any]:
     steps = (content.get("budget") or {}).get("steps")
     numbers = [content.get("seed"), steps, content.get("parameters")]
     facts = [f"{number:,}" if isinstance(number, int) else "" for number in numbers]
-    return {"name": name, "facts": facts, "scores": scores, "plots": _plots(run) if run else []}
-
-
-def _plots(run: Path) -> list[str]:
-    metrics = read_metrics(run)
-    dev = {key: dict(zip(*series(metrics, key), strict=True)) for key in CURVES}
-    bleu = lines({"dev BLEU": dev["eval_bleu"]}, "dev BLEU", "optimizer step") if dev["eval_bleu"] else ""
-    losses = {"dev": dev["eval_loss"], "training": dev["loss"]}
-    loss = lines({name: one for name, one in losses.items() if one}, "loss per token", "optimizer step")
-    return [plot for plot in (bleu, loss) if plot]
+    return {
+        "name": name,
+        "facts": facts,
+        "scores": scores,
+        "plots": [svg_text(figure({name: read_metrics(run)}))] if run else [],
+    }

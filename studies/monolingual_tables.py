@@ -16,7 +16,7 @@ from papers import printed_tables
 from hf_mlnmt.common.files import read_json
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.evaluation.comparison import Comparison, read_comparison
-from hf_mlnmt.evaluation.runs import COMPARISON
+from hf_mlnmt.evaluation.outputs import COMPARISON
 from hf_mlnmt.evaluation.significance import LEGEND
 from hf_mlnmt.reports.comparison import PAGE
 

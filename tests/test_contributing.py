@@ -95,15 +95,13 @@ assert is_document("a.toy") and document.texts == ["A dog.", "A cat."]
                     "    code = written_language(language)\n",
                     '    if name == "Edits":\n        return metrics.TER()\n    code = written_language(language)\n',
                 ),
-            ],
-            "evaluation/counts.py": [
                 ("NUMBERS = {", 'NUMBERS = {"Edits": 2, '),
                 ("_FORMULAS = {", '_FORMULAS = {"Edits": _ter, '),
             ],
         },
         """
 from hf_mlnmt.evaluation import score_protocols
-from hf_mlnmt.evaluation.counts import count_metric, scores_of_sums
+from hf_mlnmt.evaluation.scores import count_metric, scores_of_sums
 from hf_mlnmt.evaluation.scores import METRICS, Protocol
 assert "Edits" in METRICS
 scores = score_protocols(["a b"], [["a c"]], protocols=["cased"], bootstrap=0)["cased"]
@@ -114,7 +112,7 @@ assert scores_of_sums("Edits", count_metric(Protocol("cased"), "Edits", ["a b"],
     "analysis": (
         {
             "analysis/lengths.py": '''
-from hf_mlnmt.analysis.study import Study
+from hf_mlnmt.evaluation.figures import Study
 
 
 def lengths_study(lines: list[str]) -> Study:

@@ -14,13 +14,13 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from hf_mlnmt import UserError
+from hf_mlnmt.analysis.cost import LiveBytes
 from hf_mlnmt.common import matmul_backends
 from hf_mlnmt.common.matmul_backends import KINDS, chosen, measured, packed
 from hf_mlnmt.common.weight_cache import forget
+from hf_mlnmt.modeling.fused import projected_cross_entropy
 from hf_mlnmt.modeling.linear import project
-from hf_mlnmt.modeling.loss import projected_cross_entropy
-from hf_mlnmt.reports.cost import LiveBytes
-from hf_mlnmt.search import steps
+from hf_mlnmt.search.cpu import step
 
 pytestmark = pytest.mark.skipif(not matmul_backends.has_onednn(), reason="this PyTorch has no oneDNN")
 
@@ -46,7 +46,7 @@ def calls(monkeypatch):
             return product
 
         monkeypatch.setattr(matmul_backends, name, counted)
-    monkeypatch.setattr(steps, "packed", matmul_backends.packed)
+    monkeypatch.setattr(step, "packed", matmul_backends.packed)
     return found
 
 
@@ -183,7 +183,7 @@ def test_the_loss(calls, monkeypatch):
 @pytest.mark.parametrize("activation", ["relu", "swish", "gelu"])
 def test_a_search_by_it_finds_the_same(activation, calls, monkeypatch):
     """Beams, few rows and many, with the layers of large weights written out."""
-    monkeypatch.setattr(steps, "SMALL", 10)
+    monkeypatch.setattr(step, "SMALL", 10)
     model, batch = toy(activation_function=activation, d_model=48).float(), sources((6, 1, 17, 4, 3, 3, 8))
     redraw(model, std=None)
     options = {"num_beams": 3, "max_new_tokens": 9, "return_dict_in_generate": True, "output_scores": False}

@@ -32,7 +32,7 @@ from hf_mlnmt.common.model_folder import (
 )
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.fusing import fuse_folders
+from hf_mlnmt.generation.translating.fusing import fuse_folders
 from hf_mlnmt.hub import build_folder
 from hf_mlnmt.reports.description import describe, render
 from hf_mlnmt.training import checkpoints

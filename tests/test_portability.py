@@ -6,14 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from helpers import fresh
 
 import hf_mlnmt
 from hf_mlnmt import UserError
-from hf_mlnmt.cli import processes
 from hf_mlnmt.common.files import only_one, write_text
 
 PACKAGE = Path(hf_mlnmt.__file__).parent
@@ -42,7 +40,7 @@ for path in sorted(package.rglob("*.py")):
                 raise
 from hf_mlnmt.cli import app
 from hf_mlnmt.common.memory import memory_of_machine
-from hf_mlnmt.reports.cost import machine
+from hf_mlnmt.analysis.cost import machine
 from hf_mlnmt import UserError
 from hf_mlnmt.evaluation import load_metric
 try:
@@ -94,12 +92,3 @@ def test_a_folder_is_for_one_process_until_that_ends(tmp_path: Path, killed: boo
     for _ in range(2):  # and what has ended in this process gives it back
         with only_one(folder, "mine?"), pytest.raises(UserError), only_one(folder, "mine?"):
             raise AssertionError("two at once")
-
-
-def test_a_priority_is_lowered_without_nice(monkeypatch):
-    asked = []
-    monkeypatch.delattr("os.nice", raising=False)
-    monkeypatch.setattr("psutil.BELOW_NORMAL_PRIORITY_CLASS", 16384, raising=False)
-    monkeypatch.setattr("psutil.Process", lambda: SimpleNamespace(nice=asked.append))
-    processes.lower_priority()
-    assert asked == [16384]

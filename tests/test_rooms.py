@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "hf_mlnmt"
 # From the ground up; a room may import those before it, its own files, and nothing else of the package.
 FLOORS = ["modeling", "common"]
 FLOORS += ["search", "zoo", "data", "convert", "generation", "documents", "evaluation"]
-FLOORS += ["analysis", "recipe", "training", "reports", "hub", "export", "serving", "demo", "cli"]
+FLOORS += ["recipe", "training", "reports", "hub", "export", "analysis", "serving", "demo", "cli"]
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 FILES = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")]

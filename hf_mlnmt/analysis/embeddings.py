@@ -1,7 +1,7 @@
 """Sentence embeddings of a translation model, and what they are good for: retrieval of translations, similarity.
 
 Reference: the paper on the attention bridge, sections 1 and 2: the k rows of M as a sentence's representation.
-`model.embed` (modeling/sentence_embedding.py) says what an embedding is; this file compares texts and languages.
+`model.embed` (modeling/transformer.py, bridge.py) says what an embedding is; this file compares texts and languages.
 
 Retrieval: for every sentence of one language the nearest one of another, by cosine; accuracy@1 is the share for which
 that is its translation, line by line of two aligned files.
@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.reading import Systems
-from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.words import is_visible
-from hf_mlnmt.generation.embedding import default_pooling, embed_texts, normalised
+from hf_mlnmt.evaluation import figures
+from hf_mlnmt.evaluation.figures import Study, naming
+from hf_mlnmt.generation.choosing.embedding import default_pooling, embed_texts, normalised
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.generation.translating.pipeline import progress_bar
 

@@ -14,12 +14,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.analysis.figures import Panel, heat_maps, save
-from hf_mlnmt.analysis.study import write_rows
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import Form, read_json, size_and_crc
 from hf_mlnmt.common.made_from import differences, sha256_of_lines
 from hf_mlnmt.evaluation import score
+from hf_mlnmt.evaluation.figures import Panel, heat_maps, save, write_rows
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.translating.pipeline import progress_bar
 

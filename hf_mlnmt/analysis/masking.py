@@ -19,12 +19,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.reading import Systems
-from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import file_name
-from hf_mlnmt.evaluation import ProtocolName, compare
+from hf_mlnmt.evaluation import ProtocolName, compare, figures
+from hf_mlnmt.evaluation.figures import Study, naming
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.translating.loading import Parts
 

@@ -14,17 +14,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_mlnmt.analysis import figures
-from hf_mlnmt.analysis.study import Study
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.words import is_unspaced, spoken, terms, words
+from hf_mlnmt.evaluation import figures
 from hf_mlnmt.evaluation.comparison import Comparison
-from hf_mlnmt.evaluation.counts import scores_of_sums
-from hf_mlnmt.evaluation.matrix import LanguageGuesser
+from hf_mlnmt.evaluation.figures import Study
+from hf_mlnmt.evaluation.outputs import SystemRun, Texts
+from hf_mlnmt.evaluation.results import languages_of_test
 from hf_mlnmt.evaluation.scores import (
     Lines,
     References,
@@ -32,8 +33,10 @@ from hf_mlnmt.evaluation.scores import (
     count_sentences,
     reference_lists,
     score,
+    scores_of_sums,
     with_arrow,
 )
+from hf_mlnmt.reports.matrix import LanguageGuesser
 
 if TYPE_CHECKING:
     from hf_mlnmt.evaluation.perplexity import Perplexity
@@ -207,62 +210,13 @@ def source_lengths(sources: Lines, model: str | None = None) -> list[int]:
 
 @dataclass(frozen=True)
 class OutputAnalysis:
-    """The findings on the translations of one test set, {system: ...}, the baseline first.
-
-    chrf: of each sentence. lengths: rows of scores_by_length. statistics: of output_statistics. Both are empty where
-    the sources are not known.
-    """
+    """The translations of one test set, {system: lines}, the baseline first; chrF of each sentence; and the studies."""
 
     outputs: Mapping[str, Lines]
     references: Lines
     sources: Lines | None
     chrf: Mapping[str, Sequence[float]]
-    lengths: Sequence[Mapping[str, Any]] = ()
-    statistics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    unit: str = "words"
-
-    def shares(self) -> list[dict[str, Any]]:
-        """Returns a row for each system: length ratio, and the share of each kind of faulty outputs."""
-        return [
-            {"system": name, "length_ratio": of["length_ratio"], **{kind: found["share"] for kind, found in _kinds(of)}}
-            for name, of in self.statistics.items()
-        ]
-
-    def differences(self, count: int = SHOWN) -> dict[str, list[dict[str, Any]]]:
-        """Returns {system: up to `count` sentences where it gains most over the baseline, and where it loses most}.
-
-        Each with its line (from 1), both scores, the difference and all texts, from the largest gain to the largest
-        loss. Sentences of the same score are left out. Raises: UserError for a count below 1.
-        """
-        if count < 1:
-            raise UserError(f"{count} sentences: expected at least 1.")
-        baseline, *others = self.outputs
-        before = self.chrf[baseline]
-        rows = {}
-        for name in others:
-            after = self.chrf[name]
-            ordered = sorted(range(len(after)), key=lambda i: (before[i] - after[i], i))
-            gains = [i for i in ordered if after[i] > before[i]][:count]
-            losses = [i for i in ordered if after[i] < before[i]][-count:]
-            rows[name] = [
-                {
-                    "line": i + 1,
-                    "difference": after[i] - before[i],
-                    "baseline_chrF": before[i],
-                    "system_chrF": after[i],
-                    "source": self.sources[i] if self.sources is not None else None,
-                    "baseline": self.outputs[baseline][i],
-                    "system": self.outputs[name][i],
-                    "reference": self.references[i],
-                }
-                for i in [*gains, *losses]
-            ]
-        return rows
-
-    def studies(self, count: int = SHOWN) -> list[Study]:
-        """Returns the studies of all: lengths and statistics where sources are known, then differences."""
-        studies = [_length_study(self), _statistics_study(self)] if self.sources is not None else []
-        return studies + ([_difference_study(self, count)] if len(self.outputs) > 1 and count else [])
+    studies: list[Study]
 
 
 def analyse_outputs(
@@ -272,51 +226,90 @@ def analyse_outputs(
     starts: Sequence[int],
     tokenizer: str | None = None,
     languages: Mapping[str, Lines] | None = None,
+    shown: int = SHOWN,
     **scoring: Any,
 ) -> OutputAnalysis:
-    """Looks at one run of each system.
+    """Studies one run of each system: scores by length and faults where sources are known; the largest differences.
 
     Args:
-        sources: None where they are not known; then there are no lengths and no statistics.
+        sources: None where they are not known.
         starts: where groups of source lengths begin, see read_starts(); lengths are in words, or in the source subwords
             of the model `tokenizer`.
         languages: text of further languages that an output may be in by mistake. The language is guessed from it and
             from source and references themselves; an output of no word, or where both sides have the same, is not
             guessed.
+        shown: sentences of the largest gains, and of the largest losses, for each system; 0: none.
         scoring: protocol, language, bootstrap and seed of the scores by length.
 
     Raises: UserError for different numbers of lines.
     """
     chrf = {name: sentence_scores(lines, references) for name, lines in outputs.items()}
-    if sources is None:
-        return OutputAnalysis(outputs, references[0], None, chrf)
-    lengths = scores_by_length(outputs, references, source_lengths(sources, tokenizer), starts, **scoring)
-    guess = LanguageGuesser({SOURCE: sources, TARGET: references[0], **(languages or {})})
-    statistics = {
-        name: output_statistics(
-            sources, lines, references, guess.others(lines, TARGET).__contains__, scoring.get("language")
-        )
-        for name, lines in outputs.items()
+    studies: list[Study] = []
+    if sources is not None:
+        lengths = scores_by_length(outputs, references, source_lengths(sources, tokenizer), starts, **scoring)
+        guess = LanguageGuesser({SOURCE: sources, TARGET: references[0], **(languages or {})})
+        language = scoring.get("language")
+        statistics = {
+            name: output_statistics(sources, lines, references, guess.others(lines, TARGET).__contains__, language)
+            for name, lines in outputs.items()
+        }
+        studies += [_length_study(lengths, "subwords" if tokenizer else "words"), _statistics_study(statistics)]
+    if len(outputs) > 1 and shown:
+        studies.append(_difference_study(outputs, chrf, references[0], sources, shown))
+    return OutputAnalysis(outputs, references[0], sources, chrf, studies)
+
+
+def analyses_of(
+    comparison: Comparison, runs: Sequence[Any], texts: Mapping[Path, Mapping[str, Texts]], **about: Any
+) -> dict[str, OutputAnalysis]:
+    """Returns {test set: analysis of the translations of each system's first run}, of those that are here.
+
+    texts: {origin of a run: its test sets}. about: as `analyse_outputs` takes it, without protocol and language.
+    """
+    here: dict[str, SystemRun] = {}
+    for run in runs:
+        if isinstance(run, SystemRun) and run.outputs:
+            here.setdefault(run.name, run)
+    firsts = {name: here[name] for name in comparison.runs if name in here}
+    analyses = {}
+    for test, protocols in comparison.first["scores"].items() if firsts else ():
+        known = next(iter(texts[run.origin][test] for run in firsts.values()))
+        outputs = {name: run.outputs[test] for name, run in firsts.items()}
+        how = {"protocol": next(iter(protocols)), "language": languages_of_test(comparison.first, test)["target"]}
+        analyses[test] = analyse_outputs(outputs, known.references, known.sources, **how, **about)
+    return analyses
+
+
+def sentences_of(analyses: Mapping[str, OutputAnalysis]) -> dict[str, Any] | None:
+    """Returns the sentences of all test sets, one set behind the other, as the page shows them; None without any."""
+    if not analyses:
+        return None
+    known = list(analyses.values())
+    systems = list(known[0].outputs)
+    suffixes = {test: f", {test}" if len(analyses) > 1 else "" for test in analyses}
+    lines = [f"line {n}{suffixes[test]}" for test in analyses for n, _ in enumerate(analyses[test].references, 1)]
+    sources = [line for analysis in known for line in analysis.sources or ()]
+    return {
+        "systems": systems,
+        "line": lines,
+        "source": sources if len(sources) == len(lines) else None,
+        "reference": [line for analysis in known for line in analysis.references],
+        "outputs": {name: [line for analysis in known for line in analysis.outputs[name]] for name in systems},
+        "chrf": {name: [round(score, 1) for analysis in known for score in analysis.chrf[name]] for name in systems},
     }
-    unit = "subwords" if tokenizer else "words"
-    return OutputAnalysis(outputs, references[0], sources, chrf, lengths, statistics, unit)
 
 
-def _kinds(statistics: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(kind, value) for kind, value in statistics.items() if isinstance(value, Mapping)]
-
-
-def _length_study(analysis: OutputAnalysis) -> Study:
+def _length_study(rows: Sequence[dict[str, Any]], unit: str) -> Study:
     """Draws BLEU and chrF of each group with intervals; the count of sentences stands below each group's name.
 
     A group without sentences has rows, and no place in the figure.
     """
-    study = Study("lengths", rows=[dict(row) for row in analysis.lengths])
-    counts = {row["source_length"]: row["sentences"] for row in study.rows}
+    study = Study("lengths", rows=list(rows))
+    counts = {row["source_length"]: row["sentences"] for row in rows}
     drawn = [group for group, count in counts.items() if count]
     panels: dict[str, dict[str, list[figures.Interval]]] = {}
     lines: dict[tuple[str, str], dict[str, str]] = {}
-    for row in study.rows:
+    for row in rows:
         line = lines.setdefault((row["metric"], row["system"]), {"system": row["system"], "metric": row["metric"]})
         line[row["source_length"]] = "" if row["score"] is None else f"{row['score']:.2f}"
         if row["source_length"] in drawn:
@@ -325,18 +318,19 @@ def _length_study(analysis: OutputAnalysis) -> Study:
     study.summary = sorted(lines.values(), key=lambda line: METRICS.index(line["metric"]))
     study.summary.append({"system": "sentences", "metric": "", **{name: str(count) for name, count in counts.items()}})
     labels = [f"{group}\n({counts[group]:,})" for group in drawn]
-    x_label, panels = f"source length in {analysis.unit} (sentences)", _with_arrows(panels)
+    x_label, panels = f"source length in {unit} (sentences)", _with_arrows(panels)
     study.figures["lengths"] = figures.points(panels, labels, x_label, "score")
     study.note = INTERVALS
     return study
 
 
-def _statistics_study(analysis: OutputAnalysis) -> Study:
+def _statistics_study(by_system: Mapping[str, Mapping[str, Any]]) -> Study:
     """Draws the shares of faulty outputs; rows have their lines."""
     study = Study("statistics")
     panels: dict[str, list[tuple[str, float, str]]] = {}
-    for name, statistics in analysis.statistics.items():
-        ratio, kinds = statistics["length_ratio"], _kinds(statistics)
+    for name, statistics in by_system.items():
+        ratio = statistics["length_ratio"]
+        kinds = [(kind, value) for kind, value in statistics.items() if isinstance(value, Mapping)]
         study.rows += [
             {"system": name, "kind": kind, "share": value["share"], "lines": " ".join(map(str, value["lines"]))}
             for kind, value in kinds
@@ -350,17 +344,46 @@ def _statistics_study(analysis: OutputAnalysis) -> Study:
     return study
 
 
-def _difference_study(analysis: OutputAnalysis, count: int) -> Study:
-    """Sets every system beside the first: texts as rows, differences as bars."""
-    study = Study("differences")
-    baseline = next(iter(analysis.outputs))
-    panels = {}
-    for name, rows in analysis.differences(count).items():
-        study.rows += [{"system_name": name, "baseline_name": baseline, **row} for row in rows]
+def _difference_study(
+    outputs: Mapping[str, Lines],
+    chrf: Mapping[str, Sequence[float]],
+    references: Lines,
+    sources: Lines | None,
+    count: int,
+) -> Study:
+    """Sets every system beside the first: the sentences where it gains most chrF, then those where it loses most.
+
+    Texts as rows, from the largest gain to the largest loss, differences as bars. Sentences of the same score are left
+    out.
+    """
+    study, panels = Study("differences"), {}
+    baseline, *others = outputs
+    before = chrf[baseline]
+    for name in others:
+        after = chrf[name]
+        ordered = sorted(range(len(after)), key=lambda i: (before[i] - after[i], i))
+        gains = [i for i in ordered if after[i] > before[i]][:count]
+        losses = [i for i in ordered if after[i] < before[i]][-count:]
+        rows = [
+            {
+                "system_name": name,
+                "baseline_name": baseline,
+                "line": i + 1,
+                "difference": after[i] - before[i],
+                "baseline_chrF": before[i],
+                "system_chrF": after[i],
+                "source": sources[i] if sources is not None else None,
+                "baseline": outputs[baseline][i],
+                "system": outputs[name][i],
+                "reference": references[i],
+            }
+            for i in [*gains, *losses]
+        ]
+        study.rows += rows
         for row in [*rows[:3], *rows[-3:]]:
             line = {"system": name, "line": row["line"], "chrF": f"{row['difference']:+.1f}"}
             study.summary.append({**line, baseline: row["baseline"], "other": row["system"]})
-        panels[f"{name} less {baseline}"] = [(f"line {row['line']}", row["difference"], "") for row in rows]
+        panels[f"{name} less {baseline}"] = [(f"line {row['line']}", float(row["difference"] or 0), "") for row in rows]
     study.figures["differences"] = figures.bars(panels, "difference of chrF ↑", changes=True)
     return study
 

@@ -7,24 +7,13 @@ Tasks are sentences with a label each, in three parts, made of any raw text with
 letters, and a sentence that stands in the text twice is taken once. Or they are SentEval's files: one example a line,
 `tr`, `va` or `te`, a label and the sentence, separated by tabs.
 
-| task | label | made how |
-| --- | --- | --- |
-| length | which of up to six groups of lengths, in words | about equally many training sentences a group |
-| word-content | which of some words of middle frequency is in the sentence | sentences with just one of them |
-| bigram-shift | whether two neighbouring words were swapped | in half of the sentences; not the first word |
-| language | which language the sentence is in | equally many sentences of each |
-
-Sentence vectors: the mean of a layer's states over the real positions, kept on disk. Layers: 0 the embeddings, 1 .. L
+Sentence vectors: the mean of a layer's states over the real positions. Layers: 0 the embeddings, 1 .. L
 the encoder's layers as they hand on their states, L after the layer norm that ends a pre-norm encoder; </s> is a
 position like the others.
 
 Classifiers: logistic regression, and the papers' two-layer perceptron: L2 of 1e-4 on the hidden layer, RMSProp, up to
-100 epochs, stopped early by the accuracy on dev.
-
-| preset | source | learning rate | batch |
-| --- | --- | --- | --- |
-| multi-level | thesis, section 4.5.4 | 1e-3 | 512 |
-| dual-context | thesis, section 5.6.1; dual contextual module | 2.5e-4 | 64 |
+100 epochs, stopped early by the accuracy on dev; the preset multi-level is of the thesis, section 4.5.4, dual-context
+of its section 5.6.1.
 
 Departs, the texts being silent: 200 hidden units, ReLU; L2 is lambda |W|^2 of the hidden layer's matrix, added to the
 mean cross-entropy; RMSProp with PyTorch's other settings; training stops when dev has not improved for 5 epochs, and
@@ -46,21 +35,17 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.reading import Systems, encode_sources, encoder_passes, usable_indices
-from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.files import atomic_path
-from hf_mlnmt.common.made_from import Digest
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.generation.embedding import embed_texts
-from hf_mlnmt.generation.translating.languages import has_modules
+from hf_mlnmt.evaluation import figures
+from hf_mlnmt.evaluation.figures import Study, naming
+from hf_mlnmt.generation.choosing.embedding import embed_texts
+from hf_mlnmt.generation.translating.directions import has_modules
 from hf_mlnmt.generation.translating.loading import Parts
-from hf_mlnmt.modeling.sentence_embedding import pooled_states
+from hf_mlnmt.modeling.transformer import pooled_states
 
 Part = Literal["train", "dev", "test"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -250,9 +235,6 @@ def find_files(folder: str | Path) -> list[Path]:
     return [paths[name] for name in FILES if name in paths]
 
 
-CHUNK = 4096  # sentences in a file of the cache
-
-
 def check_layer(model: Any, layer: int | None) -> int:
     """Returns the layer asked for, the last for None. Raises: UserError if it is not there."""
     last = int(getattr(model.config, "encoder_layers", None) or model.config.num_hidden_layers)
@@ -268,37 +250,6 @@ def mean_states(parts: Parts, sources: Sequence[Sequence[int]], layer: int) -> T
         means = pooled_states(read.output.hidden_states[layer].float(), read.source_real, "mean").cpu()
         vectors.update(zip(read.indices, means, strict=True))
     return torch.stack([vectors[i] for i in range(len(sources))])
-
-
-def fingerprint(model: Any) -> str:
-    """Returns a digest of what vectors depend on: config and the encoder's weights; of several encoders the model's."""
-    fields = {key: value for key, value in model.config.to_dict().items() if key != "_name_or_path"}
-    encoder = model if has_modules(model) else model.get_encoder()
-    return Digest("sha256").value(fields).weights(encoder.state_dict(), shapes=False).hex()
-
-
-def cached_states(
-    parts: Parts, texts: Sequence[str], layer: int, cache: Path, languages: tuple[str | None, str | None] = (None, None)
-) -> Tensor:
-    """Returns `mean_states` of texts: those in the folder `cache` are read, others computed and written.
-
-    A file holds some thousand sentences, under a name made from the encoder's weights and the token ids; an interrupted
-    run goes on behind the last one.
-    """
-    sources, of_model = encode_sources(parts, texts, *languages), fingerprint(parts.model)
-    vectors: list[Tensor] = []
-    for start in range(0, len(sources), CHUNK):
-        chunk = sources[start : start + CHUNK]
-        name = Digest("sha256").text(f"{of_model} {layer} {chunk}").hex()[:32]
-        path = cache / f"{name}.safetensors"
-        try:
-            states = load_file(path)["states"]
-        except (FileNotFoundError, SafetensorError, KeyError):  # none, or half a file
-            states = mean_states(parts, chunk, layer)
-            with atomic_path(path) as temporary:
-                save_file({"states": states}, temporary)
-        vectors.append(states)
-    return torch.cat(vectors)
 
 
 @dataclass(frozen=True)
@@ -403,22 +354,14 @@ def wilson_interval(right: int, count: int, z: float = 1.959964) -> tuple[float,
 
 
 def probe(
-    parts: Parts,
-    task: ProbingTask,
-    layer: int | str,
-    classifier: Classifier,
-    settings: MlpSettings,
-    cache: Path,
-    seed: int = 1,
-    languages: tuple[str | None, str | None] = (None, None),
+    task: ProbingTask, vectors: Vectors, layer: int | str, classifier: Classifier, settings: MlpSettings, seed: int = 1
 ) -> dict[str, Any]:
-    """Returns a row: accuracy on the test part in percent with its 95 % interval, and that of the most frequent class.
+    """Returns a row: accuracy on the test part in percent with its 95 % interval (Wilson 1927), and the majority's.
 
-    layer: of the encoder, 0 the embeddings; or the pooling of `embed_texts`: "flat", "mean", "row 3".
+    vectors: of the task's sentences, (sentences, width) for each part; layer: where they are from, for the row.
     `majority`: the most frequent class's accuracy; `epoch`: the perceptron's best, by `dev_accuracy`; `train`,
     `dev`, `test`: sentences.
     """
-    vectors = {part: _vectors(parts, task.texts[part], layer, cache, languages) for part in PARTS}
     labels = {part: torch.tensor(task.labels[part]) for part in PARTS}
     if classifier == "mlp":
         predictions = train_mlp(vectors, labels, len(task.classes), settings, seed)
@@ -439,14 +382,17 @@ def probe(
     }
 
 
-def _vectors(
-    parts: Parts, texts: Sequence[str], layer: int | str, cache: Path, languages: tuple[str | None, str | None]
-) -> torch.Tensor:
-    """Returns (sentences, width): a layer's mean states, or the model's embeddings, which are not cached."""
+def vectors_of(
+    parts: Parts, task: ProbingTask, layer: int | str, languages: tuple[str | None, str | None] = (None, None)
+) -> Vectors:
+    """Returns (sentences, width) for each part: a layer's mean states, or embeddings of the model.
+
+    layer: of the encoder, 0 the embeddings; or the pooling of `embed_texts`: "flat", "mean", "row 3".
+    """
     if isinstance(layer, int):
-        return cached_states(parts, texts, layer, cache, languages)
+        return {part: mean_states(parts, encode_sources(parts, task.texts[part], *languages), layer) for part in PARTS}
     pooling = int(layer.removeprefix("row ")) if layer.startswith("row ") else layer
-    return torch.from_numpy(embed_texts(parts, texts, languages[0], pooling))
+    return {part: torch.from_numpy(embed_texts(parts, task.texts[part], languages[0], pooling)) for part in PARTS}
 
 
 def read_sizes(text: str) -> list[int]:
@@ -493,7 +439,6 @@ def senteval_tasks(paths: Sequence[Path]) -> list[ProbingTask]:
 def probing_study(
     systems: Systems,
     tasks: Sequence[ProbingTask],
-    cache: Path,
     layers: Sequence[int] | None = None,
     classifiers: Sequence[Classifier] | None = None,
     preset: str = "multi-level",
@@ -502,7 +447,7 @@ def probing_study(
     pooling: str | None = None,
     languages: tuple[str | None, str | None] = (None, None),
 ) -> Study:
-    """Probes every system on every task; vectors are kept in the folder `cache`, and read there the next time.
+    """Probes every system on every task.
 
     layers: None for the last one of each encoder. pooling: of `embed_texts`, "flat", "mean" or "row 3": the model's
     embeddings (of an attention bridge, where there is one) in place of a layer's states.
@@ -513,12 +458,14 @@ def probing_study(
     chosen: dict[str, list[Any]] = {
         name: _layers(name, parts, layers) if pooling is None else [pooling] for name, parts in systems.items()
     }
-    every = [(task, name, layer) for task in tasks for name in systems for layer in chosen[name]]
-    for (task, name, layer), classifier in product(every, classifiers or CLASSIFIERS):
-        row = probe(systems[name], task, layer, classifier, PRESETS[preset], cache, seed, languages)
-        place = f"layer {layer}" if isinstance(layer, int) else layer
-        tell(f"{name}, {task.name}, {place}, {classifier}: {row['accuracy']:.2f}")
-        study.rows.append({"system": name, **row})
+    for task, name in product(tasks, systems):
+        for layer in chosen[name]:
+            vectors = vectors_of(systems[name], task, layer, languages)
+            place = f"layer {layer}" if isinstance(layer, int) else layer
+            for classifier in classifiers or CLASSIFIERS:
+                row = probe(task, vectors, layer, classifier, PRESETS[preset], seed)
+                tell(f"{name}, {task.name}, {place}, {classifier}: {row['accuracy']:.2f}")
+                study.rows.append({"system": name, **row})
     study.summary = [
         {
             **{key: row[key] for key in ("system", "task", "layer", "classifier")},

@@ -17,17 +17,11 @@ from torch import Tensor
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation.scores import check_counts
-from hf_mlnmt.generation.alignments import attending_copy, words_of_source
+from hf_mlnmt.generation.translating.alignments import attending_copy, words_of_source
 from hf_mlnmt.generation.translating.batches import batches_by_tokens, generated_lengths, pad
-from hf_mlnmt.generation.translating.languages import (
-    Direction,
-    TextEncoder,
-    direction,
-    has_modules,
-    pair_of,
-    source_limit,
-)
+from hf_mlnmt.generation.translating.directions import Direction, direction, has_modules, pair_of
 from hf_mlnmt.generation.translating.loading import Parts
+from hf_mlnmt.generation.translating.segments import TextEncoder, source_limit
 
 BATCH_TOKENS = 4096
 Systems = Mapping[str, Parts]

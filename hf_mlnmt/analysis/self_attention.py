@@ -10,13 +10,12 @@ thesis on joint attention, section 3.5.3.
 (13) D_h = sum_x sum_i sum_{j<=i} w_ij (i - j) / sum_x sum_i sum_{j<=i} w_ij          (14) D = mean over heads of D_h
 
 Departs: the sums of (13) leave out j > i, although the encoder attends to both sides. Range "all" takes every real j,
-with |i - j|. With `renormalize` the weights of each i sum to 1 over the range, so that every position counts the same;
-as printed, a position counts by how much of its attention goes to the left.
+with |i - j|. As printed, a position counts by how much of its attention goes to the left.
 
 (15) E_h(x_i) = - sum_{j<=i} w_ij log w_ij        (16) E(x_i) = mean over heads of E_h(x_i); then the mean over all x_i
 
 Departs: range "all" takes every real j, as for the distance. (15) has the weights as they are, which over j <= i do not
-sum to 1; `renormalize` makes them a distribution, whose entropy is at most log i.
+sum to 1.
 
 Divergence of the two units of the dual contextual module: Ampomah et al. 2021, "Dual contextual module for
 neural machine translation", Machine Translation 35, section 6, equations 10 to 13; thesis, section 5.6.2.
@@ -25,8 +24,8 @@ neural machine translation", Machine Translation 35, section 6, equations 10 to 
 (12) KL(P, Q) = sum_x P(x) log P(x) - sum_x P(x) log Q(x)              (13) E_d = mean of dv over the layers
 
 Departs: a maximum of distributions is no distribution: it is divided by its sum over the keys, so that JS is at most
-log 2 as the paper says. `over_heads` gives the mean over the heads of each head's own JS instead. dv of a layer is the
-mean over all positions of all sentences; the paper does not say how positions are put together.
+log 2 as the paper says. dv of a layer is the mean over all positions of all sentences; the paper does not say how
+positions are put together.
 
 Dependency of the main decoder of a model with AIF on its auxiliaries: thesis, section 4.5.5, equations 4.4 to 4.7,
 figures 4.7 and 4.8.
@@ -37,7 +36,7 @@ figures 4.7 and 4.8.
 P_m, A_m are the model's; P_ind, A_ind those of the same model with all W of AIF zero (`auxiliary_mask` of zeros), fed
 the main decoder's own greedy translation, </s> included.
 
-Departs: (4.6) is a divergence of matrices; here the KL of each target position, and their mean (`summed`: the sum).
+Departs: (4.6) is a divergence of matrices; here the mean of the KL of each target position.
 Weights of A_ind that are zero in floating point count as the smallest positive number, so that the divergence stays
 finite.
 """
@@ -52,11 +51,10 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from hf_mlnmt.analysis import figures
-from hf_mlnmt.analysis.figures import Panel
 from hf_mlnmt.analysis.reading import Pass, Sample, Systems, attending, encoder_passes, forced_passes, subwords
-from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.evaluation import figures
+from hf_mlnmt.evaluation.figures import Panel, Study, naming
 from hf_mlnmt.generation.translating.loading import Parts
 
 Range = Literal["printed", "all"]
@@ -64,55 +62,43 @@ Range = Literal["printed", "all"]
 RANGES: tuple[Range, ...] = get_args(Range)
 
 
-def weights_in_range(weights: Tensor, real: Tensor, positions: Range = "printed", renormalize: bool = False) -> Tensor:
+def weights_in_range(weights: Tensor, real: Tensor, positions: Range = "printed") -> Tensor:
     """Returns attention weights in float64, zero at padding and outside the range.
 
     weights (batch, ..., time, time): from position i (row) to position j. real (batch, time): False at padding.
-    renormalize: each row is divided by its sum over the range; a row without any weight there stays zero.
     """
     time, middle = weights.shape[-1], [1] * (weights.dim() - 3)
     kept = (real[:, :, None] & real[:, None, :]).view(real.shape[0], *middle, time, time)
     if positions == "printed":
         kept = kept & torch.ones(time, time, dtype=torch.bool, device=weights.device).tril()
-    chosen = weights.double().masked_fill(~kept, 0.0)
-    if renormalize:
-        sums = chosen.sum(-1, keepdim=True)
-        chosen = chosen / sums.where(sums > 0, 1.0)
-    return chosen
+    return weights.double().masked_fill(~kept, 0.0)
 
 
-def distance_sums(
-    weights: Tensor, real: Tensor, positions: Range = "printed", renormalize: bool = False
-) -> tuple[Tensor, Tensor]:
+def distance_sums(weights: Tensor, real: Tensor, positions: Range = "printed") -> tuple[Tensor, Tensor]:
     """Returns numerator and denominator of (13) over a batch; add them up over the corpus, then divide.
 
     weights (batch, ..., time, time), such as (batch, heads, time, time); real (batch, time), False at padding.
     Returns two tensors (...), float64.
     """
-    chosen = weights_in_range(weights, real, positions, renormalize)
+    chosen = weights_in_range(weights, real, positions)
     place = torch.arange(weights.shape[-1], device=weights.device)
     gaps = (place[:, None] - place[None, :]).abs()
     return (chosen * gaps).sum((0, -2, -1)), chosen.sum((0, -2, -1))
 
 
-def entropy_sums(
-    weights: Tensor, real: Tensor, positions: Range = "printed", renormalize: bool = False
-) -> tuple[Tensor, Tensor]:
+def entropy_sums(weights: Tensor, real: Tensor, positions: Range = "printed") -> tuple[Tensor, Tensor]:
     """Sums (15) over the real positions of a batch, and counts these; add up over the corpus, then divide.
 
-    weights (batch, ..., time, time), real (batch, time), False at padding. Returns two tensors (...), float64. With
-    `renormalize` a position whose weights are all zero in the range has no entropy and is not counted.
+    weights (batch, ..., time, time), real (batch, time), False at padding. Returns two tensors (...), float64.
     """
-    chosen = weights_in_range(weights, real, positions, renormalize)
+    chosen = weights_in_range(weights, real, positions)
     entropies = -torch.xlogy(chosen, chosen).sum(-1)  # (batch, ..., time)
     counted = real.view(real.shape[0], *[1] * (weights.dim() - 3), -1).expand(entropies.shape)
-    if renormalize:
-        counted = counted & (chosen.sum(-1) > 0)
     return entropies.sum((0, -1)), counted.double().sum((0, -1))
 
 
 Side = Literal["encoder", "decoder"]
-Sums = Callable[[Tensor, Tensor, Range, bool], tuple[Tensor, Tensor]]
+Sums = Callable[[Tensor, Tensor, Range], tuple[Tensor, Tensor]]
 STATISTICS: dict[str, Sums] = {"distance": distance_sums, "entropy": entropy_sums}
 UNITS = ("local", "global")
 
@@ -140,7 +126,6 @@ def head_table(
     statistic: str,
     side: Side = "encoder",
     positions: Range = "printed",
-    renormalize: bool = False,
     targets: Sequence[Sequence[int]] | None = None,
 ) -> HeadValues:
     """Measures `statistic` ("distance" or "entropy") of every head of one side.
@@ -154,7 +139,7 @@ def head_table(
         totals = totals or [{} for _ in layers]
         for sums, layer in zip(totals, layers, strict=True):
             for unit, weights in by_unit(layer).items():
-                of_batch = torch.stack(STATISTICS[statistic](weights, real, positions, renormalize))
+                of_batch = torch.stack(STATISTICS[statistic](weights, real, positions))
                 sums[unit] = sums.get(unit, 0) + of_batch
     return [{unit: (above / below).cpu() for unit, (above, below) in sums.items()} for sums in totals]
 
@@ -192,20 +177,16 @@ def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
     return (torch.xlogy(p, p) + torch.xlogy(q, q) - mixed).sum(-1) / 2
 
 
-def unit_divergence(first: Tensor, second: Tensor, over_heads: bool = False) -> Tensor:
-    """Computes JS of two units at each position: weights (batch, heads, time, keys) of each -> (batch, time).
+def unit_divergence(first: Tensor, second: Tensor) -> Tensor:
+    """Computes JS of two units' (10), renormalised, at each position: (batch, heads, time, keys) -> (batch, time).
 
-    Padded rows mean nothing. `over_heads`: the mean of the heads' own JS; else (10), renormalised.
+    Padded rows mean nothing.
     """
-    if over_heads:
-        return jensen_shannon(first, second).mean(1)
     highest = [unit.double().amax(1) for unit in (first, second)]
     return jensen_shannon(*(unit / unit.sum(-1, keepdim=True) for unit in highest))
 
 
-def collect_divergences(
-    attentions: Iterable[tuple[Sequence[Tensor], Tensor]], over_heads: bool = False
-) -> dict[int, float]:
+def collect_divergences(attentions: Iterable[tuple[Sequence[Tensor], Tensor]]) -> dict[int, float]:
     """Returns dv of each layer that has the module, {number from 1: nats}.
 
     attentions: of each batch its layers' weights (shapes as above), and which positions are real.
@@ -217,7 +198,7 @@ def collect_divergences(
         for number, weights in enumerate(layers, start=1):
             if weights.dim() == 5:
                 local, whole = weights.unbind(1)
-                values = unit_divergence(whole, local, over_heads).masked_fill(~real, 0.0)
+                values = unit_divergence(whole, local).masked_fill(~real, 0.0)
                 sums[number] = sums.get(number, 0.0) + values.sum().item()
     return {number: value / positions for number, value in sums.items()}
 
@@ -226,7 +207,6 @@ def divergence(
     parts: Parts,
     sources: Sequence[Sequence[int]],
     side: Side = "encoder",
-    over_heads: bool = False,
     targets: Sequence[Sequence[int]] | None = None,
 ) -> dict[int, float]:
     """Returns {layer: dv} of one side over a corpus of token ids; decoders read `targets` or their own translations.
@@ -239,7 +219,7 @@ def divergence(
             f"{type(parts.model).__name__} has no dual contextual module in its {side}: divergence is between the two "
             "units of one (enc-dc, dec-dc, full-dc)."
         )
-    return collect_divergences(_attentions(parts, sources, side, targets), over_heads)
+    return collect_divergences(_attentions(parts, sources, side, targets))
 
 
 def kl_of_logits(logits: Tensor, other: Tensor) -> Tensor:
@@ -254,10 +234,10 @@ def kl_of_weights(p: Tensor, q: Tensor) -> Tensor:
     return (torch.xlogy(p, p) - p * q.log()).sum(-1)
 
 
-def attention_dependency(weights: Tensor, other: Tensor, target_real: Tensor, summed: bool = False) -> Tensor:
+def attention_dependency(weights: Tensor, other: Tensor, target_real: Tensor) -> Tensor:
     """Computes (4.6) of each sentence and head: weights (batch, heads, target, source) -> (batch, heads), float64."""
     values = kl_of_weights(weights, other).masked_fill(~target_real[:, None], 0.0).sum(-1)
-    return values if summed else values / target_real.sum(-1)[:, None]
+    return values / target_real.sum(-1)[:, None]
 
 
 class SentenceDependency(NamedTuple):
@@ -284,7 +264,7 @@ def dependency_rows(sentences: Sequence[SentenceDependency]) -> list[dict[str, A
     return rows
 
 
-def dependency(parts: Parts, sources: Sequence[Sequence[int]], summed: bool = False) -> list[SentenceDependency]:
+def dependency(parts: Parts, sources: Sequence[Sequence[int]]) -> list[SentenceDependency]:
     """Measures a model with AIF on token ids of source sentences, in their order.
 
     Raises: UserError for a model whose main decoder reads no auxiliaries.
@@ -311,7 +291,7 @@ def dependency(parts: Parts, sources: Sequence[Sequence[int]], summed: bool = Fa
             )
         tokens = kl_of_logits(read.output.logits, other.logits)
         pairs = zip(read.output.cross_attentions, other.cross_attentions, strict=True)
-        heads = torch.stack([attention_dependency(a, b, read.target_real, summed) for a, b in pairs], dim=1).cpu()
+        heads = torch.stack([attention_dependency(a, b, read.target_real) for a, b in pairs], dim=1).cpu()
         for row, index in enumerate(read.indices):
             length = int(read.target_real[row].sum())
             target = read.labels[row, :length].tolist()
@@ -323,9 +303,7 @@ RANGE_TITLES: dict[Range, str] = {"printed": "j ≤ i, as printed", "all": "all 
 UNITS_OF = {"distance": "attention distance (positions)", "entropy": "attention entropy (nats)"}
 
 
-def heads_study(
-    systems: Systems, sample: Sample, statistic: str, side: Side = "encoder", renormalize: bool = False
-) -> Study:
+def heads_study(systems: Systems, sample: Sample, statistic: str, side: Side = "encoder") -> Study:
     """Draws distance or entropy of every head as heat maps (layers x heads), and curves of layers' means; both ranges.
 
     A decoder sees j <= i only: one range.
@@ -338,7 +316,7 @@ def heads_study(
         for name, parts in systems.items():
             sources, targets = sample.source_ids(parts), sample.target_ids(parts)
             with naming(name):
-                layers = head_table(parts, sources, statistic, side, positions, renormalize, targets)
+                layers = head_table(parts, sources, statistic, side, positions, targets)
             rows = head_rows(layers)
             study.rows += [{"system": name, "range": positions, **row} for row in rows]
             for unit in dict.fromkeys(row["unit"] for row in rows):
@@ -365,12 +343,12 @@ def _numbered(count: int) -> list[str]:
     return [str(number) for number in range(1, count + 1)]
 
 
-def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder", over_heads: bool = False) -> Study:
+def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder") -> Study:
     """Draws the JS divergence of the two units: a curve over the layers for each system, and bars of the means (13)."""
     study, lines, means = Study(f"divergence.{side}"), {}, []
     for name, parts in systems.items():
         with naming(name):
-            measured = divergence(parts, sample.source_ids(parts), side, over_heads, sample.target_ids(parts))
+            measured = divergence(parts, sample.source_ids(parts), side, sample.target_ids(parts))
         kernel, mean = parts.model.config.kernel_size, fmean(measured.values())
         values = [*measured.items(), ("mean", mean)]
         study.rows += [
@@ -388,7 +366,7 @@ def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder", o
     return study
 
 
-def dependency_study(systems: Systems, sample: Sample, summed: bool = False, line: int | None = None) -> Study:
+def dependency_study(systems: Systems, sample: Sample, line: int | None = None) -> Study:
     """Draws AIF dependency: outputs by system, attention by layer, every token of one sentence (`line` of the file)."""
     if line is not None and line not in sample.lines:
         raise UserError(f"--sentence {line}: not in the sample; take one of its lines, such as {sample.lines[0]}.")
@@ -396,7 +374,7 @@ def dependency_study(systems: Systems, sample: Sample, summed: bool = False, lin
     study, outputs, layers, tokens = Study("dependency"), [], {}, {}
     for name, parts in systems.items():
         with naming(name):
-            sentences = dependency(parts, sample.source_ids(parts), summed)
+            sentences = dependency(parts, sample.source_ids(parts))
         of_outputs, *of_heads = rows = dependency_rows(sentences)
         drawn = sentences[index]
         tokens[name] = list(zip(subwords(parts.target, drawn.target), drawn.tokens, strict=True))
@@ -411,6 +389,9 @@ def dependency_study(systems: Systems, sample: Sample, summed: bool = False, lin
         outputs.append((name, value, ""))
     study.figures["dependency.outputs"] = figures.bars({"": outputs}, "dependency of the outputs (nats)")
     study.figures["dependency.layers"] = figures.curves({"": layers}, "decoder layer", "dependency (nats)")
-    drawn_line = {f"{name}, line {sample.lines[index]}": bars for name, bars in tokens.items()}
-    study.figures["dependency.sentence"] = figures.token_bars(drawn_line, "dependency (nats)")
+    drawn_line = {
+        f"{name}, line {sample.lines[index]}": [(piece, value, "") for piece, value in of_sentence]
+        for name, of_sentence in tokens.items()
+    }
+    study.figures["dependency.sentence"] = figures.bars(drawn_line, "dependency (nats)")
     return study

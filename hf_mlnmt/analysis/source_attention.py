@@ -7,7 +7,7 @@ thesis on monolingual data, equation 5.7 and section 5.2.2 (coverage, fertilitie
 Links are pairs (source word, target word), counted from 0. AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), A the links
 found, S the sure and P the sure and possible links of the gold alignment, which people have made.
 
-`hf_mlnmt.generation.alignments` makes links of words of the weights of subwords.
+`hf_mlnmt.generation.translating.alignments` makes links of words of the weights of subwords.
 
 Three studies: alignments of a corpus by every layer and head, in Pharaoh's format, and the best of them by error rate;
 maps of the attention in one sentence; its coverage, how much attention each source subword has had after every target
@@ -24,8 +24,6 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from hf_mlnmt.analysis import figures
-from hf_mlnmt.analysis.figures import Panel
 from hf_mlnmt.analysis.reading import (
     Pass,
     Sample,
@@ -38,32 +36,15 @@ from hf_mlnmt.analysis.reading import (
     words_of,
 )
 from hf_mlnmt.analysis.self_attention import by_unit, self_attentions
-from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import file_name
-from hf_mlnmt.generation.alignments import Link, to_pharaoh, word_links
+from hf_mlnmt.evaluation import figures
+from hf_mlnmt.evaluation.figures import Panel, Study, naming
+from hf_mlnmt.evaluation.scores import GoldAlignment, alignment_error_rate
+from hf_mlnmt.generation.translating.alignments import Link, to_pharaoh, word_links
 from hf_mlnmt.generation.translating.loading import Parts
 
 _LINK = re.compile(r"(\d+)([-?p])(\d+)")
-
-
-@dataclass(frozen=True)
-class GoldAlignment:
-    """The links of one sentence; `possible` holds the sure ones too."""
-
-    sure: frozenset[Link]
-    possible: frozenset[Link]
-
-
-def alignment_error_rate(aligned: Iterable[set[Link]], gold: Iterable[GoldAlignment]) -> float:
-    """Returns AER over all sentences, counts added up before dividing. Raises: UserError if there is no link at all."""
-    right = total = 0
-    for made, sentence in zip(aligned, gold, strict=True):
-        right += len(made & sentence.sure) + len(made & sentence.possible)
-        total += len(made) + len(sentence.sure)
-    if not total:
-        raise UserError("no links, neither found nor sure: there is no alignment error rate.")
-    return 1 - right / total
 
 
 def read_gold(lines: Iterable[str], name: str | Path, one_based: bool = False) -> list[GoldAlignment]:
@@ -302,9 +283,11 @@ def coverage_study(
         study.summary.append({"system": name, "translation": " ".join(target), "panels": len(panels)})
         if (fertility := getattr(parts.model.get_encoder(), "fertility", None)) is not None:
             phi = (1 / fertility(read.output.encoder_last_hidden_state)[0, :, 0]).tolist()
-            numbered = enumerate(zip(source, phi, strict=True))
-            study.rows += [{"system": name, "column": x, "source": s, "fertility": value} for x, (s, value) in numbered]
-            study.figures[f"fertilities.{stem}"] = figures.token_bars({name: list(zip(source, phi))}, "fertility")
+            pairs = list(zip(source, phi, strict=True))
+            study.rows += [
+                {"system": name, "column": x, "source": s, "fertility": value} for x, (s, value) in enumerate(pairs)
+            ]
+            study.figures[f"fertilities.{stem}"] = figures.bars({name: [(s, x, "") for s, x in pairs]}, "fertility")
     return study
 
 

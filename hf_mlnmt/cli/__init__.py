@@ -21,6 +21,7 @@ from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 
+from hf_mlnmt.cli.help import HelpAll, Verb
 from hf_mlnmt.cli.options import NamedPath, Trust, as_typed
 from hf_mlnmt.common.errors import OptionError, UserError
 from hf_mlnmt.common.keys import variable
@@ -45,7 +46,7 @@ def _add(verbs: typer.Typer, stem: str, file: ModuleType, panel: str | None = No
     """Add the verb of a file."""
     verb = _keeping_inputs(getattr(file, stem))
     name = stem.strip("_").replace("_", "-")
-    verbs.command(name, rich_help_panel=panel, help=_paragraphs(verb.__doc__))(verb)
+    verbs.command(name, cls=Verb, rich_help_panel=panel, help=_paragraphs(verb.__doc__))(verb)
 
 
 # What else is a path and no input; a run's own recipe, in its folder, is both.
@@ -60,7 +61,7 @@ def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
     loads models has --trust-remote-code."""
 
     @functools.wraps(verb)
-    def run(*arguments: Any, trust_remote_code: bool = False, **given: Any) -> None:
+    def run(*arguments: Any, trust_remote_code: bool = False, help_all: bool = False, **given: Any) -> None:
         from hf_mlnmt.common.files import keeping
 
         written = [Path(os.path.realpath(given[name])) for name in _OUTPUTS if given.get(name)]
@@ -74,11 +75,14 @@ def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
             raise UserError(as_typed(str(error))) from error
 
     signature, hints = inspect.signature(verb), get_type_hints(verb, include_extras=True)
+    added: dict[str, Any] = {"help_all": HelpAll}
     if _MODELS & hints.keys() and verb.__name__ != "import_":
-        trust = inspect.Parameter("trust_remote_code", inspect.Parameter.KEYWORD_ONLY, default=False)
-        parameters = [*signature.parameters.values(), trust]
-        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {**hints, trust.name: Trust}
+        added["trust_remote_code"] = Trust
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter(name, keyword, default=False, annotation=kind) for name, kind in added.items()]
+    parameters = [*(each.replace(annotation=hints[each.name]) for each in signature.parameters.values()), *parameters]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = hints | added
     return run
 
 

@@ -54,7 +54,6 @@ def back_translate(
     max_ratio: float = _of_pairs(3.0, "An output with more than so many times the text's words is long."),
     bad_lines: str = _of_pairs("error", "At lines that cannot be read: error, or drop, which counts them."),
     window: int = options.machine(2048, "Lines that are sorted by length together, and kept together.", min=1),
-    shard: options.Shard = None,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
     threads: options.Threads = None,
@@ -63,8 +62,8 @@ def back_translate(
     """Make a synthetic corpus: text of one language, and another side that a model writes.
 
     For back-translation --from is the language of the text, --to that of the output. Stopped at any moment, the same
-    command goes on and ends with the same bytes. A recipe reads the folder as a corpus, `synthetic: DIR`. With --shard
-    the parts lie in DIR; the same command without it puts them together. docs/monolingual-back-translation.md
+    command goes on and ends with the same bytes. A recipe reads the folder as a corpus, `synthetic: DIR`.
+    docs/monolingual-back-translation.md
 
     Examples:
 
@@ -76,10 +75,9 @@ def back_translate(
 
     from rich.console import Console
 
-    from hf_mlnmt.cli.terminal import LinesProgress, silence
+    from hf_mlnmt.cli.terminal import Progress, silence
     from hf_mlnmt.generation.synthetic import back_translation
     from hf_mlnmt.generation.synthetic.methods import Method
-    from hf_mlnmt.generation.translating.lines import Shard
 
     copied = method == "copied"
     texts = [Path(model), *(files or [])] if copied else list(files or [])
@@ -100,11 +98,10 @@ def back_translate(
         **of_search,
     )
     how: dict[str, Any] = {"forward": forward, "tag": tag, "device": device, "revision": revision}
-    how["shard"] = Shard.parse(shard) if shard is not None else None
     silence()
     options.use_machine(threads)
     console = Console(stderr=True)
-    with LinesProgress(console, "kept but for the last --window. The same command goes on.") as progress:
+    with Progress(console, "kept but for the last --window. The same command goes on.") as progress:
         watcher = progress.watcher()
         manifest = back_translation.back_translate(
             None if copied else model, texts, output, chosen, settings, watcher=watcher, **how

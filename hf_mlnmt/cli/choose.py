@@ -50,7 +50,6 @@ def choose(
     if len(sources) != len(rows):
         raise UserError(f"{source}: {len(sources)} lines, and candidates of {len(rows)} texts: give one for each.")
     minimum_risk = MinimumRisk(utility, device=device, language=to)
-    minimum_risk.check_memory(max(map(len, rows)))
     text = "".join(f"{minimum_risk.best(*pair)}\n" for pair in zip(sources, rows, strict=True))
     if output is None:
         typer.echo(text, nl=False)

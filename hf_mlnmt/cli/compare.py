@@ -7,9 +7,8 @@ from typing import Any
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.evaluate import Language, Metrics, Protocols, Resamples, Seed, Tokenize, Trials
 from hf_mlnmt.cli.options import TRANSLATION, NamedPath, decoding_options, named_argument, named_option, option
-from hf_mlnmt.cli.terminal import finish, print_rows, progress_bars, show, tell
+from hf_mlnmt.cli.terminal import Progress, finish, print_rows, show, tell
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.memory import cores
 from hf_mlnmt.generation.translating.options import DecodingOptions
 
 PANEL = "Score"
@@ -42,9 +41,6 @@ def compare(
     methods: bool = option(
         False, "The runs are ways to train, not models: recipe, data and budget may differ.", "--methods"
     ),
-    smallest: bool = option(
-        False, "Say which difference each test would have seen in four of five such trainings.", "--smallest"
-    ),
     groups: str = _of_look("iwslt", "Lengths of sources: wmt, iwslt, or where groups begin, 10,20.", "--groups", "-g"),
     tokenizer: str | None = _of_look(None, "Count lengths in this model's source subwords, not in words."),
     language_text: list[NamedPath] | None = _of_look(
@@ -69,15 +65,14 @@ def compare(
     --output keeps the comparison; the same command adds what was not finished. What can be compared, seeds, test sets,
     and what each test is worth: docs/scores.md. With --source: lengths, faults, differences (docs/analysis.md).
     """
-    from hf_mlnmt.analysis.outputs import domain_study, read_starts
+    from hf_mlnmt.analysis.outputs import analyses_of, domain_study, read_starts, sentences_of
     from hf_mlnmt.common.files import check_file, write_text
     from hf_mlnmt.evaluation import comparison_tables, read_comparison
-    from hf_mlnmt.evaluation.comparison import add_smallest
-    from hf_mlnmt.evaluation.outputs import read_texts
-    from hf_mlnmt.evaluation.runs import read_systems, text_files
+    from hf_mlnmt.evaluation.curves import curves_of, curves_study
+    from hf_mlnmt.evaluation.outputs import read_systems, read_texts, text_files
     from hf_mlnmt.evaluation.scores import scoring_options
-    from hf_mlnmt.reports.comparison import PAGE, add_runs, analyses_of, kept_counts
-    from hf_mlnmt.reports.comparison_page import curves_of, html_page
+    from hf_mlnmt.reports.comparison import PAGE, add_runs
+    from hf_mlnmt.reports.comparison_page import html_page
 
     files = text_files(
         [(file.name, file.path) for file in reference or ()], [(file.name, file.path) for file in source or ()]
@@ -95,52 +90,48 @@ def compare(
     if html:
         check_file(html)
     given = [(system.name, system.label, system.path) for system in systems]
-    with progress_bars() as progress:
-        scoring |= {"processes": cores(), "progress": progress}
+    with Progress() as bars:
+        scoring |= {"progress": bars.begin}
         runs = read_systems(given, files, output, scoring, decoding, device)
     texts: dict[Path, Any] = {}
     if isinstance(runs, Path):
-        folder, runs = runs, []
-        comparison = read_comparison(folder)
-        if smallest:
-            add_smallest(comparison, lambda system, number: kept_counts(folder, system, number).read_bytes())
+        comparison, runs = read_comparison(runs), []
     else:
-        comparison = add_runs(
-            runs, output, data, tell, methods, known_texts=texts, smallest=smallest, trials=trials, **resampling
-        )
+        comparison = add_runs(runs, output, data, tell, methods, known_texts=texts, trials=trials, **resampling)
     show(*comparison_tables(comparison))
     perplexities = _perplexities(options.by_name(lm or []), texts, device)
     domains = None
-    if lm or (output and len(files) > 1):
+    if lm or html or (output and len(files) > 1):
         domains = domain_study(comparison, comparison.places[0][1], perplexities)
     look = (bool(output) and bool(source)) or html
-    about = {"starts": starts, "tokenizer": tokenizer, "languages": language_texts, **resampling}
+    about = {"starts": starts, "tokenizer": tokenizer, "languages": language_texts, "shown": differences, **resampling}
     analyses = analyses_of(comparison, runs, texts, **about) if look else {}
+    studies = []
+    for test, analysis in analyses.items():
+        for study in analysis.studies:
+            study.note = " ".join(filter(None, [f"{len(analysis.references):,} sentences of {test}.", study.note]))
+            studies.append(study.of(test) if len(analyses) > 1 else study)
     if output:
         settings = {"systems": list(map(str, systems)), "groups": starts, **resampling}
         settings |= {"source": list(map(str, source or ())), "references": paths}
         settings |= {"unit": f"subwords of {tokenizer}" if tokenizer else "words", "language_texts": further}
-        for test, analysis in analyses.items() if source else ():
-            for study in analysis.studies(differences):
-                sample = f"{len(analysis.sources or ()):,} sentences of {test}."
-                study.note = " ".join(filter(None, [sample, study.note]))
-                finish(study.of(test) if len(analyses) > 1 else study, output, settings)
-        if domains:
-            finish(domains, output, settings)
+        for study in [*(studies if source else ()), *([domains] if domains else ())]:
+            finish(study, output, settings)
         tell(f"written to {output / PAGE} and the files beside it")
-    elif domains:
+    elif domains and lm:
         print_rows(domains.stem, domains.summary)
-    if html:
+    if html and domains:
         names = list(comparison.runs)
         title = f"{', '.join(names[:4])}{' …' if len(names) > 4 else ''} on {', '.join(comparison.first['scores'])}"
-        curves = curves_of({system.label: system.path for system in reversed(systems)})
-        page = html_page(comparison, analyses, title=title, curves=curves)
+        logged = curves_of({system.label: system.path for system in reversed(systems)})
+        shown = [domains, *studies, *([curves_study(logged)] if logged else ())]
+        page = html_page(comparison, title=title, studies=shown, sentences=sentences_of(analyses))
         print(f"Written to {write_text(html, page)}")
 
 
 def _perplexities(models: dict[str, str], texts: dict[Path, Any], device: str | None) -> dict[str, dict[str, Any]]:
     """Returns {test set: {language model: Perplexity}} of the first references."""
-    from hf_mlnmt.analysis.study import naming
+    from hf_mlnmt.evaluation.figures import naming
     from hf_mlnmt.evaluation.perplexity import perplexity
     from hf_mlnmt.generation.translating.loading import load_scored
 

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import TRANSLATION, argument, decoding_options, option, refuse
-from hf_mlnmt.cli.terminal import progress_bars, show, silence, tell
+from hf_mlnmt.cli.terminal import Progress, show, silence, tell
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.memory import cores
 from hf_mlnmt.generation.translating.options import DecodingOptions
 
 PANEL = "Score"
@@ -145,8 +144,8 @@ def evaluate(
     references = read_references(reference)
     sources = source[0] if source else None
     system = load_system(given, sources, references, reference, decoding, device, save_translations)
-    with progress_bars() as progress:
-        how: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed, "processes": cores(), "progress": progress}
+    with Progress() as bars:
+        how: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed, "progress": bars.begin}
         scores = score_protocols(system.lines, references, **how, **what)
     show(*score_tables(scores))
     if not what["language"] and not protocol:
@@ -194,8 +193,8 @@ def _perplexity(
     if output is not None:
         check_file(output)
     silence()
-    with progress_bars() as progress:
-        of_files = file_perplexities(model, files, sources, decoding, device, progress)
+    with Progress() as bars:
+        of_files = file_perplexities(model, files, sources, decoding, device, bars.begin)
     show(table_of(of_files))
     if output is not None:
         write_json(output, {"model": model, "perplexity": {name: found.to_dict() for name, found in of_files.items()}})
@@ -204,9 +203,9 @@ def _perplexity(
 def _matrix(
     run: str | None, test: str | None, protocols: list[str], metrics: list[str], data: Path | None, output: Path | None
 ) -> None:
-    from hf_mlnmt.analysis.figures import Panel, heat_maps, save
     from hf_mlnmt.common.files import write_json
-    from hf_mlnmt.evaluation.matrix import read_matrix
+    from hf_mlnmt.evaluation.figures import Panel, heat_maps, save
+    from hf_mlnmt.reports.matrix import read_matrix
 
     if run is None:
         raise UserError("--matrix is of a run: give its folder.")

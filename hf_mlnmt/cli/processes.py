@@ -42,16 +42,6 @@ def check_processes(count: int, option: str) -> None:
         raise UserError(f"{option}: {count} processes, and this machine has {cores()} cores. Give fewer.")
 
 
-def lower_priority() -> None:
-    """Leaves the processor to other programs that want it; the processes that this one starts do so too."""
-    if hasattr(os, "nice"):
-        os.nice(10)
-    else:  # Windows
-        import psutil
-
-        psutil.Process().nice(psutil.BELOW_NORMAL_PRIORITY_CLASS)
-
-
 def run_in_processes(count: int, arguments: list[str]) -> int:
     """Runs `hf-mlnmt` with `arguments` in `count` processes on this machine by torchrun; returns the exit code.
 

@@ -72,8 +72,7 @@ def publish(
 
     from hf_mlnmt.cli.terminal import plain_console, silence
     from hf_mlnmt.export.static_space import build_static_space, check_static_space
-    from hf_mlnmt.hub.publish import build_folder, check_target
-    from hf_mlnmt.hub.space import build_space, check_space_folder
+    from hf_mlnmt.hub.publish import build_folder, build_space, check_space_folder, check_target
     from hf_mlnmt.hub.upload import check_ready, check_repository, collect, planned
     from hf_mlnmt.hub.upload import push as upload
 

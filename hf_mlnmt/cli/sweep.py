@@ -16,7 +16,7 @@ from hf_mlnmt.common.keys import variable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hf_mlnmt.training.sweep import Job, State
+    from hf_mlnmt.training.sweep import Job
 
 PANEL = "Train"
 
@@ -27,7 +27,7 @@ def sweep(
         None, "What is trained in each, m-10,enc-dc: systems of the zoo, recipes of the setup."
     ),
     over: list[str] | None = option(
-        None, "A key and its values: 2..8, 0.1..0.5..0.1, a,b or [1],[1,2].", "--over", metavar="KEY=VALUES"
+        None, "A key and its values: 2..8, a,b or [1],[1,2].", "--over", metavar="KEY=VALUES"
     ),
     seeds: str | None = option(None, "Seeds of each point, 1,2,3 or 1..5. Unless given: the recipe's own."),
     data: options.DataFolder = Path(),
@@ -35,53 +35,46 @@ def sweep(
     set_: options.Settings = None,
     jobs: int = option(1, "Trainings side by side.", "--jobs", "-j", min=1),
     processes: int = option(1, "Processes of each training.", "--processes", "-p", min=1),
-    order: str = option("values", "values: all seeds of a point, then the next; seeds: all with the first seed first."),
-    retry: bool = option(True, "Start runs again that failed before."),
-    low_priority: bool = option(False, "Leave the processor to other programs that want it.", "--low-priority"),
     commands: bool = option(False, "Print a command for each run that is not finished, and start nothing."),
     dry_run: bool = option(False, "Check all recipes and data, list the runs, start nothing.", "--dry-run"),
 ) -> None:
-    """Train many models: recipes, values of their keys, seeds; at the end one table and one figure.
+    """Train many models: recipes, values of their keys, seeds; at the end one table.
 
     The folder is the queue's memory. Stopped at any moment and started again with the same command, it goes on:
     finished runs are left alone, one that failed is tried again and does not stop the others; what it said is in logs/.
-    sweep.json, sweep.csv and sweep.png are written anew after each run. See docs/sweeps.md.
+    sweep.csv is written anew after each run. See docs/sweeps.md.
 
     Example:
 
         hf-mlnmt sweep multi30k-ende-short --system enc-dc --over model.settings.kernel_size=2..8 --seeds 1,2,3
         hf-mlnmt sweep multi30k-ende-short --seeds 1..8 --commands | parallel --jobs 4
     """
-    from hf_mlnmt.cli.processes import check_processes, cores, lower_priority, start_alone
+    from rich.progress import Progress
+
+    from hf_mlnmt.cli.processes import check_processes, cores, start_alone
     from hf_mlnmt.cli.terminal import plain_console, show
     from hf_mlnmt.common.table import Number, Table
-    from hf_mlnmt.training.preflight import check_points
-    from hf_mlnmt.training.sweep import plan, read_values, state_of
+    from hf_mlnmt.training.folder import alone
+    from hf_mlnmt.training.sweep import Queue, check_points, plan, read_values, state_of, write_table
 
     check_processes(jobs * processes, "--jobs times --processes")
-    over, settings = over or [], set_ or []
-    systems = [name.strip() for name in system.split(",")] if system else []
     numbers = read_values(seeds, "--seeds") if seeds else None
     for number in numbers or ():
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
             raise UserError(f"--seeds: {number!r} is no seed; expected whole numbers such as 1,2,3 or 1..5.")
-    planned = plan(recipes, over, numbers, settings, order, systems)
-    stems = list(dict.fromkeys(job.stem for job in planned))
-    root = output or Path("sweeps") / (stems[0] if len(stems) == 1 else "zoo")
+    systems = [name.strip() for name in system.split(",")] if system else []
+    planned = plan(recipes, over or [], numbers, set_ or [], systems)
+    stems = {job.recipe().stem for job in planned}
+    root = output or Path("sweeps") / (stems.pop() if len(stems) == 1 else "zoo")
     if (root / "recipe.yaml").is_file():
         raise UserError(f"{root}: is the folder of one training. Choose another --output for the sweep.")
     console = plain_console()
     states = {job.name: state_of(root, job) for job in planned}
     if dry_run:
         check_points(planned, data, lambda text: console.print(text, style="yellow"))
-        rows = [[str(number), job.name, str(states[job.name])] for number, job in enumerate(planned, 1)]
+        rows = [[str(number), job.name, states[job.name]] for number, job in enumerate(planned, 1)]
         show(Table([Number(""), "run", "state"], rows))
-        kinds = [state.kind for state in states.values()]
-        counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("finished", "failed", "begun", "new"))
-        console.print(f"{len(planned)} runs: {counts}")
         return
-    waiting = [job for job in planned if states[job.name].kind != "finished"]
-    check_points(waiting, data)
 
     def words(job: Job) -> list[str]:
         arguments = ["train", str(job.path), "--data", str(data), "--output", str(root / job.name)]
@@ -89,36 +82,23 @@ def sweep(
         return arguments + (["--processes", str(processes)] if processes > 1 else [])
 
     if commands:
-        for job in waiting:
-            print(shlex.join(["hf-mlnmt", *words(job)]))
+        for job in planned:
+            if states[job.name] != "finished":
+                print(shlex.join(["hf-mlnmt", *words(job)]))
         return
-
-    from rich.progress import Progress
-
-    from hf_mlnmt.reports.sweep import read_sweep, sweep_table, write_sweep
-    from hf_mlnmt.training.folder import alone
-    from hf_mlnmt.training.sweep import Queue
-
-    if low_priority:
-        lower_priority()
-    how = {"recipes": recipes, "systems": systems, "over": over, "seeds": seeds, "set": settings, "order": order}
     environment = {"OMP_NUM_THREADS": str(variable("OMP_NUM_THREADS", int, max(1, cores() // (jobs * processes))))}
     with alone(root), Progress(console=console, transient=True) as bar:
         task = bar.add_task("runs", total=len(planned))
 
-        def watch(states: Mapping[str, State]) -> None:
-            bar.update(task, completed=sum(state.kind == "finished" for state in states.values()))
-            write_sweep(read_sweep(root, planned, states), root, how)
+        def watch(states: Mapping[str, str]) -> None:
+            bar.update(task, completed=list(states.values()).count("finished"))
+            write_table(root, planned, states)
 
-        queue = Queue(root, lambda job, log: start_alone(words(job), log, environment), jobs, bar.console.print)
-        queue.watch, queue.retry = watch, retry
+        queue = Queue(root, lambda job, log: start_alone(words(job), log, environment), jobs, bar.console.print, watch)
         states = queue.run(planned)
-    show(sweep_table(read_sweep(root, planned, states)))
-    console.print(f"written to {root}: sweep.json, sweep.csv; the runs lie beside them")
-    failed = [job.name for job in planned if states[job.name].kind == "failed"]
+    show(write_table(root, planned, states))
     if queue.signum is not None:
-        left = sum(state.kind not in ("finished", "failed") for state in states.values())
-        console.print(f"stopped; {left} runs are left. The same command goes on.")
+        console.print("stopped; the same command goes on.")
         raise typer.Exit(128 + queue.signum)
-    if failed:
+    if failed := [name for name, state in states.items() if state == "failed"]:
         raise UserError(f"{len(failed)} of {len(planned)} runs failed: {', '.join(failed)}. See {root / 'logs'}.")

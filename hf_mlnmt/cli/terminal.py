@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from hf_mlnmt.cli.options import NamedPath, by_name
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hf_mlnmt.analysis.study import Study
+    from hf_mlnmt.evaluation.figures import Study
     from hf_mlnmt.generation.synthetic.back_translation import Watcher
     from hf_mlnmt.generation.translating.loading import Parts
 
@@ -70,64 +70,32 @@ def finish(study: Study, output: Path, settings: dict[str, Any]) -> None:
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     """Prints rows as a table; numbers with up to four digits behind the point."""
-    from hf_mlnmt.common.table import Number, Table
+    from hf_mlnmt.evaluation.figures import rows_table
 
-    def cell(value: Any) -> str:
-        return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-    names = list(dict.fromkeys(key for row in rows for key in row))
-    numbers = {name for name in names if all(isinstance(row.get(name, 0), (int, float)) for row in rows)}
-    columns = [Number(name) if name in numbers else name for name in names]
-    show(Table(columns, [[cell(row.get(name)) for name in names] for row in rows], title))
+    show(rows_table(title, rows))
 
 
-@contextmanager
-def progress_bars() -> Iterator[Callable[[str, int], Callable[[int], None]]]:
-    """Shows bars on stderr that are gone afterwards, without a terminal a line once a minute: (name, total) -> what
-    moves the bar by a number."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+class Progress(AbstractContextManager):
+    """Bars on standard error with an estimate of the time left; without a terminal, a line once a minute.
 
-    console, told = Console(stderr=True), time.monotonic()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-
-    def begin(name: str, total: int) -> Callable[[int], None]:
-        task = bar.add_task(name, total=total)
-
-        def move(number: int) -> None:
-            nonlocal told
-            bar.advance(task, number)
-            if not console.is_terminal and time.monotonic() - told > EVERY:
-                told = time.monotonic()
-                tell(f"{name}: {bar.tasks[task].completed:,.0f} of {total:,}")
-
-        return move
-
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        yield begin
-
-
-class LinesProgress(AbstractContextManager):
-    """A bar for lines of text with an estimate of the time left; without a terminal, a line once a minute.
-
-    Use it as a context, or `close` it. `show` takes (lines done, lines in all, counts). `goes_on`: what is said when it
-    is stopped, behind the number of lines. Not `shown`, it only counts.
+    `begin` makes a bar for a part of the work; `show` moves one for lines of text. `goes_on`: the message of a stopped
+    command, behind the number of lines. Not `shown`, it only counts.
     """
 
-    def __init__(self, console: Console, goes_on: str = "", shown: bool = True) -> None:
+    def __init__(self, console: Console | None = None, goes_on: str = "", shown: bool = True) -> None:
         from rich import progress
+        from rich.console import Console
 
-        self.console, self.goes_on, self.shown = console, goes_on, shown
+        self.console, self.goes_on, self.shown = console or Console(stderr=True), goes_on, shown
         self.done: int | None = None
-        columns = (progress.MofNCompleteColumn(), progress.TextColumn("{task.fields[speed]}"))
-        times = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
+        columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
+        times = (progress.TextColumn("{task.fields[speed]}"), progress.TimeRemainingColumn())
         # Standard output may be where translations go.
-        where: dict[str, Any] = {"console": console, "transient": True, "redirect_stdout": False}
-        hidden = not (shown and console.is_terminal)
-        self.bar = progress.Progress(progress.BarColumn(), *columns, *times, disable=hidden, **where)
-        self._task: Any = None
-        self._first: tuple[float, int] = (0.0, 0)  # when, and how many lines were done before
-        self._told = 0.0
+        where: dict[str, Any] = {"console": self.console, "transient": True, "redirect_stdout": False}
+        self.bar = progress.Progress(*columns, *times, disable=not (shown and self.console.is_terminal), **where)
+        self._lines: Any = None
+        self._first: tuple[float, int] = (0.0, 0)  # the time of the first `show`, and the lines done before
+        self._told = time.monotonic()
 
     def __exit__(self, kind: Any = None, *error: Any) -> None:
         self.close()
@@ -144,27 +112,42 @@ class LinesProgress(AbstractContextManager):
 
         return Watcher(self.say, lambda text: self.say(f"warning: {text}", "yellow"), self.show)
 
+    def begin(self, name: str, total: int) -> Callable[[int], None]:
+        """Shows a bar for a part of the work; returns the function that moves it by a number."""
+        self.bar.start()
+        task = self.bar.add_task(name, total=total, speed="")
+
+        def move(number: int) -> None:
+            self.bar.advance(task, number)
+            self._tell(f"{name}: {self.bar.tasks[task].completed:,.0f} of {total:,}")
+
+        return move
+
     def close(self) -> None:
         """Take the bar away; `show` begins another one."""
         self.bar.stop()
-        if self._task is not None:
-            self.bar.remove_task(self._task)
-            self._task = None
+        if self._lines is not None:
+            self.bar.remove_task(self._lines)
+            self._lines = None
 
     def show(self, done: int, total: int | None, counts: Any = None) -> None:
         """Shows that so many lines are done; `total` is None where nobody knows."""
         now = time.monotonic()
-        if self._task is None:
+        if self._lines is None:
             self.bar.start()
-            self._task, self._first, self._told = self.bar.add_task("", total=total, speed=""), (now, done), now
+            self._lines, self._first, self._told = self.bar.add_task("", total=total, speed=""), (now, done), now
         self.done = done
         seconds, lines = now - self._first[0], done - self._first[1]
         speed = f"{lines / seconds:,.0f} lines/s" if lines and seconds else ""
-        self.bar.update(self._task, completed=done, total=total, speed=speed)
+        self.bar.update(self._lines, completed=done, total=total, speed=speed)
         if done == total:
             self.close()
-            return
-        if self.shown and not self.console.is_terminal and now - self._told > EVERY and lines:
-            self._told = now
+        elif lines:
             left = f", {(total - done) * seconds / lines / 60:.0f} minutes left" if total else ""
-            self.say(f"{done:,}{f' of {total:,}' if total else ''} lines, {speed}{left}")
+            self._tell(f"{done:,}{f' of {total:,}' if total else ''} lines, {speed}{left}")
+
+    def _tell(self, text: str) -> None:
+        """Prints a line where there is no terminal and the last line is a minute old."""
+        if self.shown and not self.console.is_terminal and time.monotonic() - self._told > EVERY:
+            self._told = time.monotonic()
+            self.say(text)

@@ -103,26 +103,21 @@ def train(
     from accelerate import PartialState
     from rich.console import Console
 
-    from hf_mlnmt.cli.terminal import LinesProgress
+    from hf_mlnmt.cli.terminal import Progress
     from hf_mlnmt.training import TwoFiles, run_recipe, train_pair
     from hf_mlnmt.training.callbacks import Interrupted
 
     code = 0
     try:
-        with LinesProgress(console := Console(stderr=True)) as progress:
+        with Progress(console := Console(stderr=True)) as progress:
             watcher = progress.watcher()
             if pair is not None:
                 # An option of two values cannot be repeated in typer: the second ones stand among the arguments.
+                tests = tuple(zip(test or [], named, strict=True))
                 asked = TwoFiles(
-                    pair, from_, to, dev, tuple(zip(test or [], named, strict=True)), text, system, init_from
+                    pair, from_, to, dev, tests, text, system, init_from, student, tuple(teacher or ()), reverse
                 )
-                how = (data, output, set_ or [], seed, dry_run, console, watcher)
-                if student is not None:
-                    from hf_mlnmt.training.students import train_student
-
-                    train_student(asked, student, teacher or [], *how, reverse=reverse)
-                else:
-                    train_pair(asked, *how, check)
+                train_pair(asked, data, output, set_ or [], seed, dry_run, console, watcher, check)
             else:
                 run_recipe(named[0], data, output, set_ or [], seed, dry_run, console, watcher, system, check)
     except Interrupted as interrupted:

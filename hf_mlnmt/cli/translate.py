@@ -104,7 +104,6 @@ def translate(
             raise UserError(f"--{name} needs --jsonl.")
     if (below is None) == (mark is not None or leave) or (mark is not None and leave):
         raise UserError("--below P needs --mark TEXT or --leave, one of the two, and they need it.")
-    plain = not decoding.num_return_sequences and not scores  # no n-best list: the translation alone
     if below is not None:
         decoding = replace(decoding, confidence=True)
     if scores and not jsonl:
@@ -128,25 +127,18 @@ def translate(
     from rich.console import Console
 
     from hf_mlnmt import documents
-    from hf_mlnmt.cli.terminal import LinesProgress
+    from hf_mlnmt.cli.terminal import Progress
     from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.data.formats import check_output
     from hf_mlnmt.generation import TranslationPipeline
     from hf_mlnmt.generation.synthetic.journal import identity_of_model
-    from hf_mlnmt.generation.translating import lines
-    from hf_mlnmt.generation.translating.pipeline import TranslationCall
+    from hf_mlnmt.generation.translating.lines import Style, TextFiles, opened
 
-    document, texts, total = None, None, None
-    form: Any = "any" if format else "lines"
+    document = None
     if named := None if format else next(filter(documents.is_document, inputs), None):
         lists: dict[str, Any] = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
-        lists |= {
-            "--jsonl": jsonl,
-            "--shard": shard,
-            "a file of lines": files_of,
-            "--below": below is not None,
-            "a second file": inputs[1:],
-        }
+        lists |= {"--jsonl": jsonl, "--shard": shard, "a file of lines": files_of, "--below": below is not None}
+        lists |= {"a second file": inputs[1:]}
         options.refuse(lists, f"{named} is translated as one document, not line by line. Leave it out.")
         if output is not None:
             documents.check_endings(named, output)
@@ -154,49 +146,23 @@ def translate(
         document = documents.read_file(named, documents.Reading(language=target, fuzzy=fuzzy))
         if output is None and document.original[:2] == b"PK" and sys.stdout.isatty():
             raise UserError(f"{named}: is nothing that a terminal shows: give its translation a name, -o FILE.")
-        total = len(document.texts)
     else:
         options.refuse({"--fuzzy": fuzzy}, "is of documents. Leave it out.")
         if output is not None:
             check_output(output, *inputs)
-        texts = lines.identities(inputs, form)
-        total = None if texts is None else sum(text["lines"] for text in texts)
     check_files(model, inputs, list(files_of.values()), decoding.told)
-    groups = lines.text_groups(inputs, window, form)
-    of_lines = {
-        name: [line for group in lines.file_groups(file, window) for line in group] for name, file in files_of.items()
-    }
-    decoding = replace(decoding, **of_lines)  # type: ignore[arg-type]
-
-    def check_counts(texts: int) -> None:
-        for name, given in of_lines.items():
-            if len(given) != texts:
-                raise UserError(f"{files_of[name]}: {len(given)} lines for {texts} texts: give one for each text.")
-
-    if total is not None:
-        check_counts(total)
-    first = 0
-    if part:
-        numbers, groups = lines.shard_groups(texts, window, part, form)
-        first, total = numbers.start, len(numbers)
+    texts = None if document else TextFiles(inputs, decoding, files_of, window, part, "any" if format else "lines")
     options.use_machine(threads)
     how: dict[str, Any] = {"revision": revision} if revision else {}
     pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, engine=engine, **how)
+    style = Style(jsonl, scores, below, mark)
     about = None
-    if texts and output is not None:
-        others: dict[str, Any] = {
-            "jsonl": jsonl,
-            "scores": scores,
-            "window": window,
-            "shard": shard,
-            "dtype": dtype,
-            "engine": engine,
-        }
-        others |= {"below": below, "mark": mark, "leave": leave}
-        about = lines.made_from(identity_of_model(model, **how), texts, decoding, **others)
+    if texts and texts.texts and output is not None:
+        about = texts.made_from(identity_of_model(model, **how), style, dtype=dtype, engine=engine)
+    total = len(document.texts) if document else texts.total if texts else None
     shown = decoding.progress and not (output is None and sys.stdout.isatty())  # where translations are seen themselves
     kept = "kept but for the last --window. The same command goes on." if about else ""
-    with LinesProgress(Console(stderr=True), kept, shown) as progress, lines.opened(output, about) as (done, write):
+    with Progress(Console(stderr=True), kept, shown) as progress, opened(output, about) as (done, write):
         if done:
             progress.say(f"going on at line {done + 1:,} of {total:,}")
 
@@ -206,12 +172,5 @@ def translate(
         progress.show(done, total)
         if document:
             write(documents.translate_document(pipeline, document, decoding, update), len(document.texts))
-            return
-        call, count = TranslationCall(pipeline, decoding), done
-        for line, group, results in call.translate_groups(groups, update, 1 + first, done, texts is not None):
-            count += len(group)
-            results = [lines.unsure(*pair, below, mark) for pair in zip(group, results)]
-            pairs = enumerate(zip(group, results), line - 1)
-            write("".join(f"{lines.format_result(i, *pair, jsonl, scores, plain)}\n" for i, pair in pairs), count)
-        if total is None:
-            check_counts(count)
+        elif texts:
+            texts.translate(pipeline, write, update, done, style)

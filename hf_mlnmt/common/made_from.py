@@ -12,8 +12,7 @@ compared: where nothing differs it is used as it is.
 | a synthetic corpus (synthetic/back_translation.py) | model, text, method | state.json, manifest.json | refused |
 | a file of translations (generation/translating/lines.py) | model, text, options | OUTPUT.part/state.json | refused |
 | a converted model (translating/ctranslate2.py) | config, weights, vocabularies | the folder's name | made again |
-| vectors of sentences (analysis/probing.py) | config, weights, tokens | the file's name | made again |
-| the weights of a reranker (evaluation/tuning.py) | models; search, text and metric are said | the file | refused |
+| the weights of a reranker (analysis/tuning.py) | models; search, text and metric are said | the file | refused |
 | a grid of scales (analysis/fusion_grid.py) | model, decoding, text | grid.json | refused |
 """
 
@@ -23,6 +22,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -94,6 +94,49 @@ def sha256_of_files(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
     paths = {path for pattern in patterns for path in folder.glob(pattern)}
     files = {inner for path in paths for inner in ([path] if path.is_file() else path.rglob("*")) if inner.is_file()}
     return {str(path.relative_to(folder)): sha256(path) for path in sorted(files)}
+
+
+def stamps(paths: Iterable[Path]) -> list[list[int]]:
+    """Returns size and time of modification of each file that is there."""
+    stats = [path.stat() for path in paths if path.is_file()]
+    return [[stat.st_size, stat.st_mtime_ns] for stat in stats]
+
+
+class Origin:
+    """The files and settings that a thing was made from, and whether they are still the same.
+
+    The files' sizes and times of modification tell it quickly; where only times differ, the files' content does. (Times
+    are compared for being equal alone: clocks may differ.)
+    """
+
+    def __init__(self, settings: Any, files: Iterable[Path] = ()) -> None:
+        self.settings, self.files = settings, [path for path in files if path.is_file()]
+        self.stamps = stamps(self.files)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Returns the digest of the settings and of the files' content, which is read."""
+        return digest([Digest().file(path).hex() for path in self.files], self.settings)
+
+    def record(self) -> dict[str, Any]:
+        """Returns what is written beside the thing that is made, and what `holds` takes."""
+        return {"settings": digest(self.settings), "files": self.stamps, "fingerprint": self.fingerprint}
+
+    def holds(self, record: Mapping[str, Any], check: bool = False) -> bool:
+        """Returns whether the thing with this `record` was made from just these; `check`: compare contents anyway."""
+        if record["settings"] != digest(self.settings):
+            return False
+        if record["files"] == self.stamps and not check:
+            self.__dict__["fingerprint"] = record["fingerprint"]  # nothing need be read for it
+            return True
+        sizes = [[size for size, _ in files] for files in (record["files"], self.stamps)]
+        return sizes[0] == sizes[1] and record["fingerprint"] == self.fingerprint
+
+    def check_unchanged(self) -> None:
+        """Raises: UserError for files that changed since they were looked at."""
+        if stamps(self.files) != self.stamps:
+            names = ", ".join(map(str, self.files))
+            raise UserError(f"{names}: changed while they were read. Run the same command again.")
 
 
 def differences(

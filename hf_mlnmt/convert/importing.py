@@ -86,7 +86,7 @@ def import_model(
 
 def _read(name: str, options: dict[str, Any]) -> Checkpoint:
     """Reads what lies there: the formats are told apart by the names of their files, and what is in them."""
-    from hf_mlnmt.convert import eole, huggingface, marian
+    from hf_mlnmt.convert import huggingface, marian, opennmt
 
     path = Path(name)
     if os.path.lexists(path) and not (path.is_file() or path.is_dir()):
@@ -102,8 +102,8 @@ def _read(name: str, options: dict[str, Any]) -> Checkpoint:
         if len(pickles) > 1:
             raise UserError(f"{path}: holds {', '.join(file.name for file in pickles)}. Name the one to import.")
         return _read_pickle(pickles[0])
-    if any(path.glob(eole.WEIGHTS)):
-        return eole.read(path)
+    if any(path.glob(opennmt.EOLE_WEIGHTS)):
+        return opennmt.read_eole(path)
     if not of_transformers:
         raise UserError(
             f"{path}: no checkpoint that can be read. A folder with config.json (Transformers, Eole), or a file "

@@ -1,26 +1,32 @@
-"""Encoded text on disk, pairs or one language, memory-mapped: larger than memory. encoding.py makes it."""
+"""Encoded text on disk, pairs or one language: memory-mapped Arrow files, made by encoding.py."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
 from functools import lru_cache
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.files import size_and_crc
+from hf_mlnmt.common.files import read_json, size_and_crc
 from hf_mlnmt.data.filters import FilterReport
 
 _AT_ONCE = 1 << 20  # lengths that `max` makes at a time
-_OPEN = 200  # sides of corpora, two files each: a process may often open 1,024
-SIDES = ("source", "target")
-META, STATE = "meta.json", "state.json"  # of a folder that is complete, of one that grows
-HEAD = 128  # bytes before the numbers of an .npy file, whatever their count
+_OPEN = 400  # files: a process may often open 1,024
+META = "meta.json"
+FORM = {
+    "format": int,
+    "settings": str,
+    "files": list,
+    "fingerprint": str,
+    "read": int,
+    "columns": [str],
+    "report": {"read": int, "kept": int, "dropped": {...: int}},
+    "reader": {"read": int, "kept": int, "dropped": {...: int}},
+    "shards": {...: {"items": int, "size": int, "crc": int, "time": int}},
+}
 
 
 class Rows(Sequence[np.ndarray]):
@@ -51,7 +57,7 @@ class Rows(Sequence[np.ndarray]):
         return np.where(columns < self.lengths[:, None], found, np.int64(value))
 
     def followed(self, length: int, times: int) -> Rows:
-        """Returns the rows, and so many of a length behind them, whatever stands in these."""
+        """Returns the rows, and `times` dummy rows of a length behind them."""
         values = self.values if len(self.values) >= length else np.resize(self.values, length)
         lengths = np.append(self.lengths, np.full(times, length))
         return Rows(values, lengths, np.append(self.starts, np.zeros(times, np.int64)))
@@ -93,9 +99,9 @@ def interleaved(parts: Sequence[Sequence[Any]], which: np.ndarray) -> Sequence[A
 
 
 class Lengths:
-    """The lengths of the items of `encoded` on the side of a number, made of what is mapped when they are asked for.
+    """The lengths of the items of `encoded` on a side (0: source, -1: target), computed when they are asked for.
 
-    As int32 (items,): indices, slices, masks. longest: what none will be above, of items that are still to come.
+    As int32 (items,): indices, slices, masks. longest: an upper bound, of items that are still to come.
     """
 
     dtype = np.dtype(np.int32)
@@ -121,107 +127,91 @@ class Lengths:
 
 
 class Encoded:
-    """Sentences of int32 ids in a folder: <side>.bin and <side>_offsets.npy of each side, meta.json.
+    """Sentences of ids in a folder: shards, which are Arrow files as `datasets` reads them, and meta.json.
 
     Item i is {"input_ids": (source,), "labels": (target,)} of pairs, {"input_ids": (length,)} of text of one language:
-    arrays of their own that end with </s>. `source_lengths` and `target_lengths`: as int32 arrays (items,), of text
-    both the same. Opening it compares the files' sizes and times with those in meta.json, and where times differ, or
-    with `check`, all bytes with the checksums there; `was_read` says whether.
+    int32 arrays of their own that end with </s>. `source_lengths` and `target_lengths`: as int32 arrays (items,), of
+    text both the same. Opening it compares the files' sizes and times with those in meta.json, and where times differ,
+    or with `check`, all bytes with the checksums there. `found`: how it was found, where it was there already.
     """
 
     def __init__(self, folder: str | Path, check: bool = False) -> None:
-        self.folder, self.found = Path(folder).absolute(), ""  # how it was, where it was there already
+        self.folder, self.found = Path(folder).absolute(), ""
         try:
-            self.meta = json.loads((self.folder / META).read_text(encoding="utf-8"))
-            file = (self.folder / META).stat()
-            self._written = file.st_ino, file.st_mtime_ns  # a folder that is made again is another one
-            self.report = FilterReport.from_dict(self.meta["report"])
-            self.was_read = check or self.meta.get("times") != self.times()
-            self._check_files()
-            self.sides = SIDES if "text.bin" not in self.meta["checksums"] else ("text",)
-            self.unit = "pairs" if len(self.sides) > 1 else "sentences"  # what one item is, in the plural
-            bytes_of = [self.meta["checksums"][f"{side}_offsets.npy"][0] for side in self.sides]
-            self._count = (min(bytes_of) - HEAD) // np.dtype(np.int64).itemsize - 1
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self.meta = read_json(self.folder / META, FORM)
+            if not self.meta:
+                raise FileNotFoundError(f"no {META}")
+            self._check_files(check)
+        except (OSError, ValueError) as error:
             raise UserError(f"{folder}: no intact encoded text ({error}). Delete this folder and run again.") from error
+        self.report = FilterReport.from_dict(self.meta["reader"])  # what the reader dropped, and what filters did
+        self.report.add(FilterReport.from_dict(self.meta["report"]))
+        self.unit = "pairs" if len(self.meta["columns"]) > 1 else "sentences"  # what one item is, in the plural
+        self._names = list(self.meta["shards"])
+        self._starts = np.cumsum([0, *(shard["items"] for shard in self.meta["shards"].values())])
+        self._lengths: dict[str, np.ndarray] = {}
         self.source_lengths, self.target_lengths = Lengths(self, 0), Lengths(self, -1)
 
-    def times(self) -> dict[str, int]:
-        """Returns the files' times of modification."""
-        return {name: (self.folder / name).stat().st_mtime_ns for name in self.meta["checksums"]}
-
-    def _check_files(self) -> None:
-        for name, expected in self.meta["checksums"].items():
-            if (size := (self.folder / name).stat().st_size) != expected[0]:
-                raise ValueError(f"{name} has {size:,} bytes, {expected[0]:,} expected")
-            if self.was_read and size_and_crc(self.folder / name)[1] != expected[1]:
+    def _check_files(self, check: bool) -> None:
+        for name, expected in self.meta["shards"].items():
+            now = (self.folder / name).stat()
+            if now.st_size != expected["size"]:
+                raise ValueError(f"{name} has {now.st_size:,} bytes, {expected['size']:,} expected")
+            read = check or now.st_mtime_ns != expected["time"]
+            if read and size_and_crc(self.folder / name)[1] != expected["crc"]:
                 raise ValueError(f"{name} is damaged: its checksum is not that of what was written")
 
-    def _side(self, side: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns where each sentence of a side begins and the last one ends, and all ids."""
-        return _mapped(self.folder, side, self._written)
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lengths": {}}
+
+    def _shard(self, number: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        about = self.meta["shards"][self._names[number]]
+        return _mapped(self.folder / self._names[number], about["time"], about["crc"])
 
     def __len__(self) -> int:
-        return self._count
+        return int(self._starts[-1])
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         if not -len(self) <= index < len(self):
             raise IndexError(f"item {index} of {len(self)} {self.unit}")
-        index = int(index) % len(self)
-        item = {}
-        for name, side in zip(("input_ids", "labels"), self.sides):
-            offsets, ids = self._side(side)
-            item[name] = np.array(ids[offsets[index] : offsets[index + 1]])
-        return item
+        return self.gather(np.array([int(index) % len(self)]))[0]
 
     def lengths(self, number: int, indices: Any) -> np.ndarray:
         """Returns the subwords of these items (indices, a slice, a mask) on the side of a number, int32."""
-        offsets, _ = self._side(self.sides[number])
-        return (offsets[1:][indices] - offsets[:-1][indices]).astype(np.int32)
+        name = self.meta["columns"][number]
+        if name not in self._lengths:
+            shards = map(self._shard, range(len(self._names)))
+            lengths = [np.diff(shard[name][0]) for shard in shards]
+            longest = max((int(each.max(initial=0)) for each in lengths), default=0)
+            small = np.uint16 if longest < 1 << 16 else np.int32  # half of the memory
+            self._lengths[name] = np.concatenate([np.zeros(0, small), *(each.astype(small) for each in lengths)])
+        return self._lengths[name][indices].astype(np.int32)
 
     def gather(self, indices: np.ndarray) -> Examples:
-        """Returns the items at these indices, which are copied from the file when they are padded."""
+        """Returns copies of the items at these indices."""
+        numbers = np.searchsorted(self._starts, indices, side="right") - 1
+        within = (indices - self._starts[numbers]).tolist()
+        shards = {number: self._shard(number) for number in np.unique(numbers).tolist()}
         columns = {}
-        for name, side in zip(("input_ids", "labels"), self.sides):
-            offsets, ids = self._side(side)
-            starts = offsets[indices]
-            columns[name] = Rows(ids, offsets[indices + 1] - starts, starts)
+        for name in self.meta["columns"]:
+            rows = []
+            for number, item in zip(numbers.tolist(), within):
+                offsets, ids = shards[number][name]
+                rows.append(ids[offsets[item] : offsets[item + 1]])
+            lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+            columns[name] = Rows(np.concatenate(rows, dtype=np.int32), lengths)
         return Examples(columns)
 
 
-class Growth(Encoded):
-    """Encoded text that still grows in a folder NAME.part, as far as it was noted when this was made."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.found = folder, ""
-        self.meta = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        self.report = FilterReport.from_dict(self.meta["report"])
-        self.sides = tuple(self.meta["ends"])
-        self.unit = "pairs" if len(self.sides) > 1 else "sentences"
-
-    def _side(self, side: str) -> tuple[np.ndarray, np.ndarray]:
-        return _mapped_part(self.folder, side, len(self), self.meta["ends"][side])
-
-    def __len__(self) -> int:
-        return int(self.meta["kept"])
-
-
 @lru_cache(_OPEN)
-def _mapped(folder: Path, side: str, written: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Maps the files of a side into memory; of thousands of corpora only those used last are open at a time."""
-    return _numbers(folder / f"{side}_offsets.npy", np.int64, HEAD), _numbers(folder / f"{side}.bin", np.int32)
+def _mapped(path: Path, time: int, checksum: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Maps a shard into memory: of each column the offsets of its items, and all ids. A file that was made again has
+    another time or checksum; of thousands only those used last are open at a time."""
+    import pyarrow
 
-
-@lru_cache(_OPEN)
-def _mapped_part(folder: Path, side: str, count: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """Maps as much of a side's growing files as was noted: so many sentences, and ids up to `end`."""
-    offsets = _numbers(folder / f"{side}_offsets.npy", np.int64, HEAD, count + 1)
-    return offsets, _numbers(folder / f"{side}.bin", np.int32, 0, end)
-
-
-def _numbers(path: Path, dtype: Any, head: int = 0, count: int = -1) -> np.ndarray:
-    """Maps so many numbers behind the head of a file; -1: all. (np.memmap takes far longer, felt with many corpora.)"""
-    with path.open("rb") as file:
-        if count == 0 or os.fstat(file.fileno()).st_size == head:
-            return np.zeros(0, dtype)
-        return np.frombuffer(mmap(file.fileno(), 0, access=ACCESS_READ), dtype, count, head)
+    with pyarrow.ipc.open_stream(pyarrow.memory_map(str(path))) as stream:
+        columns = stream.read_next_batch()
+    return {
+        name: (column.offsets.to_numpy(), column.values.to_numpy())
+        for name, column in zip(columns.schema.names, columns.columns)
+    }

@@ -1,8 +1,7 @@
-"""Encoded text made: read by this process, filtered and cut by several, written chunk by chunk, in the corpus's order.
+"""Encoded text made: read by this process, filtered and cut by several, written shard by shard, in the corpus's order.
 
-`encode_corpus` uses what is there already of the same text and settings: it compares the files' sizes and times of
-modification with those of then, and where they differ, or with `check`, their content. (Times are compared for being
-equal alone: clocks may differ.) A start that was killed is gone on from at the last note of its state.
+`encode_corpus` uses what is there already of the same text and settings. A start that was killed is gone on from at its
+last shard.
 """
 
 from __future__ import annotations
@@ -12,284 +11,111 @@ import json
 import logging
 import os
 import shutil
-import zlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from copy import deepcopy
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import compress, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.files import (
-    check_folder_name,
-    explained,
-    only_one,
-    read_json,
-    size_and_crc,
-    take_place,
-    write_json,
-)
-from hf_mlnmt.common.made_from import digest
+from hf_mlnmt.common.files import check_folder_name, explained, only_one, size_and_crc, take_place, write_json
+from hf_mlnmt.common.made_from import Origin
 from hf_mlnmt.common.memory import cores
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs, size_of
-from hf_mlnmt.data.encoded import HEAD, META, SIDES, STATE, Encoded
+from hf_mlnmt.data.encoded import META, Encoded
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter, Seen
 from hf_mlnmt.data.formats import format_of
-from hf_mlnmt.data.lines import FileHash, hashing
 from hf_mlnmt.data.placeholders import with_placeholders
 from hf_mlnmt.data.shuffling import mixed
 from hf_mlnmt.data.text import TextSide, TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers, identity_of, languages_of
-from hf_mlnmt.data.workers import Encoder, Piece
+from hf_mlnmt.data.tokenizer import size_of as entries_of
+from hf_mlnmt.data.workers import EncodedChunk, Encoder, in_processes
 
 log = logging.getLogger(__name__)
 Spec = CorpusSpec | TextSpec
 Progress = Callable[[int, int | None], Any]
 """Hears behind every chunk how many items are done, and of how many, where that is known."""
-_CHUNK = 2000
-_NOTED = 50  # chunks between two notes of the state
-_FORMAT = 3
+_CHUNK = 1000  # items
+_SHARD = 100  # chunks
+_LONG = 50_000_000  # characters that end a shard too
+_FORMAT = 4
 _MUCH = 0.2  # of a corpus
 
 
-class Origin:
-    """The text and the settings that encoded text is made of.
+class _Growing:
+    """Encoded text that grows in a folder NAME.part, shard by shard; it begins with what an earlier start has left."""
 
-    about: what is kept with it: settings, sizes and times of the files, which tell quickly whether they are the same,
-    and a hash of all, their content too, once it is known. hashes: of each file, made while it is read.
-    """
+    def __init__(self, part: Path, origin: Origin, encoder: Encoder, ids: Any, max_length: int | None) -> None:
+        self.part, self.ids, self.max_length = part, ids, max_length
+        self.seen = Seen() if encoder.pair_filter and encoder.pair_filter.drop_duplicates else None
+        self.report = FilterReport()
+        self.meta: dict[str, Any] = {"format": _FORMAT, **origin.record(), "read": 0, "shards": {}}
+        self.meta["columns"] = ["input_ids", "labels"][: len(encoder.sides)]
+        if (part / META).is_file():
+            try:
+                self._go_on_from(Encoded(part, check=True).meta, origin)
+            except (UserError, OSError, ValueError) as error:
+                log.warning("%s cannot be gone on from (%s). Encoding again.", part, error.__cause__ or error)
+        for path in part.iterdir() if not self.meta["shards"] else ():
+            if path.name != ".lock":
+                path.unlink()
 
-    def __init__(self, parts: Any, paths: Sequence[Path] = ()) -> None:
-        self.parts, self.hashes = parts, [FileHash(path) for path in paths if path.is_file()]
-        self.about: dict[str, Any] = {"settings": digest(parts), "files": self._stamps(), "fingerprint": None}
+    def _go_on_from(self, there: dict[str, Any], origin: Origin) -> None:
+        if there["format"] == _FORMAT and origin.holds(there):
+            for name in there["shards"] if self.seen is not None else ():
+                assert self.seen is not None
+                self.seen.add(np.load(self.part / f"{name}.hashes.npy"))
+            self.meta, self.report = there | origin.record(), FilterReport.from_dict(there["report"])
 
-    def _stamps(self) -> list[list[int]]:
-        stats = [file.path.stat() for file in self.hashes]
-        return [[stat.st_size, stat.st_mtime_ns] for stat in stats]
+    def add_shard(self, chunks: Sequence[Any], encoded: Iterable[EncodedChunk], hear: Callable[[int], Any]) -> None:
+        """Writes of chunks what the filter let pass and is neither there already nor too long."""
+        kept: list[list[tuple[np.ndarray, np.ndarray]]] = []
+        hashes = []
+        for chunk, made in zip(chunks, encoded):
+            self.report.add(made.report)
+            new = np.ones(len(made.passed), bool) if self.seen is None else self.seen.add(made.hashes)
+            hashes.append(made.hashes[new] if self.seen is not None else made.hashes)
+            longest = np.max([lengths for _, lengths in made.sides], 0)
+            fits = np.ones_like(new) if self.max_length is None else longest <= self.max_length
+            self.report.dropped["duplicate"] += int((~new).sum())
+            self.report.dropped[f"longer than {self.max_length} subwords"] += int((new & ~fits).sum())
+            stays = new & fits
+            kept.append([(ids[np.repeat(stays, lengths)], lengths[stays]) for ids, lengths in made.sides])
+            self.report.kept += int(stays.sum())
+            self.meta["read"] += len(chunk)
+            hear(self.meta["read"])
+        self.report.dropped = +self.report.dropped  # without zeros
+        name = f"{len(self.meta['shards']):05}.arrow"
+        np.save(self.part / f"{name}.hashes.npy", np.concatenate(hashes))
+        self.meta["shards"][name] = self._write(self.part / name, kept)
 
-    @property
-    def fingerprint(self) -> str:
-        """Returns the hash of all; what nobody has read yet of the files is read."""
-        if self.about["fingerprint"] is None:
-            content = [file.of_first(size) for file, (size, _) in zip(self.hashes, self.about["files"])]
-            self.about["fingerprint"] = digest(content, self.parts)
-        return self.about["fingerprint"]  # type: ignore[no-any-return]
+    def _write(self, path: Path, kept: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]]) -> dict[str, int]:
+        """Writes the ids and lengths of a shard's chunks as an Arrow file; returns what meta.json says of it."""
+        import pyarrow
 
-    def made(self, kept: dict[str, Any], check: bool = False) -> bool:
-        """Returns whether what has `kept` for its `about` was made of this: by content in doubt, and with `check`; of
-        what grows, by the content that was read."""
-        if kept.get("settings") != self.about["settings"]:
-            return False
-        if kept["files"] == self.about["files"] and not check:
-            self.about["fingerprint"] = kept["fingerprint"]
-            return True
-        if [size for size, _ in kept["files"]] != [size for size, _ in self.about["files"]]:
-            return False
-        if kept["fingerprint"] is None:
-            return all(file.of_first(size) == found for file, (size, found) in zip(self.hashes, kept["hashes"]))
-        return kept["fingerprint"] == self.fingerprint
-
-    def state(self) -> dict[str, Any]:
-        """Returns `about`, and the hashes of what was read so far."""
-        return {**self.about, "hashes": [[file.size, file.of_first(0)] for file in self.hashes]}
-
-    def total(self, read: int) -> int | None:
-        """Estimates how many items there are, in three digits, where so many were read; None where that is unknown."""
-        sizes = [(file.at, size) for file, (size, _) in zip(self.hashes[:1], self.about["files"])]
-        return next((int(float(f"{read * size / at:.3g}")) for at, size in sizes if 0 < at < size), None)
-
-    def check(self) -> None:
-        """Raises: UserError for files that changed."""
-        if self._stamps() != self.about["files"]:
-            names = ", ".join(str(file.path) for file in self.hashes)
-            raise UserError(f"{names}: changed while they were read. Run the same command again.")
-
-
-class GrowingFile:
-    """A file that grows, of which `size` bytes behind the first `head` are written, with the checksum `crc`."""
-
-    def __init__(self, path: Path, dtype: Any, head: int = 0) -> None:
-        self.path, self.dtype, self.head, self.size, self.crc = path, dtype, head, 0, 0
-
-    def differs(self) -> bool:
-        """Returns whether the file is not, or does not begin with, what was noted."""
-        crc, left = 0, self.size
-        if not self.path.is_file():
-            return True
-        with self.path.open("rb") as file:
-            file.seek(self.head)
-            while left and (block := file.read(min(left, 1 << 22))):
-                crc, left = zlib.crc32(block, crc), left - len(block)
-        return bool(left) or crc != self.crc
-
-    def open(self) -> None:
-        """Opens the file behind what was noted; the rest is cut off."""
-        self.path.touch()
-        self.file = self.path.open("r+b")
-        self.file.truncate(self.head + self.size)
-        self.file.seek(self.head + self.size)
-
-    def write(self, values: np.ndarray) -> None:
-        """Adds numbers."""
-        data = values.astype(self.dtype, copy=False).tobytes()
-        self.file.write(data)
-        self.size, self.crc = self.size + len(data), zlib.crc32(data, self.crc)
-
-    def flush(self) -> None:
-        """Puts all on the disk, and into the head of an .npy file how many numbers there are."""
-        if self.head:
-            self.file.seek(0)
-            shape = (self.size // np.dtype(self.dtype).itemsize,)
-            about = {"descr": np.dtype(self.dtype).str, "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(self.file, about)
-            self.file.seek(0, os.SEEK_END)
-        self.file.flush()
-
-
-class Growing:
-    """Encoded text that grows in a folder NAME.part, until it is complete and takes its name. Use it as a context.
-
-    origin: what it is made of. Of what a killed process left `read` items are there already, if that was the same.
-    """
-
-    def __init__(
-        self, folder: str | Path, sides: Sequence[str], origin: Origin, max_length: int | None, unique: bool
-    ) -> None:
-        self.folder, self.sides, self.origin, self.max_length = Path(folder), sides, origin, max_length
-        target = check_folder_name(folder)
-        self.part = target.with_name(f"{target.name}.part")
-        self.seen = Seen() if unique else None
-        self.report, self.reader = FilterReport(), FilterReport()
-        self.read = self.noted = 0
-        self._sizes: dict[GrowingFile, int] = {}  # of what is noted
-        self.ends = dict.fromkeys(sides, 0)  # ids of each side so far
-        self.files = {name: GrowingFile(self.part / f"{name}.bin", np.int32) for name in sides}
-        offsets = {name: GrowingFile(self.part / f"{name}_offsets.npy", np.int64, HEAD) for name in sides}
-        self.files |= {f"{name}_offsets": file for name, file in offsets.items()}
-        if unique:
-            self.files["hashes"] = GrowingFile(self.part / "hashes.bin", np.uint64)
-
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            busy = f"{self.part}: another process encodes this text. Wait for it, or choose another folder."
-            stack.enter_context(only_one(self.part, busy))
-            if (state := self._state()) is not None:
-                self._restore(state)
-            else:
-                (self.part / STATE).unlink(missing_ok=True)
-            for file in self.files.values():
-                file.open()
-                stack.callback(file.file.close)
-            for side in self.sides if not self.noted else ():
-                self.files[f"{side}_offsets"].write(np.zeros(1))
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, kind: Any, *error: object) -> None:
-        with suppress(OSError):  # of a full disk, a second time
-            self._stack.close()
-        if kind is None:
-            return
-        if not self.noted:
-            shutil.rmtree(self.part, ignore_errors=True)
-        for file, size in self._sizes.items() if self.noted else ():  # what is behind is of no use
-            os.truncate(file.path, file.head + size)
-
-    def _state(self) -> dict[str, Any] | None:
-        """Returns the state that a killed process left; None where there is none, of another text, or damaged."""
-        try:
-            state = read_json(self.part / STATE)
-            if not state or not self.origin.made(state):
-                return None
-            for name, file in self.files.items():
-                file.size, file.crc = state["written"][name]
-                if file.differs():
-                    raise ValueError(f"{file.path.name} is damaged, or not there")
-            return state
-        except (UserError, ValueError, TypeError, KeyError) as error:
-            log.warning("%s cannot be gone on from (%s). Encoding again.", self.part, error)
-            for file in self.files.values():
-                file.size = file.crc = 0
-        return None
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.read = self.noted = state["read"]
-        self._sizes = {file: file.size for file in self.files.values()}
-        self.ends = state["ends"]
-        for report, kept in ((self.report, state["report"]), (self.reader, state["reader"])):
-            report.add(FilterReport.from_dict(kept))
-            report.examples = kept["examples"]
-        if self.seen is not None:
-            for block in _blocks(self.files["hashes"]):
-                self.seen.add(block)
-
-    def add(self, chunk: Sequence[Any], piece: Piece) -> None:
-        """Adds what the filter let pass of a chunk and is neither there already nor too long; counts the others."""
-        self.report.add(piece.report)
-        lengths = [lengths for _, lengths in piece.sides]
-        stays = np.ones(len(piece.passed), bool)
-        if self.seen is not None:
-            stays = self.seen.add(piece.hashes)
-            self.files["hashes"].write(piece.hashes[stays])
-        long = np.zeros_like(stays) if self.max_length is None else np.max(lengths, 0) > self.max_length
-        for number in np.flatnonzero(~stays | long).tolist():
-            item = chunk[piece.passed[number]]
-            reason = f"longer than {self.max_length} subwords" if stays[number] else "duplicate"
-            self.report.drop(reason, *([item] if isinstance(item, str) else item))
-        stays &= ~long
-        for side, (ids, length) in zip(self.sides, piece.sides):
-            self.files[side].write(ids if stays.all() else ids[np.repeat(stays, length)])
-            ends = self.ends[side] + np.cumsum(length[stays], dtype=np.int64)
-            self.files[f"{side}_offsets"].write(ends)
-            self.ends[side] = int(ends[-1]) if len(ends) else self.ends[side]
-        self.report.kept += int(stays.sum())
-        self.read += len(chunk)
+        columns = []
+        for side in zip(*kept):
+            ids, lengths = (np.concatenate(arrays) for arrays in zip(*side))
+            offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
+            columns.append(pyarrow.ListArray.from_arrays(offsets, ids.astype(self.ids)))
+        batch = pyarrow.RecordBatch.from_arrays(columns, self.meta["columns"])
+        with path.open("wb") as file:
+            with pyarrow.ipc.new_stream(file, batch.schema) as stream:
+                stream.write_batch(batch)
+            file.flush()
+            os.fsync(file.fileno())
+        size, crc = size_and_crc(path)
+        return {"items": batch.num_rows, "size": size, "crc": crc, "time": path.stat().st_mtime_ns}
 
     def note(self, reader: FilterReport) -> None:
-        """Notes what is done; a start that comes after a kill goes on from here. `reader` counts what was not read."""
-        for file in self.files.values():
-            file.flush()
-            os.fsync(file.file.fileno())
-        reports = {
-            name: {**report.to_dict(), "examples": report.examples}
-            for name, report in (("report", self.report), ("reader", reader))
-        }
-        written = {name: [file.size, file.crc] for name, file in self.files.items()}
-        done = {"read": self.read, "kept": self.report.kept, "ends": self.ends, "written": written}
-        write_json(self.part / STATE, {**self.origin.state(), **done, **reports})
-        self.noted, self._sizes = self.read, {file: file.size for file in self.files.values()}
-
-    def finish(self, reader: FilterReport) -> Encoded:
-        """Gives the folder its name; returns what is in it."""
-        report = FilterReport()
-        report.add(reader)
-        report.add(self.report)
-        for file in self.files.values():
-            file.flush()
-        self._stack.close()
-        names = sorted(self.files[name].path.name for name in self.files if name != "hashes")
-        meta = {"format": _FORMAT, "fingerprint": self.origin.fingerprint, **self.origin.about}
-        meta["report"] = report.to_dict()
-        whole = {file.path.name: [file.size, file.crc] for file in self.files.values() if not file.head}
-        meta["checksums"] = {name: whole.get(name) or size_and_crc(self.part / name) for name in names}
-        meta["times"] = {name: (self.part / name).stat().st_mtime_ns for name in names}
-        write_json(self.part / META, meta)
-        take_place(self.part, check_folder_name(self.folder))
-        for name in ("hashes.bin", STATE, ".lock"):
-            (self.folder / name).unlink(missing_ok=True)
-        return Encoded(self.folder)
-
-
-def _blocks(file: GrowingFile) -> Iterator[np.ndarray]:
-    with file.path.open("rb") as content:
-        for start in range(0, file.size, 1 << 20):
-            yield np.frombuffer(content.read(min(1 << 20, file.size - start)), file.dtype)
+        """Writes what is done; a start that comes after a kill goes on from here. `reader` counts what was not read."""
+        self.meta |= {"report": self.report.to_dict(), "reader": reader.to_dict()}
+        write_json(self.part / META, self.meta)
 
 
 def reuse(folder: str | Path, origin: Origin, check: bool = False) -> Encoded | None:
@@ -298,19 +124,23 @@ def reuse(folder: str | Path, origin: Origin, check: bool = False) -> Encoded | 
     if not path.is_file():
         return None
     try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
-        if meta["format"] != _FORMAT or not origin.made(meta, check):
+        if json.loads(path.read_text(encoding="utf-8"))["format"] != _FORMAT:
             return None
         encoded = Encoded(folder, check)
-        same = encoded.meta.get("files") == origin.about["files"] and not encoded.was_read
-        encoded.found = f"encoded before, of files of the same {'sizes and times' if same else 'content'}"
-        now = {**encoded.meta, **origin.about, "times": encoded.times()}
-        if now != encoded.meta:  # the content is the same: the next start need not read it
+        if not origin.holds(encoded.meta, check):
+            return None
+        times = {name: (encoded.folder / name).stat().st_mtime_ns for name in encoded.meta["shards"]}
+        shards = {name: {**about, "time": times[name]} for name, about in encoded.meta["shards"].items()}
+        now = {**encoded.meta, **origin.record(), "shards": shards}
+        encoded.found = (
+            f"encoded before, of files of the same {'sizes and times' if now == encoded.meta else 'content'}"
+        )
+        if now != encoded.meta:  # the next start need not read it
             encoded.meta = now
             with suppress(OSError, UserError):
                 write_json(path, now)
         return encoded
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         reason = error.__cause__ or error  # a UserError tells the user what to do, but here nothing is to be done
         log.warning("%s cannot be used (%s). Encoding again.", folder, reason)
         return None
@@ -322,23 +152,18 @@ def build(
     folder: str | Path,
     max_length: int | None = None,
     language: str | None = None,
-    fingerprint: str | None = None,
     tag: str | None = None,
     side: TextSide | None = None,
 ) -> Encoded:
-    """Encodes raw pairs, or texts, into `folder`, chunk by chunk, and opens it; it appears when it is complete.
+    """Encodes raw pairs, or texts, into `folder`, and opens it; it appears when it is complete.
 
     max_length: subwords with </s> and language code; an item with a longer side is dropped and counted.
     language: of the target; its code `<2de>` is put before every source. tag: a token before every source.
-    fingerprint: what the result depends on: if `folder` holds that already, nothing is read.
     side: of texts, whose vocabulary they get.
     """
-    origin = Origin(fingerprint or os.urandom(8).hex())
-    origin.about["fingerprint"] = fingerprint
-    if fingerprint is not None and (there := reuse(folder, origin)):
-        return there
     encoder = _encoder(tokenizers, side, language, tag)
-    return _grow(folder, origin, encoder, lambda done, report: islice(items, done, None), max_length)
+    origin = Origin(os.urandom(8).hex())
+    return _grow(folder, origin, encoder, lambda done, report: iter(items), _type_of_ids(tokenizers), max_length)
 
 
 def _encoder(
@@ -353,46 +178,63 @@ def _encoder(
     return Encoder(list(sides.values()) if side is None else [sides[side]], pair_filter, dict(placeholders))
 
 
+def _type_of_ids(tokenizers: Tokenizers) -> Any:
+    return np.uint16 if max(map(entries_of, tokenizers.distinct())) <= 1 << 16 else np.int32
+
+
 def _grow(
     folder: str | Path,
     origin: Origin,
     encoder: Encoder,
     read: Callable[[int, FilterReport], Iterator[Any]],
+    ids: Any,
     max_length: int | None,
     processes: int = 1,
     progress: Progress | None = None,
     total: int | None = None,
 ) -> Encoded:
     """Encodes what `read` gives behind so many items; its report counts what it drops."""
-    unique = encoder.pair_filter is not None and encoder.pair_filter.drop_duplicates
-    sides = SIDES if len(encoder.sides) > 1 else ("text",)
+    target = check_folder_name(folder)
+    part = target.with_name(f"{target.name}.part")
+    hear = (lambda done: progress(done, total)) if progress else lambda done: None
     with (
-        explained(Path(folder)),
-        hashing(origin.hashes),
-        Growing(folder, sides, origin, max_length, unique) as growing,
+        explained(target),
+        only_one(part, f"{part}: another process encodes this text. Wait for it, or choose another folder."),
     ):
-        report, dropped, ahead = growing.reader, deque[FilterReport](), growing.read
-
-        def chunks() -> Iterator[list[Any]]:
-            nonlocal ahead
-            items = read(growing.read, report)
-            while chunk := list(islice(items, _CHUNK)):
-                dropped.append(deepcopy(report))  # as it is behind this chunk: others are read ahead
-                ahead += len(chunk)
-                yield chunk
-
-        for number, (chunk, piece) in enumerate(encoder.pieces(chunks(), processes), start=1):
-            growing.add(chunk, piece)
-            reader = dropped.popleft()
-            origin.check()
-            if number % _NOTED == 0:
-                growing.note(reader)
-            if progress is not None:
-                progress(growing.read, total or origin.total(ahead))
-        origin.check()
+        growing = _Growing(part, origin, encoder, ids, max_length)
+        reader = FilterReport.from_dict(growing.meta.get("reader", FilterReport().to_dict()))
+        try:
+            with in_processes(encoder, processes) as encode:
+                for chunks in _shards(read(growing.meta["read"], reader)):
+                    growing.add_shard(chunks, encode(chunks), hear)
+                    origin.check_unchanged()
+                    growing.note(reader)
+            origin.check_unchanged()
+            growing.note(reader)
+        except BaseException:
+            if not (part / META).is_file():
+                shutil.rmtree(part, ignore_errors=True)
+            raise
         if progress is not None:
-            progress(growing.read, growing.read)
-        return growing.finish(report)
+            progress(growing.meta["read"], growing.meta["read"])
+        take_place(part, target)
+        for path in (*target.glob("*.hashes.npy"), target / ".lock"):
+            path.unlink(missing_ok=True)
+        return Encoded(target)
+
+
+def _shards(items: Iterator[Any]) -> Iterator[list[list[Any]]]:
+    """Yields the chunks of each shard: `_SHARD`, or fewer of long texts."""
+    chunks: list[list[Any]] = []
+    characters = 0
+    while chunk := list(islice(items, _CHUNK)):
+        chunks.append(chunk)
+        characters += sum(map(len, chunk if isinstance(chunk[0], str) else itertools.chain.from_iterable(chunk)))
+        if len(chunks) == _SHARD or characters > _LONG:
+            yield chunks
+            chunks, characters = [], 0
+    if chunks:
+        yield chunks
 
 
 def fingerprint_of(spec: Spec, root: str | Path, tokenizers: Tokenizers, **settings: Any) -> str:
@@ -449,13 +291,13 @@ def encode_corpus(
     def read(done: int, report: FilterReport) -> Iterator[Any]:
         if spec.dataset and spec.limit is None:
             return _items(spec, root, report, done + report.dropped.total())
-        report.dropped.clear()  # they are read, and counted, once more
+        report.dropped.clear()  # what was dropped is read, and counted, once more
         return islice(_items(spec, root, report), done, None)
 
     encoder = _encoder(tokenizers, side, how.get("language"), tag, pair_filter, placeholders)
-    if spec.dataset or format_of(Path(spec.path or "")) == ".parquet":
-        _ = origin.fingerprint  # of a name, asked for while the data set still grows; of columns, read in no order
-    encoded = _grow(folder, origin, encoder, read, max_length, processes or cores(), progress, size_of(spec, root))
+    total = size_of(spec, root, read=progress is not None)
+    ids = _type_of_ids(tokenizers)
+    encoded = _grow(folder, origin, encoder, read, ids, max_length, processes or cores(), progress, total)
     _check_what_is_left(encoded, spec)
     return encoded
 

@@ -9,15 +9,13 @@ import lzma
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from hf_mlnmt.common.errors import UserError, suggest
-from hf_mlnmt.common.made_from import Digest
 from hf_mlnmt.data.formats import Form, no_lines
 
 MAX_CHARACTERS = 20_000
@@ -112,8 +110,7 @@ def open_text(path: Path, form: Form = "any") -> Iterator[io.BufferedReader]:
     if path.is_dir():
         raise UserError(f"{path}: this is a folder; a file is expected.")
     try:
-        heard = _heard.get().get(path)
-        file = io.BufferedReader(_Heard(heard)) if heard else path.open("rb")
+        file = path.open("rb")
         packed = _kind(_PACKED, file.read(10))
         file.seek(0)
     except FileNotFoundError:
@@ -139,67 +136,6 @@ def open_text(path: Path, form: Form = "any") -> Iterator[io.BufferedReader]:
             if packed is None or isinstance(error, UserError):
                 raise
             raise UserError(f"{path}: broken {packed} file ({error}). Copy or download it again.") from error
-
-
-class FileHash:
-    """The hash of a file, made of what is read of it: of its first `size` bytes. `at` is where it was read last."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.size, self.at, self._digest = path, 0, 0, Digest()
-
-    def take(self, start: int, data: Any) -> None:
-        """Takes bytes that were read there; those in front of them that nobody has read yet are read."""
-        self.at = start + len(data)
-        if start > self.size:
-            self.read(start)
-        if self.at > self.size:
-            self._digest.raw(memoryview(data)[self.size - start :])
-            self.size = self.at
-
-    def of_first(self, size: int) -> str:
-        """Returns the hash of so many bytes, at least those that were read."""
-        if size > self.size:
-            self.read(size)
-        return self._digest.hex()
-
-    def read(self, end: int) -> None:
-        """Reads what nobody has read yet in front of `end`."""
-        with self.path.open("rb") as file:
-            file.seek(self.size)
-            while block := file.read(min(_AT_ONCE, end - self.size)):
-                self._digest.raw(block)
-                self.size += len(block)
-
-
-_heard: ContextVar[dict[Path, FileHash]] = ContextVar("heard", default={})  # noqa: B039  # it is never written to
-
-
-@contextmanager
-def hashing(files: Iterable[FileHash]) -> Iterator[None]:
-    """Lets these hashes hear what is read of their files."""
-    before = _heard.set({file.path: file for file in files})
-    try:
-        yield
-    finally:
-        _heard.reset(before)
-
-
-class _Heard(io.FileIO):
-    """A file whose hash hears what is read, as a BufferedReader does."""
-
-    def __init__(self, hears: FileHash) -> None:
-        super().__init__(hears.path)
-        self.hears = hears
-
-    def readinto(self, buffer: Any) -> int:
-        start, count = self.tell(), super().readinto(buffer)
-        self.hears.take(start, memoryview(buffer)[:count])
-        return count
-
-    def readall(self) -> bytes:
-        start, data = self.tell(), super().readall()
-        self.hears.take(start, data)
-        return data
 
 
 class Counted(NamedTuple):

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from filelock import Timeout
 
-from hf_mlnmt.data.encoded import STATE, Encoded, Examples, Growth, Lengths
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.data.encoded import META, Encoded, Examples, Lengths
 from hf_mlnmt.data.training_set import TrainingSet
 
 BLOCK = 100_000
@@ -36,7 +37,7 @@ class Streamed(TrainingSet):
     """
 
     def __init__(self, folder: Path, encode: Callable[[Callable[[int, int | None], Any]], Any], longest: int) -> None:
-        self.folder, self.part = folder, folder.with_name(f"{folder.name}.part")
+        self.folder, self.part = folder.absolute(), folder.absolute().with_name(f"{folder.name}.part")
         self._begun, self._stop = Event(), Event()
         self._problem: BaseException | None = None
         self._grows = False  # what has the name is not what is encoded here
@@ -68,15 +69,16 @@ class Streamed(TrainingSet):
 
     def reaching(self, count: int) -> Encoded:
         """Returns the encoded items when there are so many, or all."""
-        while self.encoded is None or (isinstance(self.encoded, Growth) and len(self.encoded) < count):
+        while self.encoded is None or (self.encoded.folder != self.folder and len(self.encoded) < count):
             if self._problem is not None:
                 raise self._problem
-            with suppress(FileNotFoundError):  # it has just got its name
-                if (self.part / STATE).is_file():
-                    self.encoded = Growth(self.part)
+            with suppress(FileNotFoundError, UserError):  # the folder has just got its name
+                if (self.part / META).is_file():
+                    self.encoded = Encoded(self.part)
                 elif not self._grows:
                     self.encoded = Encoded(self.folder)
-            time.sleep(0 if self.encoded is not None and len(self.encoded) >= count else _LOOK_AFTER)
+            if self.encoded is None or len(self.encoded) < count:
+                time.sleep(_LOOK_AFTER)
         return self.encoded
 
     def close(self) -> None:

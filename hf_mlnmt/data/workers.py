@@ -1,22 +1,16 @@
-"""Chunks of text made into ids by several processes, or in this one. Nothing heavy is imported: a process takes 40 MB.
-
-The processes are of our own program, not of `multiprocessing`, which would run a user's script once more in each of
-them. They end when their input does, also where the one that started them was killed.
-"""
+"""Chunks of text made into ids, by this process or by several; nothing heavy is imported, for every process has it."""
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
-from collections import deque
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain, islice
-from queue import SimpleQueue
-from typing import Any, NamedTuple, Self
+from functools import lru_cache
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer as Backend
@@ -27,7 +21,8 @@ from hf_mlnmt.data.placeholders import with_placeholders
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.words import spelt, without_invisible
 
-ALONE = 5  # chunks that this process makes before it starts others
+MANY = 20  # chunks that are worth other processes
+_IDLE = 60  # seconds, after which a process ends whose starter was killed
 
 
 def cut(backend: Backend, texts: Sequence[str]) -> list[list[int]]:
@@ -57,7 +52,7 @@ class Side:
         return np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum())), lengths
 
 
-class Piece(NamedTuple):
+class EncodedChunk(NamedTuple):
     """The result of a chunk: what its filter dropped, which items passed, their hashes (as of `PairFilter.passing`),
     and of each side ids and lengths."""
 
@@ -69,13 +64,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoder:
-    """The way from a chunk of pairs, or of texts where there is one side, to its `Piece`."""
+    """Filters and encodes a chunk: a list of pairs, or of texts where there is one side."""
 
     sides: list[Side]
     pair_filter: PairFilter | None = None
     placeholders: Mapping[str, str] = field(default_factory=dict)
 
-    def __call__(self, chunk: Sequence[Any]) -> Piece:
+    def __call__(self, chunk: Sequence[Any]) -> EncodedChunk:
         report, passed, hashes = FilterReport(), list(range(len(chunk))), np.zeros(0, np.uint64)
         if self.pair_filter is not None:
             passed, hashes = self.pair_filter.passing(chunk, report)
@@ -83,110 +78,54 @@ class Encoder:
         if self.placeholders and len(self.sides) > 1:
             items = list(with_placeholders(items, self.placeholders))
         texts: Any = [items] if len(self.sides) == 1 else zip(*items) if items else ((), ())
-        return Piece(report, passed, hashes, [side(own) for side, own in zip(self.sides, texts)])
-
-    def pieces(self, chunks: Iterable[Sequence[Any]], processes: int) -> Iterator[tuple[Sequence[Any], Piece]]:
-        """Yields every chunk and its piece in order, the same ones for any number of processes.
-
-        Text of few chunks is not worth other processes, and a tokenizer that cannot be sent stays in this one. Raises:
-        UserError where a process dies.
-        """
-        iterator = iter(chunks)
-        for chunk in islice(iterator, None if processes == 1 else ALONE):
-            yield chunk, self(chunk)
-        first = next(iterator, None)
-        if first is None:
-            return
-        try:
-            job = pickle.dumps(self)
-        except (pickle.PicklingError, TypeError, AttributeError):
-            yield from ((chunk, self(chunk)) for chunk in chain([first], iterator))
-            return
-        with Workers(job, processes) as workers:
-            waiting = deque[tuple[Sequence[Any], Future]]()
-            for chunk in chain([first], iterator):
-                waiting.append((chunk, workers.submit(chunk)))
-                if len(waiting) > 2 * processes:
-                    done, piece = waiting.popleft()
-                    yield done, piece.result()
-            while waiting:
-                done, piece = waiting.popleft()
-                yield done, piece.result()
+        return EncodedChunk(report, passed, hashes, [side(own) for side, own in zip(self.sides, texts)])
 
 
-class Workers:
-    """Processes that encode chunks; `job` is the pickled Encoder. Use it as a context: its end ends them all."""
+@contextmanager
+def in_processes(encoder: Encoder, count: int) -> Iterator[Callable[[Sequence[Any]], Iterable[EncodedChunk]]]:
+    """Context manager: yields a function that encodes chunks in order, in so many processes.
 
-    def __init__(self, job: bytes, count: int) -> None:
-        paths = os.pathsep.join(filter(None, sys.path))
-        own = {"PYTHONPATH": paths, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", "from hf_mlnmt.data.workers import serve; serve()"]
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": {**os.environ, **own}}
-        # A session of their own: Ctrl-C is for the process that reads, which ends them.
-        self._all = [subprocess.Popen(command, start_new_session=True, **pipes) for _ in range(count)]
-        self._free = SimpleQueue[subprocess.Popen]()
-        self._threads = ThreadPoolExecutor(count, "encoding")
-        for process in self._all:
-            self._threads.submit(self._begin, process, job)
+    Few chunks are encoded in this process, and so are those of a tokenizer that cannot be pickled. Raises: UserError
+    where a process dies.
+    """
+    from joblib.externals.loky import ProcessPoolExecutor  # multiprocessing's would run a user's script again in each
 
-    def _begin(self, process: subprocess.Popen, job: bytes) -> None:
-        try:
-            self._send(process, job)
-        finally:
-            self._free.put(process)
+    pool, waiting = None, list[Any]()
+    try:
+        job = pickle.dumps(encoder)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        count = 1
 
-    @staticmethod
-    def _send(process: subprocess.Popen, data: bytes) -> None:
-        assert process.stdin is not None
-        process.stdin.write(len(data).to_bytes(8, "little") + data)
-        process.stdin.flush()
+    def encode(chunks: Sequence[Any]) -> Iterable[EncodedChunk]:
+        nonlocal pool, waiting
+        if count == 1 or (pool is None and len(chunks) < MANY):
+            return map(encoder, chunks)
+        if pool is None:
+            own = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+            ignore = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}  # it is for this one
+            pool = ProcessPoolExecutor(count, timeout=_IDLE, env=own, **ignore)
+        waiting = [pool.submit(_encode, job, chunk) for chunk in chunks]
+        return (each.result() for each in waiting)
 
-    def submit(self, chunk: Sequence[Any]) -> Future[Piece]:
-        """Lets the next free process make a chunk."""
-        return self._threads.submit(self._make, chunk)
-
-    def _make(self, chunk: Sequence[Any]) -> Piece:
-        process = self._free.get()
-        try:
-            self._send(process, pickle.dumps(chunk))
-            assert process.stdout is not None
-            made = pickle.load(process.stdout)
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
-            raise UserError(
-                f"a process that encodes text ended with code {process.wait()} (-9: killed, as where memory is short). "
-                "What was encoded is kept: run the same command again, with fewer data.processes."
-            ) from error
-        finally:
-            self._free.put(process)
-        if isinstance(made, BaseException):
-            raise made
-        return made  # type: ignore[no-any-return]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for process in self._all:
-            process.kill()
-        self._threads.shutdown(cancel_futures=True)
-        for process in self._all:
-            process.communicate()
+    try:
+        yield encode
+    except BrokenProcessPool as error:
+        raise UserError(
+            "a process that encodes text was killed, as where memory is short. What was encoded is kept: run the same "
+            "command again, with fewer data.processes."
+        ) from error
+    finally:
+        for each in waiting:
+            each.cancel()
+        if pool is not None:
+            pool.shutdown()
 
 
-def serve() -> None:
-    """Makes pieces of the chunks that come in until none comes, in a process of `Workers`."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
-    encoder = pickle.loads(_received())
-    while data := _received():
-        try:
-            made: Any = encoder(pickle.loads(data))
-        except Exception as error:
-            made = error
-        pickle.dump(made, answers)
-        answers.flush()
+def _encode(job: bytes, chunk: Sequence[Any]) -> EncodedChunk:
+    return _loaded(job)(chunk)
 
 
-def _received() -> bytes:
-    size = sys.stdin.buffer.read(8)
-    return sys.stdin.buffer.read(int.from_bytes(size, "little"))
+@lru_cache(1)
+def _loaded(job: bytes) -> Encoder:
+    """Returns the encoder, which a process unpickles once for all chunks of a corpus."""
+    return pickle.loads(job)  # type: ignore[no-any-return]

@@ -146,7 +146,7 @@ def translate_document(
     pipeline: TranslationPipeline, document: Document, options: DecodingOptions, update: Callable[[int], Any]
 ) -> Any:
     """Returns a document translated; its elements follow the alignments, where the model and the engine have them."""
-    from hf_mlnmt.generation.translating.pipeline import TranslationCall
+    from hf_mlnmt.generation.translating.call import TranslationCall
 
     try:
         call = TranslationCall(pipeline, replace(options, alignments=True))

@@ -24,7 +24,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import base_language
 from hf_mlnmt.data.placeholders import has_words
 from hf_mlnmt.documents.matching import NO_WRAP, SLOT, Element, Match, shared
-from hf_mlnmt.generation.translating.pipeline import Hypothesis
+from hf_mlnmt.generation.translating.hypotheses import Hypothesis
 from hf_mlnmt.generation.translating.segments import split_sentences
 
 _RIGHT_TO_LEFT: tuple[str | None, ...] = (

@@ -30,9 +30,8 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import Form, file_name, misfit, read_json
 from hf_mlnmt.common.made_from import Digest
 from hf_mlnmt.common.table import Number, Table
-from hf_mlnmt.evaluation.outputs import SystemOutput
+from hf_mlnmt.evaluation.outputs import COMPARISON, SystemOutput, Texts, counts_of, is_recorded, score_run
 from hf_mlnmt.evaluation.results import results_content
-from hf_mlnmt.evaluation.runs import COMPARISON, Texts, counts_of, is_recorded, score_run
 from hf_mlnmt.evaluation.scores import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_SEED,
@@ -56,7 +55,6 @@ from hf_mlnmt.evaluation.significance import (
     marks,
     p_of_mark,
     pack_counts,
-    smallest_seen,
     unpack_counts,
     welch_test,
 )
@@ -82,13 +80,12 @@ class Comparison:
 
     runs: {system: {seed: content of its results file}}, the baseline first.
     tests: {system: {"seeds", "made_of", "tested"}} of every other system against the baseline, where "tested" is
-        {test set: {protocol: {metric: numbers}}} of compare_seeds(); of several seeds also "by_seed": {seed: the same}.
+        {test set: {protocol: {metric: numbers}}} of compare_seeds().
     settings: bootstrap, trials and seed of the tests.
     pairs: {"system > system": ...} as `tests`, of two systems neither of which is the baseline; None where nobody has
         asked for such tests.
     methods: whether the systems differ in how they were trained, and not in the model.
     note: what a reader must know of these tests; it goes when they are made again.
-    smallest: {system: {test set: {protocol: {metric: difference}}}}, as `add_smallest` fills it; it is not kept.
     """
 
     baseline: str
@@ -98,7 +95,6 @@ class Comparison:
     pairs: dict[str, dict[str, Any]] | None = None
     methods: bool = False
     note: str = ""
-    smallest: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def first(self) -> dict[str, Any]:
@@ -284,28 +280,6 @@ def add_tests(
             comparison.pairs |= {name: tested} if tested else {}
 
 
-def add_smallest(comparison: Comparison, load: Load) -> None:
-    """Fills `comparison.smallest` with what its tests would have seen in four of five such trainings.
-
-    Raises: UserError where no system has two runs, so that how much a seed matters is not known.
-    """
-    if not comparison.several:
-        raise UserError("no system has runs of two seeds, which say how much a seed matters. Give several of each.")
-    for system, tests in comparison.tests.items():
-        packed = [load(name, seed) for name in (comparison.baseline, system) for seed in tests["seeds"]]
-        if None in packed:
-            continue
-        counts: list[Any] = [unpack_counts(cast(bytes, of_run), "the counts of a run") for of_run in packed]
-        own = counts[len(counts) // 2 :]
-        for test, protocol in comparison.places:
-            for metric in comparison.metrics(test, protocol):
-                base, others = ([run[test][protocol][metric] for run in runs] for runs in (counts[: len(own)], own))
-                deviation = comparison.deviation(test, protocol, metric) or 0.0
-                found = smallest_seen(cast(Any, metric), base, others, deviation, tests=len(comparison.tests))
-                place = comparison.smallest.setdefault(system, {}).setdefault(test, {}).setdefault(protocol, {})
-                place[metric] = found
-
-
 def _pair(
     comparison: Comparison,
     system: str,
@@ -331,10 +305,7 @@ def _pair(
     base, own = counts[: len(seeds)], counts[len(seeds) :]
     settings: dict[str, Any] = comparison.settings
     test = partial(compare_seeds, **settings)
-    tests[TESTED] = _numbers(comparison, test, base, own)
-    if len(seeds) > 1:
-        tests["by_seed"] = {str(seed): _numbers(comparison, test, [a], [b]) for seed, a, b in zip(seeds, base, own)}
-    return tests
+    return {**tests, TESTED: _numbers(comparison, test, base, own)}
 
 
 def _numbers(
@@ -484,10 +455,8 @@ def _test(comparison: Comparison, system: str, test_set: str, protocol: str, met
     lines = [difference, f"p {_p(tested['approximate_randomisation'])}"]
     if len(comparison.tests) > 1:
         lines.append(f"Holm {_p(comparison.corrected(test_set, protocol, metric)[system])}")
-    if smallest := comparison.smallest.get(system):
-        lines.append(f"seen from {smallest[test_set][protocol][metric]:.2f}")
-    beside = ("paired_bootstrap", "welch" if comparison.several else "sacrebleu_randomisation")
-    return [*lines, f"({'/'.join(_p(tested[name]) for name in beside if tested.get(name) is not None)})"]
+    beside = [_p(tested[name]) for name in ("paired_bootstrap", "welch") if tested.get(name) is not None]
+    return [*lines, f"({'/'.join(beside)})"]
 
 
 def _p(value: float | None) -> str:
@@ -524,20 +493,15 @@ def _legend(comparison: Comparison) -> str:
     if all(comparison.too_few(*place) for place in comparison.places):
         return ""
     bootstrap, trials = (comparison.settings.get(name, "?") for name in ("bootstrap", "trials"))
-    beside = "Welch's test on the seeds' scores" if comparison.several else "sacreBLEU's approximate randomisation"
+    welch = " / of Welch's test on the seeds' scores" * comparison.several
     lines = [
         f"p of approximate randomisation ({trials} trials);",
-        f"in brackets of the paired bootstrap ({bootstrap}), which is sacreBLEU's, / of {beside}.",
+        f"in brackets of the paired bootstrap ({bootstrap}), which is sacreBLEU's{welch}.",
         LEGEND + comparison.note,
     ]
     if len(comparison.tests) > 1:
         larger = " or, if larger, Welch's" * comparison.several
         lines.append(f"Holm: the first p-value{larger}, corrected for {len(comparison.tests)} systems.")
-    if comparison.smallest:
-        lines.append(
-            "Seen from: so large a true difference has p < 0.05, corrected, over sentences in four of five such"
-        )
-        lines.append("trainings; what other seeds would have given is not in it.")
     if comparison.several:
         lines.append("The first two ask what other sentences would have given; Welch's asks what other seeds would.")
     return "\n".join(lines)

@@ -27,7 +27,7 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.generation.translating.batches import batches_by_tokens, negative_logs
-from hf_mlnmt.generation.translating.languages import has_modules, pair_of
+from hf_mlnmt.generation.translating.directions import has_modules, pair_of
 from hf_mlnmt.generation.translating.loading import load_scored
 from hf_mlnmt.generation.translating.options import DecodingOptions
 from hf_mlnmt.zoo.systems import positions_of

@@ -10,7 +10,15 @@ protocol  | reference and output are           | BLEU tokeniser | the same as
 References are raw text in both: the protocol does the lower-casing and tokenising, of both sides, once.
 Where words stand without spaces (`bleu_tokenizer`) BLEU and TER cut the text by that language's rules in both.
 A classic signature says `protocol:classic` and names the sacremoses version; a cased one is sacreBLEU's own, untouched.
-`scoring_options` checks what a command is asked to score with before anything is translated.
+
+A score of a test set is a function of sums over its sentences; their numbers are sacreBLEU's "sufficient statistics":
+
+| metric | numbers of a sentence |
+| --- | --- |
+| BLEU | output tokens, reference tokens, matched 1- to 4-grams, 1- to 4-grams of the output |
+| chrF | for each of 1 to 6 characters: n-grams of the output, of the reference, matched |
+| TER | edits, reference tokens (the mean over references) |
+
 References: Post 2018 (sacreBLEU); Elliott et al. 2016 (Multi30k; scripts/task1-tokenize.sh of its repository).
 """
 
@@ -19,7 +27,7 @@ from __future__ import annotations
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
@@ -28,12 +36,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import numpy as np
+
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.languages import base_language, language_in, lower, same_language
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.processing import moses_languages
 from hf_mlnmt.data.words import cut_into_pieces, is_unspaced
-from hf_mlnmt.evaluation.counts import Counts, count_metric, interval
+from hf_mlnmt.generation.translating.alignments import Link
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +55,11 @@ ProtocolName = Literal["cased", "classic"]
 MetricName = Literal["BLEU", "chrF", "TER"]
 PROTOCOLS: tuple[ProtocolName, ...] = get_args(ProtocolName)
 METRICS: tuple[MetricName, ...] = get_args(MetricName)
+Counts = dict[MetricName, np.ndarray]
+"""For each metric an array (sentences, numbers)."""
+NUMBERS = {"BLEU": 10, "chrF": 18, "TER": 2}
+CHUNK = 2000  # sentences that are counted at once
+_BLOCK = 2**22  # numbers of a block of samples
 TITLES: dict[ProtocolName, str] = {
     "cased": "cased: detokenised text as it is, sacreBLEU 13a",
     "classic": "classic: lower-cased, Moses-normalised and -tokenised",
@@ -295,7 +310,6 @@ def score(
     bootstrap: int = DEFAULT_BOOTSTRAP,
     seed: int = DEFAULT_SEED,
     tokenize: str | None = None,
-    processes: int = 1,
     progress: Progress = lambda name, sentences: lambda done: None,
 ) -> Scores:
     """Scores raw, detokenised outputs against raw references.
@@ -306,7 +320,6 @@ def score(
     metrics: unless told, all, but for TER of very many sentences (`usual_metrics`).
     bootstrap: resamples for the confidence intervals; 0 leaves them out (for scores during training).
     tokenize: a tokenizer of sacreBLEU's for BLEU, such as flores200; unless told, that of the language. Of 'cased'.
-    processes: that TER is counted in, of many sentences; a script with several needs `if __name__ == "__main__"`.
     progress: (name, sentences) -> what hears of sentences that are counted.
     Raises UserError on different numbers of lines, on no lines at all, and on unknown names.
     Source: Papineni et al. 2002 (BLEU), Popović 2015 (chrF), Snover et al. 2006 (TER), all as in sacreBLEU (Post 2018).
@@ -317,7 +330,7 @@ def score(
     sets, how = reference_lists(references), Protocol(protocol, language, tokenize)
     check_samples(seed, bootstrap)
     _say_unspaced(how, sets)
-    counts = count_sentences(hypotheses, sets, how, [*names, *({"BLEU"} - {*names})], processes, progress)
+    counts = count_sentences(hypotheses, sets, how, [*names, *({"BLEU"} - {*names})], progress)
     numbers = {sum(line is not None for line in lines) for lines in zip(*sets)}
     results: dict[MetricName, MetricScore] = {}
     for name in names:
@@ -347,7 +360,6 @@ def count_sentences(
     references: References,
     how: Protocol = Protocol("cased"),
     metrics: Sequence[str] = METRICS,
-    processes: int = 1,
     progress: Progress = lambda name, sentences: lambda done: None,
 ) -> Counts:
     """Counts the numbers of every sentence of raw outputs beside raw references. Arguments and errors as of score()."""
@@ -359,8 +371,95 @@ def count_sentences(
     counts: Counts = {}
     for name in map(metric_named, metrics):
         advance = progress(f"{how.name} {name}", len(outputs))
-        counts[name] = count_metric(how, name, prepared, prepared_sets, processes, advance)
+        counts[name] = count_metric(how, name, prepared, prepared_sets, advance)
     return counts
+
+
+def count_metric(
+    how: Protocol,
+    metric: MetricName,
+    outputs: Sequence[str],
+    references: Sequence[Sequence[str | None]],
+    advance: Callable[[int], Any] = lambda sentences: None,
+) -> np.ndarray:
+    """Counts the numbers (sentences, numbers) of text that the protocol has prepared.
+
+    advance: called with the number of sentences that were counted since the last call.
+    """
+    counts = []
+    for start in range(0, len(outputs), CHUNK):
+        chunk = slice(start, start + CHUNK)
+        sacrebleu: Any = how.metric(metric)
+        sacrebleu._force |= start > 0  # its warning of tokenised text is said once
+        found = sacrebleu._extract_corpus_statistics(outputs[chunk], [lines[chunk] for lines in references])
+        counts.append(np.array(found, np.float64 if metric == "TER" else np.int64))
+        advance(len(found))
+    return np.concatenate(counts)
+
+
+def scores_of_sums(metric: MetricName, sums: np.ndarray) -> np.ndarray:
+    """Scores sums over sentences (..., numbers) as sacreBLEU does, for many at a time: (...,), 0 to 100 and more.
+
+    Sums in which a metric must smooth (no match of some n, nothing to match) are given to sacreBLEU one by one.
+    """
+    rows = sums.reshape(-1, sums.shape[-1]).astype(np.float64)
+    plain = (rows > 0).all(1) if metric != "TER" else rows[:, 1] > 0
+    scores = np.empty(len(rows))
+    scores[plain] = _FORMULAS[metric](rows[plain])
+    if not plain.all():
+        from sacrebleu import metrics
+
+        smoothing = getattr(metrics, metric.upper())()
+        scores[~plain] = [smoothing._compute_score_from_stats(row.tolist()).score for row in rows[~plain]]
+    return scores.reshape(sums.shape[:-1])
+
+
+def _bleu(rows: np.ndarray) -> np.ndarray:
+    lengths, references, matched, possible = rows[:, 0], rows[:, 1], rows[:, 2:6], rows[:, 6:10]
+    brevity = np.exp(np.minimum(0, 1 - references / lengths))
+    return 100 * brevity * np.exp(np.log(matched / possible).mean(1))  # type: ignore[no-any-return]
+
+
+def _chrf(rows: np.ndarray, beta: float = 2) -> np.ndarray:
+    outputs, references, matched = rows[:, 0::3], rows[:, 1::3], rows[:, 2::3]
+    precision, recall = (matched / outputs).mean(1), (matched / references).mean(1)
+    return 100 * (1 + beta**2) * precision * recall / (beta**2 * precision + recall)  # type: ignore[no-any-return]
+
+
+def _ter(rows: np.ndarray) -> np.ndarray:
+    return 100 * rows[:, 0] / rows[:, 1]  # type: ignore[no-any-return]
+
+
+_FORMULAS = {"BLEU": _bleu, "chrF": _chrf, "TER": _ter}
+
+
+def resamples(sentences: int, samples: int, seed: int) -> Iterator[np.ndarray]:
+    """Draws samples as sacreBLEU does with the seed: in blocks (samples, sentences) how often each sentence is in."""
+    draw, rows = np.random.default_rng(seed), max(1, _BLOCK // sentences)
+    for start in range(0, samples, rows):
+        drawn = draw.choice(sentences, size=(min(rows, samples - start), sentences), replace=True)
+        yield np.stack([np.bincount(row, minlength=sentences) for row in drawn])
+
+
+def coins(draw: np.random.Generator, trials: int, sentences: int) -> Iterator[np.ndarray]:
+    """Draws a coin for each sentence of each trial: blocks (trials, sentences) of bool, together those of one draw."""
+    rows = 32 * max(1, _BLOCK // (32 * sentences))  # 32 coins are one number of the generator
+    for start in range(0, trials, rows):
+        yield draw.integers(2, size=(min(rows, trials - start), sentences), dtype=bool)
+
+
+def products(times: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """times (samples, sentences) @ counts (sentences, numbers), exact in float64."""
+    return times.astype(np.float64) @ counts.astype(np.float64)  # type: ignore[no-any-return]
+
+
+def interval(metric: MetricName, counts: np.ndarray, samples: int, seed: int) -> tuple[float, float]:
+    """Returns sacreBLEU's 95 % interval: the samples' mean, to each side half the distance of their outer fortieths."""
+    drawn = resamples(len(counts), samples, seed)
+    scores = np.sort(np.concatenate([scores_of_sums(metric, products(times, counts)) for times in drawn]))
+    outer = samples // 40
+    mean, half = float(scores.mean()), float(scores[-1 - outer] - scores[outer]) / 2
+    return mean - half, mean + half
 
 
 def _say_unspaced(how: Protocol, references: Sequence[Sequence[str | None]]) -> None:
@@ -434,6 +533,29 @@ def check_counts(hypotheses: Lines, references: Sequence[Sequence[str | None]], 
     if of_lists and len(references) == len(hypotheses):
         hint = "give one list of lines per reference, not one list of references per sentence: list(zip(*references))"
     raise UserError(f"Different numbers of lines ({listed}): {hint}.")
+
+
+@dataclass(frozen=True)
+class GoldAlignment:
+    """The links (source word, target word) of one sentence; `possible` holds the sure ones too."""
+
+    sure: frozenset[Link]
+    possible: frozenset[Link]
+
+
+def alignment_error_rate(aligned: Iterable[set[Link]], gold: Iterable[GoldAlignment]) -> float:
+    """Returns AER over all sentences (Och and Ney 2003), counts added up before dividing.
+
+    AER = 1 - (|A & S| + |A & P|) / (|A| + |S|): A the links found, S the sure, P the sure and possible ones of `gold`.
+    Raises: UserError if there is no link at all.
+    """
+    right = total = 0
+    for made, sentence in zip(aligned, gold, strict=True):
+        right += len(made & sentence.sure) + len(made & sentence.possible)
+        total += len(made) + len(sentence.sure)
+    if not total:
+        raise UserError("no links, neither found nor sure: there is no alignment error rate.")
+    return 1 - right / total
 
 
 def scoring_options(

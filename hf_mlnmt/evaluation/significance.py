@@ -1,11 +1,12 @@
-"""Is the difference of two systems chance? Counts of sentences, tests over seeds, and the marks † and ‡.
+"""Is the difference of two systems chance? Counts of sentences kept in a file, tests over seeds, the marks † and ‡.
 
-Each system was trained once or from several seeds; its score is the mean of its runs' scores. Counts of sentences
-(counts.py), kept beside a run's scores, let runs be tested when their translations are gone, or may not be published.
+Each system was trained once or from several seeds; its score is the mean of its runs' scores. Counts of sentences, kept
+beside a run's scores, let runs be tested when their translations are gone, or may not be published; sacreBLEU's paired
+tests read texts, of one run each, and then draw the same samples.
 
 Approximate randomisation and the paired bootstrap ask what other sentences would have given, not what other seeds: with
-few runs their p-values are too small for a claim about the architecture. With one run each both draw what sacreBLEU
-draws. `welch_test` asks what other seeds would have given, from the runs' scores alone.
+few runs their p-values are too small for a claim about the architecture. `welch_test` asks what other seeds would have
+given, from the runs' scores alone.
 
 References: Clark et al. 2011, "Better Hypothesis Testing for Statistical Machine Translation" (several runs in one
 test); Riezler and Maxwell 2005 (approximate randomisation); Koehn 2004 (paired bootstrap); Phipson and Smyth 2010 (the
@@ -24,14 +25,19 @@ from typing import Any
 import numpy as np
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.evaluation.counts import NUMBERS, Counts, coins, products, resamples, scores_of_sums
 from hf_mlnmt.evaluation.scores import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_SEED,
+    NUMBERS,
+    Counts,
     MetricName,
     ProtocolName,
     check_samples,
+    coins,
     metric_named,
+    products,
+    resamples,
+    scores_of_sums,
 )
 
 LEGEND = (
@@ -42,7 +48,7 @@ LEGEND = (
 
 
 def p_of_mark(tested: Mapping[str, Any]) -> float | None:
-    """Returns the p-value that a mark is made of: over sentences, or where it is larger over seeds; None: no test."""
+    """Returns the larger p-value of approximate randomisation and Welch's test; None if the first was not computed."""
     p, of_seeds = tested.get("approximate_randomisation"), tested.get("welch")
     return p if p is None or of_seeds is None else max(p, of_seeds)
 
@@ -111,7 +117,7 @@ def _smallest(array: np.ndarray) -> np.ndarray:
     return array.astype(kind if kind in (np.uint8, np.uint16) else np.int64)
 
 
-P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch", "sacrebleu_randomisation")
+P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
 DEFAULT_TRIALS = 10_000
 FEWEST_SENTENCES = 100
 """Below it no p-value is given: of equal systems the tests would call too many different (docs/scores.md, measured)."""
@@ -136,8 +142,7 @@ def compare_seeds(
     """Returns the difference of the means of the runs' scores, and p-values, which are not rounded.
 
     p-values are None below FEWEST_SENTENCES sentences and where the counts are equal; welch also with one run, and
-    without SciPy. sacrebleu_randomisation: what sacreBLEU calls the p-value of approximate randomisation, which does
-    not count ties; it is there to be compared with what others report, and no mark is made of it.
+    without SciPy.
 
     Args:
         baseline, system: counts of as many runs, those of the same seeds at the same places.
@@ -154,23 +159,21 @@ def compare_seeds(
     tested = len(system[0]) >= FEWEST_SENTENCES and any((a != b).any() for a, b in zip(baseline, system))
     numbers: list[float | None] = [None] * len(P_VALUES)
     if tested:
-        randomisation, without_ties = randomisation_test(metric, baseline, system, trials, seed)
+        randomisation = randomisation_test(metric, baseline, system, trials, seed)
         bootstrapped = bootstrap_test(metric, baseline, system, bootstrap, seed)
-        numbers = [randomisation, bootstrapped, welch_test(base.tolist(), own.tolist()), without_ties]
+        numbers = [randomisation, bootstrapped, welch_test(base.tolist(), own.tolist())]
     return {"difference": round(float(own.mean() - base.mean()), 4), **dict(zip(P_VALUES, numbers, strict=True))}
 
 
-def randomisation_test(
-    metric: MetricName, baseline: Counted, system: Counted, trials: int, seed: int
-) -> tuple[float, float]:
-    """Returns the p-value of approximate randomisation, and the same as sacreBLEU counts it.
+def randomisation_test(metric: MetricName, baseline: Counted, system: Counted, trials: int, seed: int) -> float:
+    """Returns the p-value of approximate randomisation.
 
-    p is the share of trials whose difference of mean scores is at least as large as the real one, the real one counted
-    as a trial. sacreBLEU counts larger ones alone. Where few sentences differ most trials are ties: of one sentence all
-    are, so p is 1, and 1 / (trials + 1) by sacreBLEU's rule.
+    It is the share of trials whose difference of mean scores is at least as large as the real one, the real one counted
+    as a trial. sacreBLEU counts larger ones alone: where few sentences differ most trials are ties, and its p-value of
+    one differing sentence is 1 / (trials + 1) in place of 1.
     """
-    shuffled, real = shuffled_differences(metric, baseline, system, trials, seed), _difference(metric, baseline, system)
-    return _p_value(shuffled >= real - TIE), _p_value(shuffled > real + TIE)
+    shuffled = shuffled_differences(metric, baseline, system, trials, seed)
+    return _p_value(shuffled >= _difference(metric, baseline, system) - TIE)
 
 
 def shuffled_differences(metric: MetricName, baseline: Counted, system: Counted, trials: int, seed: int) -> np.ndarray:
@@ -186,32 +189,6 @@ def shuffled_differences(metric: MetricName, baseline: Counted, system: Counted,
         first = np.concatenate([products(block, base.astype(np.float64) - own) for block in kept]) + own.sum(0)
         shuffled += scores_of_sums(metric, np.stack([first, base.sum(0) + own.sum(0) - first]))
     return np.abs(shuffled[0] - shuffled[1]) / len(system)
-
-
-SEEN_IN, _TRAININGS = 0.8, 20_000
-
-
-def smallest_seen(
-    metric: MetricName,
-    baseline: Counted,
-    system: Counted,
-    deviation: float,
-    *,
-    tests: int = 1,
-    every_seed: bool = False,
-    seed: int = DEFAULT_SEED,
-) -> float:
-    """Returns the smallest true difference that would have been seen in four of five such trainings (`SEEN_IN`).
-
-    Seen is what has p < 0.05 of approximate randomisation on these very sentences, with as many runs, corrected for
-    `tests` (Bonferroni's bound, which Holm's correction does not exceed), and, if `every_seed`, the same sign in every
-    seed. What changes from training to training is the score of a run, by `deviation`, its standard deviation over
-    seeds, whose scores are taken as normal.
-    """
-    needed = np.quantile(shuffled_differences(metric, baseline, system, DEFAULT_TRIALS, seed), 1 - 0.05 / tests)
-    drawn = np.random.default_rng(seed).standard_normal((_TRAININGS, len(system))) * deviation * 2**0.5
-    missing = needed - drawn.mean(1)
-    return float(np.quantile(np.maximum(missing, -drawn.min(1)) if every_seed else missing, SEEN_IN))
 
 
 def bootstrap_test(metric: MetricName, baseline: Counted, system: Counted, samples: int, seed: int) -> float:

@@ -4,6 +4,7 @@ A model with multi-level supervision also becomes a model with one decoder: the 
 """
 
 import importlib.metadata
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,7 +56,7 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "ctranslate2": ("ctranslate2",),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "marian": (),
-    "firefox": ("sentencepiece",),
+    "firefox": ("sentencepiece", "protobuf"),
     "transformers.js": ("onnx", "onnxscript", "onnxruntime"),
 }
 DTYPES = ("float32", "float16", "int8")
@@ -123,14 +124,14 @@ def export(
     tell(f"loading {model}")
     parts = _load(str(model))
     network, tokenizers = parts
-    from hf_mlnmt.export import ctranslate2, firefox, marian, onnx
+    from hf_mlnmt.export import firefox, marian, onnx
 
     if to == "ctranslate2":
-        network = ctranslate2.exportable(network)
+        network = exportable_to_ctranslate2(network)
     with atomic_folder(output) as new:
         tell(f"writing and checking {to}, {' and '.join(dtypes)}")
         if to == "ctranslate2":
-            differences = ctranslate2.write(network, tokenizers, new, dtypes[0])
+            differences = write_ctranslate2(network, tokenizers, new, dtypes[0])
         elif to == "firefox":
             differences = firefox.write(parts, source, new, firefox.Asked(*map(given.get, asked)))
         elif to == "transformers.js":
@@ -196,7 +197,7 @@ def _version(package: str) -> str | None:
 
 def _load(name: str) -> Any:
     """Returns the parts of a system that can be exported (generation/translating/loading.py)."""
-    from hf_mlnmt.generation.translating.languages import has_modules
+    from hf_mlnmt.generation.translating.directions import has_modules
     from hf_mlnmt.generation.translating.loading import load
     from hf_mlnmt.zoo.systems import architecture_of
 
@@ -217,3 +218,55 @@ def _load(name: str) -> Any:
     check_tokens(f"{name}: {CONFIG}", model.config, model.config)
     model.generation_config = clean_generation_config(model.generation_config, model.config)
     return parts
+
+
+# CTranslate2
+
+
+def exportable_to_ctranslate2(model: Any) -> Any:
+    """Returns the baseline's model to export: this one, or multi-level supervision without its auxiliary decoders.
+
+    Raises: UserError that says what CTranslate2 lacks.
+    """
+    from hf_mlnmt.generation.translating.ctranslate2 import lacks, single_decoder
+
+    model = single_decoder(model)
+    if reason := lacks(model):
+        raise UserError(
+            f"{type(model).__name__} cannot be exported to CTranslate2, which lacks {reason}. Use generate() or "
+            "`hf-mlnmt translate`, which run every system, or export --format onnx."
+        )
+    return model
+
+
+def write_ctranslate2(model: Any, tokenizers: Any, folder: Path, dtype: str) -> dict[str, Any]:
+    """Saves the model and checks it. Returns and raises: as `check_ctranslate2`."""
+    from hf_mlnmt.generation.translating.ctranslate2 import write
+
+    if dtype != "float32":  # rounded weights can only be compared loosely: check what they are rounded from
+        with tempfile.TemporaryDirectory() as scratch:
+            write_ctranslate2(model, tokenizers, Path(scratch), "float32")
+    write(model, tokenizers, folder, dtype)
+    return check_ctranslate2(folder, model, tokenizers, dtype)
+
+
+def check_ctranslate2(folder: Path, model: Any, tokenizers: Any, dtype: str) -> dict[str, Any]:
+    """Loads the folder and compares with `model`: log probabilities of given targets, greedy and beam search.
+
+    Returns: the differences, for the record. Raises: UserError if float32 differs; rounded weights are reported only.
+    """
+    import torch
+
+    from hf_mlnmt.export.check import LENGTH, compare
+    from hf_mlnmt.generation.translating.ctranslate2 import Request, Translator
+
+    # A CPU has no float16 arithmetic: the rounded weights, computed in float32.
+    translator = Translator(folder, model, tokenizers, "int8" if dtype == "int8" else "float32")
+
+    def scores(sources: list[list[int]], targets: list[list[int]]) -> list[Any]:
+        return list(map(torch.tensor, translator.log_probabilities(sources, [ids[1:] for ids in targets])))
+
+    def search(sources: list[list[int]], beams: int) -> list[list[int]]:
+        return [best for (best,) in translator.search(sources, Request(beams, 1, 1.0, LENGTH, (), None))]
+
+    return compare(model, tokenizers, scores, search, strict=dtype == "float32")

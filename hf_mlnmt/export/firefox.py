@@ -44,8 +44,7 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.export.check import Sentences, check_scores, compare_searches, generate, log_probabilities
 from hf_mlnmt.export.unigram import Vocabulary, check_cut, vocabulary_of
-from hf_mlnmt.generation.aligning import Aligner
-from hf_mlnmt.generation.alignments import SourceAttention
+from hf_mlnmt.generation.translating.alignments import Aligner, SourceAttention
 from hf_mlnmt.generation.translating.batches import Generated, attention_over_source, batches_by_tokens
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.training.quantisation_aware import OUTPUT, calibrate, encoded, greedy, products

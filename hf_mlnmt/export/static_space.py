@@ -26,8 +26,7 @@ from hf_mlnmt.export.exporting import export
 from hf_mlnmt.hub.checks import check_replaceable
 from hf_mlnmt.reports.card import auto_class_of_facts
 from hf_mlnmt.reports.facts import Facts
-from hf_mlnmt.reports.language_names import language_name
-from hf_mlnmt.reports.tables import scores_of, template
+from hf_mlnmt.reports.tables import language_name, scores_of, template
 
 PAGE, WORKER, OFFLINE, MODEL, RUNTIME = "index.html", "worker.js", "offline.js", "model", "runtime"
 LIBRARY = ("@huggingface/transformers", "4.3.2")

@@ -8,11 +8,10 @@ sees, and Unicode's composed characters. No piece joins letters with punctuation
 import functools
 import io
 import json
-import struct
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +22,6 @@ from hf_mlnmt.data.subwords import BYTES, EOS, SPECIAL_TOKENS, UNK
 from hf_mlnmt.data.words import without_invisible
 
 _MULTIPLE = 8  # of entries, which the engines multiply by at once
-_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3  # fields of SentencePiece's files
-_MODEL_TYPE, _CHARACTERS = 3, 2  # of the last two
 _UNIGRAM = 1
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # kinds of pieces
 _BYTES = frozenset(BYTES)
@@ -60,16 +57,26 @@ def vocabulary_of(name: str, tokenizer: Any, target: bool = False) -> Vocabulary
     for number in range(-len(pieces) % _MULTIPLE):
         ids.append(None)
         pieces.append((f"<unused{number}>", 0.0, _CONTROL))
-    return Vocabulary(b"".join(_piece(*each) for each in pieces) + _specification(fallback), ids)
+    model = _parsed(_specification(fallback))
+    for token, score, kind in pieces:
+        model.pieces.add(piece=token, score=score, type=kind)
+    return Vocabulary(model.SerializeToString(), ids)
+
+
+def _parsed(content: bytes) -> Any:
+    """Returns the message of protocol buffers that a SentencePiece model is."""
+    from transformers.convert_slow_tokenizer import import_protobuf
+
+    return import_protobuf().ModelProto.FromString(content)
 
 
 def _of_marian(name: str, tokenizer: MarianTokenizer, target: bool) -> Vocabulary:
     model = (tokenizer.spm_target if target else tokenizer.spm_source).serialized_model_proto()
     encoder = tokenizer.target_encoder if target and tokenizer.separate_vocabs else tokenizer.encoder
-    fields = list(_fields(model))
-    if any(dict(_fields(value)).get(_MODEL_TYPE, _UNIGRAM) != _UNIGRAM for field, value in fields if field == _TRAINER):
+    message = _parsed(model)
+    if message.trainer_spec.model_type != _UNIGRAM:
         raise _of_another_kind(name, "BPE, or words,")
-    pieces = [dict(_fields(value))[1].decode() for field, value in fields if field == _PIECES]
+    pieces = [entry.piece for entry in message.pieces]
     if missing := [piece for piece in pieces if piece not in encoder]:
         raise UserError(
             f"{name}: its vocabulary lacks {len(missing)} pieces of its SentencePiece model, as {missing[0]!r}: an "
@@ -83,16 +90,6 @@ def _of_another_kind(name: str, kind: str) -> UserError:
         f"{name}: is of kind {kind}, which Firefox's engines cut otherwise than it was trained. Train a student with a "
         "unigram one: in its recipe, tokenizer: {kind: unigram}."
     )
-
-
-def _piece(token: str, score: float, kind: int) -> bytes:
-    """Returns a piece as a SentencePiece model has it: its text, score and kind are fields 1, 2 and 3."""
-    return _part(_PIECES, _part(1, token.encode()) + b"\x15" + struct.pack("<f", score) + b"\x18" + _varint(kind))
-
-
-def _part(field: int, content: bytes) -> bytes:
-    """Returns a field of protocol buffers that holds bytes."""
-    return _varint(field << 3 | 2) + _varint(len(content)) + content
 
 
 @functools.cache
@@ -118,9 +115,12 @@ def _specification(byte_fallback: bool) -> bytes:
             normalization_rule_tsv=str(rules),
             minloglevel=2,
         )
-    parts = dict(_fields(model.getvalue()))
-    characters = dict(_fields(parts[_NORMALIZER]))[_CHARACTERS]  # beside them stands the path of the rules
-    return _part(_TRAINER, parts[_TRAINER]) + _part(_NORMALIZER, _part(_CHARACTERS, characters))
+    made = _parsed(model.getvalue())
+    del made.pieces[:]
+    characters = made.normalizer_spec.precompiled_charsmap  # beside it stands the path of the rules
+    made.ClearField("normalizer_spec")
+    made.normalizer_spec.precompiled_charsmap = characters
+    return made.SerializeToString()
 
 
 def _hexadecimal(text: str) -> str:
@@ -143,39 +143,6 @@ def _normalisation() -> dict[str, str]:
     rules |= dict.fromkeys(set(every) - set(without_invisible(every)), "")
     rules |= dict.fromkeys([*filter(str.isspace, every), "▁"], " ")
     return {text: normal for text, normal in rules.items() if text != normal}
-
-
-def _varint(number: int) -> bytes:
-    """Returns a number as protocol buffers have it: 7 bits a byte, the lowest first."""
-    found = bytearray()
-    while number > 127:
-        found.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*found, number])
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yields number and value of each field of a message in protocol buffers: whole numbers, or bytes of any other."""
-    at = 0
-
-    def number() -> int:
-        nonlocal at
-        value = shift = 0
-        while message[at] > 127:
-            value |= (message[at] & 127) << shift
-            at, shift = at + 1, shift + 7
-        at += 1
-        return value | message[at - 1] << shift
-
-    while at < len(message):
-        key = number()
-        size = {1: 8, 5: 4}.get(key & 7)
-        if key & 7 == 0:
-            yield key >> 3, number()
-            continue
-        size = number() if size is None else size
-        yield key >> 3, message[at : at + size]
-        at += size
 
 
 def check_cut(name: str, vocabulary: Vocabulary, texts: Sequence[str], encoded: Sequence[Any]) -> float:

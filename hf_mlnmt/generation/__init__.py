@@ -1,20 +1,59 @@
-"""Decoding: the translation pipeline, length normalisation, sentence splitting."""
+"""Translation: the pipeline, its calls cut into steps for a server, options, detection of languages."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hf_mlnmt.generation.translating.options import DecodingOptions, LengthPenalty
+from hf_mlnmt.generation.translating.options import OF_TEXTS, SAMPLERS, DecodingOptions, LengthPenalty, of_texts, option
 
 if TYPE_CHECKING:
+    from hf_mlnmt.generation.constraints.linked import Linked
+    from hf_mlnmt.generation.translating import detection
+    from hf_mlnmt.generation.translating.call import TranslationCall
     from hf_mlnmt.generation.translating.columns import Translate
-    from hf_mlnmt.generation.translating.pipeline import Hypothesis, TranslationPipeline
+    from hf_mlnmt.generation.translating.directions import has_modules
+    from hf_mlnmt.generation.translating.hypotheses import Alternative, Hypothesis
+    from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
+    from hf_mlnmt.generation.translating.segments import CutText, Input, check_characters, split_sentences
+    from hf_mlnmt.search.rules import Abandoned
 
-__all__ = ["DecodingOptions", "Hypothesis", "LengthPenalty", "Translate", "TranslationPipeline"]
+__all__ = [
+    "OF_TEXTS",
+    "SAMPLERS",
+    "Abandoned",
+    "Alternative",
+    "CutText",
+    "DecodingOptions",
+    "Hypothesis",
+    "Input",
+    "LengthPenalty",
+    "Linked",
+    "Translate",
+    "TranslationCall",
+    "TranslationPipeline",
+    "check_characters",
+    "detection",
+    "has_modules",
+    "of_texts",
+    "option",
+    "split_sentences",
+]
+_HOMES = {
+    "search.rules": ("Abandoned",),
+    "generation.constraints.linked": ("Linked",),
+    "generation.translating.call": ("TranslationCall",),
+    "generation.translating.columns": ("Translate",),
+    "generation.translating.directions": ("has_modules",),
+    "generation.translating.hypotheses": ("Alternative", "Hypothesis"),
+    "generation.translating.pipeline": ("TranslationPipeline",),
+    "generation.translating.segments": ("CutText", "Input", "check_characters", "split_sentences"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the pipeline when it is asked for: the command line takes its options from here without torch."""
-    if name in __all__:
-        from hf_mlnmt.generation.translating import columns, pipeline
-
-        return getattr(columns if name == "Translate" else pipeline, name)
+    """Imports a name when it is asked for: the command line takes its options from here without torch."""
+    if name == "detection":
+        return import_module("hf_mlnmt.generation.translating.detection")
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"hf_mlnmt.{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

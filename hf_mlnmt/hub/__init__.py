@@ -1,8 +1,7 @@
 """Publication to a folder or the Hub. See docs/publishing.md."""
 
 from hf_mlnmt.hub.checks import check_folder, clean_generation_config
-from hf_mlnmt.hub.publish import Published, build_folder
-from hf_mlnmt.hub.space import build_space
+from hf_mlnmt.hub.publish import Published, build_folder, build_space
 from hf_mlnmt.hub.upload import push
 
 __all__ = [

@@ -15,10 +15,8 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import write_json
 from hf_mlnmt.common.model_folder import LANGUAGE_TOKENIZERS, auto_class_of
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.generation.translating.loading import Parts
-from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 from hf_mlnmt.hub.reload import compute
-from hf_mlnmt.reports.language_names import NAMES, example
+from hf_mlnmt.reports.tables import NAMES, example
 
 TEXTS = [example(code) for code in ("en", "de", "fr")] + ["7"]
 _TOLERANCE = 1e-4
@@ -31,8 +29,6 @@ def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: 
     ways: "package", "remote-code", "own-code" (see reload.py); the processes run side by side.
     """
     names, auto_class = _languages(model), auto_class_of(folder)
-    if auto_class == "AutoModelForSeq2SeqLM":
-        _check_repetition(folder, model, tokenizers, names)
     tokenizer, subfolder = tokenizers.source, ""
     if tokenizers.each:
         source = names["source_language"]
@@ -64,23 +60,6 @@ def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: 
             for process in started.values():  # after an error, or a signal to us
                 process.kill()
                 process.wait()
-
-
-def _check_repetition(folder: str | Path, model: Any, tokenizers: Tokenizers, names: dict[str, Any]) -> None:
-    """Refuses a model that translates otherwise once its tokenizers have been called as for a batch to train on."""
-    translate = TranslationPipeline(Parts(model, tokenizers))
-    codes = translate.languages
-    if codes and not names:
-        names = {"target_language": codes[-1]}
-        names |= {"source_language": codes[0]} if hasattr(tokenizers.source, "src_lang") else {}
-    before = translate(TEXTS, max_new_tokens=_LENGTH, **names)
-    for tokenizer in tokenizers.distinct():
-        tokenizer(TEXTS, padding="max_length", truncation=True, max_length=4)
-    if translate(TEXTS, max_new_tokens=_LENGTH, **names) != before:
-        raise UserError(
-            f"{folder}: its translations change when its tokenizer is called with padding and truncation. Nothing was "
-            "published. Report this."
-        )
 
 
 def _languages(model: Any) -> dict[str, str]:

@@ -1,4 +1,8 @@
-"""Publication: a complete Hub-style folder from a trained model folder, checked before it takes its place."""
+"""Publication: a complete Hub-style folder from a trained model folder, checked before it takes its place; and the
+folder of a Space of the Hub that shows the model by the page of hf_mlnmt/serving.
+
+A Space's README.md says what the Hub shall run, app.py is the page, requirements.txt pins what it was tried with.
+"""
 
 import csv
 import re
@@ -6,6 +10,8 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from huggingface_hub import SpaceCardData
 
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.files import atomic_folder, read_json, write_json, write_text
@@ -35,15 +41,19 @@ from hf_mlnmt.data.tokenizer import Tokenizers, languages_of, load_tokenizers
 from hf_mlnmt.hub.check_reload import check_loading
 from hf_mlnmt.hub.checks import check_folder, check_replaceable, clean_generation_config
 from hf_mlnmt.recipe.schema import LICENCES
-from hf_mlnmt.reports.card import EVAL_RESULTS, build_card, eval_results, is_hub_name
+from hf_mlnmt.reports.card import EVAL_RESULTS, auto_class_of_facts, build_card, eval_results, is_hub_name
 from hf_mlnmt.reports.facts import Facts, front_matter, inside, languages_of_results, load_results
 from hf_mlnmt.reports.parameters import parameters_by_part
 from hf_mlnmt.reports.paths import hide_paths
+from hf_mlnmt.reports.tables import template
 from hf_mlnmt.training.adapters import parameters_of_adapter
 from hf_mlnmt.zoo.systems import architecture_of
 
 _OURS = {CONFIG, GENERATION_CONFIG, CARD, CURVES, RESULTS, TEXT_PROCESSING, TARGET_TOKENIZER, LANGUAGE_TOKENIZERS}
 _OURS |= {EVAL_RESULTS, SHORTLIST}
+APP, REQUIREMENTS = "app.py", "requirements.txt"
+GRADIO, PYTHON = "6.31.0", "3.12"
+_TORCH = "https://download.pytorch.org/whl/cpu"
 _OUR_SUFFIXES = {".safetensors", ".py", ".json", ".spm", ".model", ".txt"}
 
 
@@ -328,3 +338,50 @@ def _write_model(model: Any, folder: Path, weights: dict[str, Any] | None = None
         _point_to_code(config)
     logging.disable_progress_bar()
     model.save_pretrained(folder, state_dict=weights)
+
+
+# A Space
+
+
+def check_space_folder(folder: str | Path) -> None:
+    """Raises UserError for a folder that holds anything but an earlier Space."""
+    check_replaceable(Path(folder), "Space", (CARD, APP, REQUIREMENTS))
+
+
+def build_space(facts: Facts, folder: str | Path, name: str) -> Path:
+    """Writes the folder of the Space `name` (owner/name) for the model of `facts`, in place of an earlier one.
+
+    Raises: UserError for a model that does not translate, or whose languages nothing says.
+    """
+    import torch
+
+    from hf_mlnmt import __version__
+
+    folder = Path(folder)
+    check_space_folder(folder)
+    if auto_class_of_facts(facts) != "AutoModelForSeq2SeqLM":
+        raise UserError(f"--space {name}: {facts.name} does not translate, and a Space shows translations.")
+    if facts.carries_code and not (all(facts.languages) or facts.codes or hasattr(facts.config, "source_languages")):
+        raise UserError(f"--space {name}: the page asks which languages the model has. Say --from and --to.")
+    licence, _, own = (facts.licence or "").lower().partition(":")
+    head = SpaceCardData(
+        title=name.split("/")[-1],
+        sdk="gradio",
+        sdk_version=GRADIO,
+        python_version=PYTHON,
+        app_file=APP,
+        license=licence or None,
+        license_name=own or None,
+        models=[facts.name] if "/" in facts.name else None,  # by itself it names a folder
+        tags=["translation", "hf_mlnmt"],
+    )
+    files = {"app": APP, "requirements": REQUIREMENTS}
+    modules = hasattr(facts.config, "source_languages") and not facts.config.is_pair
+    content = {"facts": facts, "modules": modules, "sentence": "", "auto_class": "AutoModelForSeq2SeqLM"}
+    content |= {"tokenizers": LANGUAGE_TOKENIZERS, "target_tokenizer": TARGET_TOKENIZER}
+    with atomic_folder(folder) as new:
+        write_text(new / CARD, template("space_card.md.jinja").render(facts=facts, head=head, name=head.title, **files))
+        write_text(new / APP, template("space_app.jinja").render(content))
+        pinned = f"torch=={torch.__version__.partition('+')[0]}\nhf-mlnmt[serve]=={__version__}"
+        write_text(new / REQUIREMENTS, f"--extra-index-url {_TORCH}\n{pinned}\n")
+    return folder

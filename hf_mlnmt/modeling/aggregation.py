@@ -33,8 +33,7 @@ from transformers import initialization as init
 from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
 from .feature_collector import CITATION, FeatureCollector, check_feature_count
-from .fused import normed
-from .layers import DecoderLayer, Dropout, FeedForward
+from .layers import DecoderLayer, Dropout, FeedForward, normed
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 
 

@@ -36,7 +36,7 @@ from .attention_scan_eager import (
     weights_backward,
     weights_forward,
 )
-from .linear import in_own_precision
+from .linear import faster, in_own_precision
 
 
 def weight_step(energies: Tensor, coefficient: Tensor, memory: Tensor | None) -> Tensor:
@@ -170,12 +170,8 @@ def _fake_linear_backward(gradient: Tensor, *others) -> tuple[Tensor, ...]:
 
 
 def _kernels(tensor: Tensor, real: Tensor | None) -> Any:
-    """Returns the Triton kernels, or None where loops must do: no CUDA, no Triton, float64, padding of the target."""
-    if tensor.device.type != "cuda" or tensor.dtype == torch.float64 or real is not None:
-        return None
-    from .attention_scan_triton import KERNELS
-
-    return KERNELS
+    """Returns the Triton kernels by name, or None where loops must do, as with padding of the target."""
+    return None if real is not None else faster("scan_kernels", tensor)
 
 
 def _heads_alone(given: dict[str, Any]) -> bool:

@@ -48,7 +48,6 @@ from .linear import project
 from .outputs import EncoderOutput, TranslationOutput
 from .releases import takes_cache
 from .rnn import RNNConfig, RNNDecoder, RNNEncoder, RNNForConditionalGeneration, RNNPreTrainedModel
-from .sentence_embedding import pooled_rows
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
 LANGUAGE = re.compile(r"[A-Za-z0-9]+([-_][A-Za-z0-9]+)*")
@@ -137,7 +136,7 @@ class BridgeConfig(RNNConfig):
         return language
 
     def cache_slots(self) -> list[str]:
-        return ["mlnmt_lstm"] if self.coders == "rnn" else ["full_attention"] * self.decoder_layers
+        return super().cache_slots() if self.coders == "rnn" else ["full_attention"] * self.decoder_layers
 
     def validate_depth(self):
         pass  # decoders begin with the mean of the bridge's rows: encoders may have other depths
@@ -187,6 +186,20 @@ class AttentionBridge(nn.Module):
             scores = scores.masked_fill((mask == 0).unsqueeze(1), torch.finfo(scores.dtype).min)
         weights = scores.softmax(-1)
         return torch.matmul(weights.to(states.dtype), states), weights
+
+
+def pooled_rows(memory: Tensor, pooling: str | int) -> Tensor:
+    """Pools M (batch, k, d): "flat", row by row, (batch, k d); "mean" of the rows, or the row of a number, (batch, d).
+
+    Raises: ValueError for another pooling.
+    """
+    if pooling == "flat":
+        return memory.flatten(1)
+    if pooling == "mean":
+        return memory.mean(1)
+    if isinstance(pooling, int) and not isinstance(pooling, bool) and 0 <= pooling < memory.shape[1]:
+        return memory[:, pooling]
+    raise ValueError(f"pooling={pooling!r}: give flat, mean, or a row's number from 0 to {memory.shape[1] - 1}")
 
 
 def redundancy(weights: Tensor) -> Tensor:
@@ -525,7 +538,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         **inputs,
     ) -> Tensor:
         """Returns sentence embeddings, the same space for all languages: M as one vector (batch, k d_model), or its
-        rows' mean, or one row (batch, d_model); sentence_embedding.py. Needs no decoder.
+        rows' mean, or one row (batch, d_model). Needs no decoder.
 
         Raises: ValueError for an unknown language or pooling, listing what there is.
         """

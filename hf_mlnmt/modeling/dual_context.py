@@ -35,13 +35,58 @@ from transformers.cache_utils import Cache
 from transformers.utils.output_capturing import OutputRecorder
 
 from .attention import Attention, SelfAttention, real_positions, split_heads
-from .caches import ConvolutionCacheLayer, slot_of, windows
+from .caches import KeptStates, SlotState, StaticStates, slot_of
 from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
-from .fused import normed
-from .layers import DecoderLayer, EncoderLayer
+from .layers import DecoderLayer, EncoderLayer, normed
 from .linear import project
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
+
+
+def windows(extended: Tensor, length: int) -> Tensor:
+    """Returns the window of each of the last `length` positions, inputs side by side: (batch, length, f d_model)."""
+    kernel = extended.shape[1] - length + 1
+    return torch.cat([extended[:, i : i + length] for i in range(kernel)], dim=-1)
+
+
+class ConvolutionState(SlotState):
+    """The state of a dual contextual module: the inputs before."""
+
+    def extend(self, inputs: Tensor, kept: int) -> Tensor:
+        """Puts inputs (batch, time, d_model) behind the `kept` before them, zeros where the sentence begins."""
+        raise NotImplementedError
+
+    def windows(self, inputs: Tensor, kept: int) -> Tensor:
+        """Puts each input (batch, time, d_model) behind the `kept` before it: (batch, time, (kept + 1) d_model)."""
+        return windows(self.extend(inputs, kept), inputs.shape[1])
+
+
+class ConvolutionCacheLayer(ConvolutionState, KeptStates):
+    """A decoder layer's keys and values, and `states`: the convolution's last inputs, (batch, f - 1, d_model)."""
+
+    _layer_type = "mlnmt_convolution"
+    what = "inputs of the convolution"
+
+    def extend(self, inputs: Tensor, kept: int) -> Tensor:
+        if self.states is None:
+            self.states, self.kept = inputs.new_zeros(inputs.shape[0], kept, inputs.shape[2]), kept
+        extended = torch.cat([self.states, inputs], dim=1)
+        self.states = extended if self.record_past else extended[:, -kept:]
+        return extended[:, -kept - inputs.shape[1] :]
+
+
+class StaticConvolutionCacheLayer(ConvolutionState, StaticStates):
+    """A convolution's state for a fixed number of positions."""
+
+    _layer_type = "mlnmt_convolution"
+
+    def extend(self, inputs: Tensor, kept: int) -> Tensor:
+        states = self.states
+        if states is None:
+            states = self.begin(inputs.new_zeros(inputs.shape[0], kept, inputs.shape[2]))
+        extended = torch.cat([states, inputs], dim=1)
+        states.copy_(extended[:, -kept:])
+        return extended
 
 
 @strict

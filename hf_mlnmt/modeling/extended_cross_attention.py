@@ -52,8 +52,7 @@ from .attention import CrossAttention, cached_source, real_positions, split_head
 from .caches import RecurrentCacheLayer
 from .configuration import FIRST_ORDER_ATTENTION, TransformerConfig
 from .encoder_models import encoder_heads
-from .fused import normed
-from .layers import DecoderLayer
+from .layers import DecoderLayer, normed
 from .linear import project
 from .recurrent_attention import KeyValueContextAttention, PreviousContextAttention, PreviousWeightAttention
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel

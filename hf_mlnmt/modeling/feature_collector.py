@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers.utils.generic import can_return_tuple
 
-from .fused import normed
+from .layers import normed
 from .outputs import EncoderOutput
 from .transformer import Encoder
 

@@ -1,23 +1,39 @@
-"""Parts of a training step on a GPU, each in one kernel forward and one backward (training_triton.py).
+"""Parts of a training step computed faster than by PyTorch's functions; fills the slot `linear.kernels`.
 
-Each function returns None where something else must do: on a CPU, without Triton, in float64, in a graph of
-torch.compile, for modules that are more than their class says, or for sizes that no kernel is made for. The
-caller then computes what it always did. States may be in half precision; what is added up or squared is so in float32.
+| function | replaces | where |
+| --- | --- | --- |
+| residual, short_attention, relu_of | a sublayer's sum and norm, attention, a linear layer and its relu | GPU |
+| prepared_attention | the kernel that PyTorch chooses for attention | GPU; CPU under autocast |
+| linear_scan | the loop over positions of ssru.py | anywhere |
+| dropout | nn.Dropout | CPU, float32 |
+| head_cross_entropy | logits of all positions and equation 1 of loss.py | anywhere |
+
+Each returns None where the caller computes the result itself: in a graph of torch.compile, for modules that are more
+than their class says, or for tensors that no kernel is made for. On a GPU each is one kernel forward and one backward
+(training_triton.py); states may be in half precision, sums and squares are in float32.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .linear import is_plain, product_dtype
+from . import linear
+from .attention_scan import linear_scan as linear_scan
+from .linear import is_plain, matrix_of, product_dtype, runs_ahead
+from .loss import cross_entropy
 
 LONGEST = 64  # positions of a sentence, on either side, whose attention is one program for each head
 WIDEST = 2048  # entries of a state whose residual sum and norm are one kernel
 HALVES = (torch.bfloat16, torch.float16)
+ROWS = 256  # target positions projected at once on a CPU: their logits stay in its cache, whatever the batch
+LOGITS = 1 << 29  # bytes of the logits of as many positions as are projected at once elsewhere, in few launches
 
 
 def kernels_for(tensor: Tensor) -> Any:
@@ -31,6 +47,15 @@ def kernels_for(tensor: Tensor) -> Any:
 
     here = tensor.device.index == torch.cuda.current_device()  # Triton knows no other
     return KERNELS if KERNELS and here and works(tensor.device) else None
+
+
+def scan_kernels(tensor: Tensor) -> Any:
+    """Returns the kernels of attention_scan.py's scans by name; None on a CPU, without Triton, and for float64."""
+    if tensor.device.type != "cuda" or tensor.dtype == torch.float64:
+        return None
+    from .attention_scan_triton import KERNELS
+
+    return KERNELS
 
 
 _drawn: list[Tensor] = []  # inside `one_draw`, the bits of dropouts to come
@@ -95,12 +120,6 @@ def residual(states: Tensor, computed: Tensor | None, rate: float, norm: nn.Modu
     computed = None if computed is None else computed.contiguous()
     eps: Any = 0.0 if norm is None else norm.eps
     return _Residual.apply(kernels, states.contiguous(), computed, weight, bias, rate, eps)
-
-
-def normed(norm: nn.Module, states: Tensor) -> Tensor:
-    """Calls a layer norm, or what is in its place; in training the states come back in their own type."""
-    found = residual(states, None, 0.0, norm) if norm.training else None
-    return norm(states) if found is None else found
 
 
 class _ShortAttention(torch.autograd.Function):
@@ -206,3 +225,230 @@ def relu_of(module: nn.Module, states: Tensor) -> Tensor | None:
         return None
     hidden = _Activated.apply(kernels, states.flatten(0, -2), weight, bias)
     return hidden.unflatten(0, states.shape[:-1])
+
+
+def trains_mixed_on_cpu(states: Tensor) -> bool:
+    """Returns whether gradients will flow under autocast on a CPU, where PyTorch's attention is ten times as slow
+    backwards in bfloat16 as in float32."""
+    return torch.is_grad_enabled() and states.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+
+
+def kernels_without_plans(device: torch.device) -> AbstractContextManager:
+    """Holds attention on an NVIDIA GPU to kernels that take any shape. Where there is a mask PyTorch prefers cuDNN's on
+    newer GPUs, which plan every new shape of a batch for a third of a second and more."""
+    if device.type != "cuda":
+        return nullcontext()
+    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
+def prepared_attention(function: Callable, query: Tensor) -> Callable | None:
+    """Returns an attention function that computes in float32 where `trains_mixed_on_cpu`, and on a GPU by
+    `kernels_without_plans`; None elsewhere: `function` itself."""
+    mixed = trains_mixed_on_cpu(query)
+    if not mixed and query.device.type != "cuda":
+        return None
+
+    def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *given: Any, **named: Any) -> Any:
+        if mixed:
+            query, key, value = (x.float() if x.dtype.itemsize == 2 else x for x in (query, key, value))
+        # Autocast would make them narrow again.
+        own = torch.autocast("cpu", enabled=False) if mixed else nullcontext()
+        with own, kernels_without_plans(query.device):
+            return function(module, query, key, value, *given, **named)
+
+    return attend
+
+
+def dropout(states: Tensor, rate: float) -> Tensor | None:
+    """Returns states / (1 - rate) where a fair draw keeps the element, else 0.
+
+    Drawing the mask is most of a dropout's work on a CPU. PyTorch draws one number per element; here one 64-bit number
+    decides four elements, 16 bits each, so the rate is exact to 1/65536: a quarter of the time, the same distribution.
+    """
+    if states.device.type != "cpu" or torch.compiler.is_compiling():
+        return None
+    if states.dtype == torch.bfloat16 and torch.is_autocast_enabled("cpu"):
+        states = states.float()  # as the residual sum that follows would
+    return _Dropout.apply(states, rate) if states.dtype == torch.float32 else None
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, states: Tensor, rate: float) -> Tensor:
+        draws = torch.empty((states.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        noise = draws.view(torch.int16)[: states.numel()].view(states.shape)
+        ctx.save_for_backward(noise)
+        ctx.rate = rate
+        return _keep(states, noise, rate)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor):
+        return _keep(gradient, ctx.saved_tensors[0], ctx.rate), None
+
+
+def _keep(values: Tensor, noise: Tensor, rate: float) -> Tensor:
+    """Returns `values` / (1 - rate) where the 16-bit noise is among the upper 1 - rate of its range, else 0."""
+    threshold = round(rate * 65536) - 32768 - 1
+    # The gradient of a threshold is just this selection, in one pass over memory.
+    return torch.ops.aten.threshold_backward(values, noise.to(values.dtype), threshold).mul_(1.0 / (1.0 - rate))
+
+
+def head_cross_entropy(head: nn.Module, states: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+    """Computes equation 1 of loss.py by an output projection, `head`."""
+    weight, bias = matrix_of(head, states)
+    return projected_cross_entropy(states, weight, labels, label_smoothing, bias)
+
+
+def projected_cross_entropy(
+    states: Tensor, weight: Tensor, labels: Tensor, label_smoothing: float = 0.0, bias: Tensor | None = None
+) -> Tensor:
+    """Computes equation 1 of loss.py, summed over positions whose label is not -100; no (positions, vocabulary) tensor
+    is kept.
+
+    Identities used: mean_v z_v = h . mean_v E_v needs no pass over the vocabulary; the gradient of (1) by z is
+    softmax(z) - (1 - eps) 1_y - eps / V, whose last term gives rank-one gradients.
+
+    Args:
+        states: (..., d_model), what the output projection reads.
+        weight: (vocabulary, d_model), the output projection.
+        labels: (...), int64; -100 marks positions that count nothing.
+        label_smoothing: eps in [0, 1).
+        bias: (vocabulary,), of the output projection, or None.
+
+    Returns: a float32 (float64 for float64 states) scalar.
+    """
+    states, labels = states.flatten(0, -2), labels.flatten()
+    if torch.compiler.is_compiling():  # a graph has fixed shapes: keep every position and weigh it
+        return cross_entropy(nn.functional.linear(states, weight, bias), labels, label_smoothing)
+    dtype, kernels = product_dtype(states), kernels_for(states) if torch.is_grad_enabled() else None
+    if runs_ahead(states):  # to leave positions out it would wait: they count 0 instead
+        each = dtype.itemsize / 2 if kernels else torch.promote_types(states.dtype, torch.float32).itemsize
+        rows = max(1, int(LOGITS / (weight.shape[0] * each)))
+    else:
+        real, rows = labels != -100, ROWS
+        states, labels = states[real], labels[real]
+    states, weight, bias = states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    if kernels:
+        return _InKernels.apply(kernels, states.contiguous(), weight, bias, labels, label_smoothing, rows)
+    return _ProjectedCrossEntropy.apply(states, weight, bias, labels, label_smoothing, rows)
+
+
+def _multiply(states: Tensor, weight: Tensor, kind: str) -> Tensor | None:
+    """Multiplies states (rows, inputs) by the transposed weight (outputs, inputs) by a matmul backend; returns None
+    where torch.mm is as fast at this kind of product ("forward", "by_states")."""
+    return None if linear.products is None else linear.products.multiply(states, weight, kind)
+
+
+class _ProjectedCrossEntropy(torch.autograd.Function):
+    """Equation 1 with its gradients computed on the way forward, so many `rows` (positions) at a time."""
+
+    @staticmethod
+    def forward(
+        ctx, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float, rows: int
+    ) -> Tensor:
+        needs_gradient = any(ctx.needs_input_grad[:3])
+        exact = torch.promote_types(states.dtype, torch.float32)
+        gradient = torch.zeros_like(states), torch.zeros_like(weight, dtype=exact)
+        by_bias = None if bias is None else torch.zeros_like(bias, dtype=exact)
+        total = torch.zeros((), dtype=exact, device=states.device)
+        counts = (labels != -100).unsqueeze(1) if runs_ahead(states) else None  # None: every label does
+        buffer: Any = None  # of the logits, for all chunks
+        for start in range(0, states.shape[0], rows):
+            inside = slice(start, start + rows)
+            chunk, target = states[inside], labels[inside].clamp(min=0).unsqueeze(1)
+            logits = _multiply(chunk, weight, "forward")
+            if logits is None:
+                buffer = states.new_empty(min(rows, states.shape[0]), weight.shape[0]) if buffer is None else buffer
+                logits = torch.mm(chunk, weight.t(), out=buffer[: chunk.shape[0]]).to(exact)
+            if bias is not None:
+                logits += bias
+            chosen = logits.gather(1, target)
+            largest = logits.amax(1, keepdim=True)
+            probabilities = torch.softmax(logits, 1, out=logits)
+            # The largest probability is at least 1 / V, so its logarithm is safe where that of the target's is not.
+            lse = largest - probabilities.amax(1, keepdim=True).log()
+            losses = lse - (1.0 - label_smoothing) * chosen
+            total += (losses if counts is None else torch.where(counts[inside], losses, 0.0)).sum()
+            if needs_gradient:
+                probabilities.scatter_add_(1, target, probabilities.new_full(target.shape, label_smoothing - 1.0))
+                if counts is not None:
+                    probabilities.masked_fill_(~counts[inside], 0.0)
+                if by_bias is not None:
+                    by_bias += probabilities.sum(0)
+                by_logits = probabilities.to(weight.dtype)
+                by_chunk = _multiply(by_logits, weight.t(), "by_states")
+                if by_chunk is None:
+                    torch.mm(by_logits, weight, out=gradient[0][inside])
+                else:
+                    gradient[0][inside] = by_chunk
+                if weight.dtype == exact:
+                    gradient[1].addmm_(by_logits.t(), chunk)
+                else:  # products in half precision, their sum over the chunks not
+                    gradient[1].add_(by_logits.t() @ chunk)
+                del by_logits
+            del logits, probabilities  # the next chunk's take their place
+        if label_smoothing:  # eps mean_v z_v = eps h . mean_v E_v, and its gradients
+            mean_weight, read = weight.to(exact).mean(0), states.to(exact)
+            sum_states = (read if counts is None else torch.where(counts, read, 0.0)).sum(0)
+            by_state = (label_smoothing * mean_weight).to(states.dtype)
+            total -= label_smoothing * (mean_weight @ sum_states)
+            gradient[0].sub_(by_state if counts is None else by_state * counts)
+            gradient[1].sub_(label_smoothing / weight.shape[0] * sum_states)
+            if bias is not None and by_bias is not None:
+                items = states.shape[0] if counts is None else counts.sum().to(exact)
+                total -= label_smoothing * items * bias.to(exact).mean()
+                by_bias.sub_(label_smoothing * items / weight.shape[0])
+        if needs_gradient:
+            ctx.save_for_backward(*gradient, by_bias)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor):
+        by_states, by_weight, by_bias = ctx.saved_tensors
+        by_bias = None if by_bias is None else by_bias * gradient
+        return by_states * gradient.to(by_states.dtype), by_weight * gradient, by_bias, None, None, None
+
+
+class _InKernels(torch.autograd.Function):
+    """Equation 1 by the kernel of training_triton.py, which reads the logits of `rows` positions in their own type and
+    leaves their gradient in their place. The weight gets rows of zeros up to a multiple of 64: products of other sizes
+    cuBLAS computes by kernels that take three times as long."""
+
+    @staticmethod
+    def forward(
+        ctx,
+        kernels: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        smoothing: float,
+        rows: int,
+    ) -> Tensor:
+        vocabulary, needed = weight.shape[0], any(ctx.needs_input_grad[1:4])
+        weight = nn.functional.pad(weight, (0, 0, 0, -vocabulary % 64))
+        losses = torch.empty(len(states), dtype=torch.float32, device=states.device)
+        buffer = states.new_empty(min(rows, len(states)), len(weight))
+        by_states, by_weight, by_bias = torch.empty_like(states), None, None
+        for start in range(0, len(states), rows):
+            inside = slice(start, start + rows)
+            logits = torch.mm(states[inside], weight.t(), out=buffer[: len(states) - start])
+            kernels["loss_in_place"](logits[:, :vocabulary], bias, labels[inside], losses[inside], smoothing, needed)
+            if needed:  # products in half precision, their sum over the chunks not
+                torch.mm(logits, weight, out=by_states[inside])
+                product = logits.t() @ states[inside]
+                by_weight = product if by_weight is None else by_weight.float().add_(product)
+                if bias is not None:
+                    added = logits[:, :vocabulary].sum(0, dtype=torch.float32)
+                    by_bias = added if by_bias is None else by_bias.add_(added)
+        if needed:
+            assert by_weight is not None
+            ctx.save_for_backward(by_states, by_weight[:vocabulary], by_bias)
+        return losses.sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor):
+        return None, *[None if x is None else x * gradient.to(x.dtype) for x in ctx.saved_tensors], None, None, None

@@ -32,8 +32,7 @@ from .attention import SelfAttention
 from .configuration import MONOLINGUAL_DATA, StackConfig
 from .generation import Generation
 from .layers import DecoderLayer
-from .linear import project
-from .loss import divisor, following_labels, head_cross_entropy
+from .loss import divisor, following_labels, head_cross_entropy, logits_of
 from .positions import shown_positions
 from .releases import CACHE, takes_cache
 from .stack import TransformerPreTrainedModel
@@ -172,8 +171,7 @@ class DecoderOnlyForCausalLM(TransformerPreTrainedModel, Generation):
         states = outputs.last_hidden_state
         logits = loss = None
         if not loss_only:
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = project(self.lm_head, states[:, kept])
+            logits = logits_of(self.lm_head, states, logits_to_keep)
         if following is not None:
             total = head_cross_entropy(self.lm_head, states, following, smoothing, logits)
             loss = total / divisor(following, num_items_in_batch)

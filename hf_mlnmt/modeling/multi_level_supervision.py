@@ -40,8 +40,7 @@ from transformers.modeling_outputs import Seq2SeqModelOutput
 from .attention import Attention
 from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
-from .fused import normed
-from .layers import DecoderLayer
+from .layers import DecoderLayer, normed
 from .linear import project
 from .loss import head_cross_entropy
 from .outputs import EncoderOutput

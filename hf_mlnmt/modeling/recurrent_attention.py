@@ -15,7 +15,7 @@ from .attention_scan import context_scan, gate_scan, gate_step, weight_scan, wei
 from .attention_scan_eager import previous_states
 from .caches import slot_of
 from .layers import JointMatrices
-from .linear import chained, matrix_of, project, runs_ahead
+from .linear import matrix_of, project, runs_ahead
 
 
 class HeadProjection(JointMatrices):
@@ -253,6 +253,12 @@ class KeyValueContextAttention(RecurrentAttention):
         if bias is not None:
             bias = bias.view(2, groups, -1).transpose(0, 1).flatten(1)
         return torch.matmul(pairs, matrix).transpose(1, 2), bias
+
+
+def chained(second: nn.Module, first: nn.Module, like: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Returns W_2, W_1 and b, or None for no bias, of second(first(x)) = x W_1^T W_2^T + b."""
+    (outer, bias), (inner, offset) = matrix_of(second, like), matrix_of(first, like)
+    return outer, inner, bias if offset is None else second(offset.unsqueeze(0)).squeeze(0)
 
 
 def after_padding(states: Tensor, known: Tensor | None, real: Tensor | None) -> Tensor:

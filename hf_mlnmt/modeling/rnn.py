@@ -30,14 +30,29 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import cached_source, real_positions
-from .caches import count_positions
+from .caches import RecurrentCacheLayer, StaticRecurrentCacheLayer, count_positions
 from .configuration import TransformerConfig
-from .lstm import Packing
 from .outputs import EncoderOutput
 from .releases import CACHE, takes_cache
-from .rnn_layers import RNNDecoderLayers, RNNEncoderLayer, additive_mask
+from .rnn_layers import Packing, RNNDecoderLayers, RNNEncoderLayer, additive_mask
 from .stack import Stack, TransformerPreTrainedModel
 from .transformer import TransformerForConditionalGeneration, TransformerModel
+
+
+class LSTMCacheLayer(RecurrentCacheLayer):
+    """`states` (batch, steps, rows, width): h and c of every layer, and with input feeding the attentional state."""
+
+    _layer_type = "mlnmt_lstm"
+
+
+class StaticLSTMCacheLayer(StaticRecurrentCacheLayer):
+    """An LSTM's state for a fixed number of positions; it begins with what the encoder says, not with zeros."""
+
+    _layer_type = "mlnmt_lstm"
+
+    def reset(self) -> None:
+        super().reset()
+        self.states = None
 
 
 @strict
@@ -57,7 +72,7 @@ class RNNConfig(TransformerConfig):
     input_feeding: bool = True
 
     def cache_slots(self) -> list[str]:
-        return ["mlnmt_lstm"]  # for the state of all layers
+        return [LSTMCacheLayer._layer_type]  # for the state of all layers
 
     def validate_depth(self):
         if self.decoder_layers != self.encoder_layers:

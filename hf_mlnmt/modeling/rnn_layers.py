@@ -1,33 +1,301 @@
-"""The layers of the recurrent models (rnn.py): encoder layers one by one, and all decoder layers in one recurrence.
+"""The layers of the recurrent models (rnn.py): LSTM layers, encoder layers one by one, all decoder layers in one loop.
+
+Reference: Hochreiter and Schmidhuber 1997; Graves and Schmidhuber 2005 for both directions; the gates as PyTorch's.
+
+(1) [i ; f ; g ; o] = W x_t + b + U h_{t-1} + b'
+(2) c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g)        (3) h_t = sigmoid(o) tanh(c_t)
+
+A position that is not real (padding on either side, or a hole) does not exist for the recurrence, in either direction,
+and its output is 0: real positions are moved to the front, and behind them the gates are closed (equation 4). So a
+layer is one call on any device (PyTorch's packed sentences are taken one by one on a CPU), and none has to be waited
+for to know how many positions are real.
+
+(4) W x_t - C (i), W x_t + C (f) at padding, C so large that sigmoid(i) = 0 and sigmoid(f) = 1: then c_t = c_{t-1}
+
+`LoopProduct` multiplies by one matrix at every position of a loop. Autograd would add up a gradient of the size of the
+matrix at every position, each from a product as thin as the batch; here a position's backward hands on the gradient of
+its input alone and lays aside what the matrix needs, and all of it is multiplied at once when all positions are done:
+
+(5) y_t = W x_t + b      (6) dx_t = W^T dy_t      (7) dW = sum_t dy_t x_t^T, db = sum_t dy_t
+
+These products may be in half precision (autocast) while the loop's state is not.
 
 With input feeding the attentional state of a position joins the embedding of the next word (equation 5 of rnn.py). Then
 what the first layer makes of the embeddings is computed for all positions at once, and what depends on the position
 before in a loop. Without input feeding every layer runs in one call.
 
-Reference of the attention over the source, g in equation 7 of rnn.py: Luong, Pham and Manning 2015, "Effective
+The attention over the source, g in equation 7 of rnn.py: Luong, Pham and Manning 2015, "Effective
 Approaches to Attention-based Neural Machine Translation", with the "general" score:
 
-(1) score(s_t, h_i) = s_t^T W_a h_i      (2) a_t = softmax over i      (3) c_t = sum_i a_ti h_i
-(4) attentional state = tanh(W_c [c_t ; s_t])
+(8) score(s_t, h_i) = s_t^T W_a h_i      (9) a_t = softmax over i      (10) c_t = sum_i a_ti h_i
+(11) attentional state = tanh(W_c [c_t ; s_t])
 
 W_a h_i is computed once for all source positions.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .layers import Dropout
-from .linear import in_own_precision, matrix_of, product_dtype, project
-from .lstm import LSTM, LoopProduct, Packing, lstm_cell
+from .linear import in_own_precision, matrix_of, product_dtype, project, runs_ahead
+
+Aside = list[tuple[Tensor, Tensor]]  # dy_t and x_t, of the positions whose backward has been
+
+
+class LoopProduct:
+    """Equation 5 for x_t (..., inputs), t by t, with W (outputs, inputs) and b (outputs) or None.
+
+    The product is computed in `dtype` (None: that of W) and returned in that of x_t.
+    """
+
+    def __init__(self, matrix: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None):
+        if dtype is not None:
+            matrix, bias = matrix.to(dtype), None if bias is None else bias.to(dtype)
+        self.matrix, self.bias, self.end = matrix, bias, None
+        needed = matrix.requires_grad or (bias is not None and bias.requires_grad)
+        if needed and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self.aside: Aside = []
+            self.end = _AllPositions.apply(matrix, bias, self.aside)
+            self.matrix, self.bias = matrix.detach(), None if bias is None else bias.detach()
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Returns y_t (..., outputs)."""
+        given = inputs.to(self.matrix.dtype)
+        if self.end is None:
+            return nn.functional.linear(given, self.matrix, self.bias).to(inputs.dtype)
+        return _OnePosition.apply(given, self.matrix, self.bias, self.end, self.aside).to(inputs.dtype)
+
+
+class _AllPositions(torch.autograd.Function):
+    """Computes nothing on the way forward, and equation 7 on the way back, which ends here."""
+
+    @staticmethod
+    def forward(ctx, matrix: Tensor, bias: Tensor | None, aside: Aside) -> Tensor:
+        ctx.aside, ctx.biased = aside, bias is not None
+        return matrix.new_zeros(())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor):
+        by_outputs, inputs = (torch.cat([x.flatten(0, -2) for x in part]) for part in zip(*ctx.aside))
+        ctx.aside.clear()
+        by_bias = by_outputs.sum(0) if ctx.biased and ctx.needs_input_grad[1] else None
+        return by_outputs.t() @ inputs if ctx.needs_input_grad[0] else None, by_bias, None
+
+
+class _OnePosition(torch.autograd.Function):
+    """Equations 5 and 6; by `end`, a scalar, autograd knows that `_AllPositions` comes after all positions."""
+
+    @staticmethod
+    def forward(ctx, inputs: Tensor, matrix: Tensor, bias: Tensor | None, end: Tensor, aside: Aside) -> Tensor:
+        ctx.save_for_backward(inputs, matrix)
+        ctx.aside = aside
+        return nn.functional.linear(inputs, matrix, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor):
+        inputs, matrix = ctx.saved_tensors
+        ctx.aside.append((gradient, inputs))
+        return gradient @ matrix if ctx.needs_input_grad[0] else None, None, None, gradient.new_zeros(()), None
+
+
+CLOSED = 1e4  # equation 4's C: no product with weights comes near it, and it is a number in half precision
+
+
+class Packing:
+    """The real positions of a batch, `real` (batch, time), and the way to the front of their sentences and back.
+
+    A sentence that is all padding counts as its first position.
+    """
+
+    def __init__(self, real: Tensor):
+        self.real = torch.cat([real[:, :1] | ~real.any(1, keepdim=True), real[:, 1:]], dim=1)
+
+    @classmethod
+    def of(cls, real: Tensor | None) -> Packing | None:
+        """Returns the packing, or None where nothing is padding. A graph (torch.export) is for any padding, and a
+        device that Python runs ahead of is not asked."""
+        if real is None or not (torch.compiler.is_exporting() or runs_ahead(real) or not bool(real.all())):
+            return None
+        return cls(real)
+
+    @cached_property
+    def places(self) -> Tensor:
+        """Returns the positions of each sentence, (batch, time): the real ones first, each kind in its order."""
+        return self.real.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+
+    @cached_property
+    def aligned(self) -> Packing:
+        """Returns the packing of the sentences when real positions stand in front: itself, if they do already."""
+        if torch.compiler.is_exporting():  # it cannot ask; equation 4 does on any side, and tokenizers make no holes
+            return self
+        asked = not (runs_ahead(self.real) or torch.compiler.is_compiling())
+        if asked and bool((self.real[:, 1:] <= self.real[:, :-1]).all()):
+            return self
+        return Packing(self.real.gather(1, self.places))
+
+    def align(self, states: Tensor) -> Tensor:
+        """Moves real positions of states (batch, time, width) to the front."""
+        if self.aligned is self:
+            return states
+        return states.gather(1, self.places.unsqueeze(-1).expand_as(states))
+
+    def back(self, states: Tensor) -> Tensor:
+        """Undoes `align`."""
+        if self.aligned is self:
+            return states
+        return states.gather(1, self.places.argsort(dim=1).unsqueeze(-1).expand_as(states))
+
+    @cached_property
+    def sides(self) -> tuple[Tensor, Tensor]:
+        """Returns the places of the first and the last real position of each sentence, (batch,)."""
+        places = torch.arange(self.real.shape[1], device=self.real.device)
+        first = places.masked_fill(~self.real, self.real.shape[1]).amin(1)
+        return first, places.masked_fill(~self.real, -1).amax(1)
+
+
+class LSTM(nn.LSTM):
+    """A layer, (batch, time, inputs) -> (batch, time, outputs); in half of `outputs` each direction if both."""
+
+    weight_ih_l0: Tensor
+    weight_hh_l0: Tensor
+    bias_ih_l0: Tensor
+    bias_hh_l0: Tensor
+
+    def __init__(self, inputs: int, outputs: int, bidirectional: bool = False):
+        width = outputs // 2 if bidirectional else outputs
+        super().__init__(inputs, width, batch_first=True, bidirectional=bidirectional)
+
+    @property
+    def _flat_weights(self) -> Any:  # type: ignore[override]
+        """Returns the parameters as they are now; PyTorch keeps a list of those that the module was made with."""
+        return [getattr(self, name) for name in self._flat_weights_names]
+
+    @_flat_weights.setter
+    def _flat_weights(self, weights: Any) -> None:
+        pass
+
+    def begin_weights(self, config: Any) -> None:
+        """Begins with Xavier-uniform matrices gate by gate, biases 0, those of the forget gates 1."""
+        for name, parameter in self.named_parameters():
+            if name.startswith("weight"):
+                bound = (6.0 / (self.hidden_size + parameter.shape[1])) ** 0.5
+                init.uniform_(parameter, -bound, bound)
+            else:
+                bias = torch.zeros_like(parameter)
+                if name.startswith("bias_ih"):
+                    bias[self.hidden_size : 2 * self.hidden_size] = 1.0
+                init.copy_(parameter, bias)
+
+    def forward(  # type: ignore[override]
+        self, states: Tensor | None, packing: Packing | None = None, start: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Computes equations 1 to 3 for all positions; for None as `states` returns W, U and b + b', for another loop.
+
+        Args:
+            start: h and c before the first position, (batch, outputs) each; None: zeros.
+
+        Returns: h of every position, and h and c behind the last real one, (batch, outputs), both directions side by
+            side.
+        """
+        if states is None:
+            return self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0 + self.bias_hh_l0
+        with in_own_precision(states):
+            states = states.to(self.weight_ih_l0.dtype)
+            begin: Any = None if start is None else tuple(x.to(states.dtype).unsqueeze(0) for x in start)
+            if packing is not None:
+                outputs, hidden, cell = self.closed(packing.align(states), packing.aligned, begin)
+                return packing.back(outputs), hidden, cell
+            outputs, *ends = self.whole(states, begin, self._flat_weights)
+        hidden, cell = (end.transpose(0, 1).flatten(1) for end in ends)
+        return outputs, hidden, cell
+
+    def whole(self, states: Tensor, begin: Any, weights: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Calls PyTorch's layer: h of every position, and the last h and c, (directions, batch, width)."""
+        width = self.hidden_size
+        nothing = states.new_zeros(2 if self.bidirectional else 1, states.shape[0], width)
+        # Only a layer that is trained keeps what cuDNN needs on the way back; without dropout it computes the same.
+        training = self.training or (runs_ahead(states) and torch.is_grad_enabled())
+        return torch.lstm(
+            states, begin or (nothing, nothing), weights, True, 1, 0.0, training, self.bidirectional, True
+        )
+
+    def closed(self, states: Tensor, packing: Packing, begin: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Calls the layer with equation 4: C is the weight of one more input, which is 1 at padding."""
+        ends = ["l0", "l0_reverse"][: 2 if self.bidirectional else 1]
+        inputs = torch.cat([states, (~packing.real).unsqueeze(-1).to(states.dtype)], dim=-1)
+        switch = states.new_tensor([-CLOSED, CLOSED, 0.0, 0.0]).repeat_interleave(self.hidden_size).unsqueeze(1)
+        weights: list[Tensor] = []
+        for end in ends:
+            matrix, *others = (
+                getattr(self, f"{kind}_{end}") for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            weights += [torch.cat([matrix, switch], dim=1), *others]
+        outputs, _, cells = self.whole(inputs, begin, weights)
+        outputs = torch.where(packing.real.unsqueeze(-1), outputs, 0.0)
+        rows, (first, last) = torch.arange(states.shape[0], device=states.device), packing.sides
+        ahead, back = outputs[rows, last, : self.hidden_size], outputs[rows, first, self.hidden_size :]
+        return outputs, torch.cat([ahead, back], dim=1), cells.transpose(0, 1).flatten(1)
+
+    def inner_product(self, fed: int) -> tuple[Tensor, Tensor]:
+        """Returns [W' ; U] (4 outputs, fed + outputs), equation 1's products with the last `fed` inputs and with
+        h_{t-1}, and b + b'."""
+        matrix, recurrent, biases = self(None)
+        return torch.cat([matrix[:, self.input_size - fed :], recurrent], dim=1), biases
+
+    def outer_gates(self, inputs: Tensor) -> Tensor:
+        """Computes the rest of equation 1: W x + b + b' of the first inputs (..., some of them) -> (..., 4 outputs)."""
+        matrix, _, biases = self(None)
+        return nn.functional.linear(inputs, matrix[:, : inputs.shape[-1]], biases)
+
+
+def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """Computes equations 2 and 3: gates (..., 4 width), c_{t-1} (..., width) -> h_t, c_t."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        return _Cell.apply(gates, cell)
+    inputs, forget, new, output = gates.chunk(4, dim=-1)
+    cell = forget.sigmoid() * cell + inputs.sigmoid() * new.tanh()
+    return output.sigmoid() * cell.tanh(), cell
+
+
+class _Cell(torch.autograd.Function):
+    """Equations 2 and 3 with their derivatives written out: a fifth of the calls."""
+
+    @staticmethod
+    def forward(ctx, gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        width = cell.shape[-1]
+        opened = gates.sigmoid()
+        torch.tanh(gates[..., 2 * width : 3 * width], out=opened[..., 2 * width : 3 * width])
+        inputs, forget, new, output = opened.chunk(4, dim=-1)
+        after = torch.addcmul(forget * cell, inputs, new)
+        seen = after.tanh()
+        ctx.save_for_backward(opened, cell, seen)
+        return output * seen, after
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, by_hidden: Tensor, by_cell: Tensor):
+        opened, cell, seen = ctx.saved_tensors
+        inputs, forget, new, output = opened.chunk(4, dim=-1)
+        by_cell = by_cell + torch.ops.aten.tanh_backward(by_hidden * output, seen)
+        opening = torch.cat([by_cell * new, by_cell * cell, by_cell * inputs, by_hidden * seen], dim=-1)
+        by_gates, width = torch.ops.aten.sigmoid_backward(opening, opened), cell.shape[-1]
+        third = slice(2 * width, 3 * width)
+        by_gates[..., third] = torch.ops.aten.tanh_backward(opening[..., third], new)
+        return by_gates, by_cell * forget
 
 
 class LuongAttention(nn.Module):
-    """Luong's attention with the "general" score, equations 1 to 4, for states of width d; `dropout` of the weights."""
+    """Luong's attention with the "general" score, equations 8 to 11, of states of width d; `dropout` of the weights."""
 
     def __init__(self, width: int, dropout: float = 0.0):
         super().__init__()

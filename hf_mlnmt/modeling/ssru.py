@@ -28,11 +28,10 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from .attention import SelfAttention, real_positions
-from .attention_scan import linear_scan
 from .caches import RecurrentCacheLayer, count_positions, slot_of
 from .configuration import TransformerConfig
-from .encoder_models import encoder_heads
 from .layers import DecoderLayer
+from .linear import faster
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 
 
@@ -86,10 +85,23 @@ class SSRU(nn.Module):
         if before is not None or length == 1:  # a step of a search: of all beams the state before is known
             states = added if before is None else torch.addcmul(added, forget, before.squeeze(1).to(exact))
         else:
-            states = linear_scan(added, forget, None if start is None else start.squeeze(1).to(exact))  # (2)
+            states = recur(added, forget, None if start is None else start.squeeze(1).to(exact))  # (2)
         if slot is not None:
             slot.append_states(states.unsqueeze(2))
         return torch.relu(states).to(hidden_states.dtype), None  # (3)
+
+
+def recur(added: Tensor, decay: Tensor, start: Tensor | None) -> Tensor:
+    """Computes c_t = a_t c_{t-1} + b_t from b (`added`) and a (`decay`), each (batch, target, width), and c_0 (batch,
+    width), None: zeros."""
+    found = faster("linear_scan", added, decay, start)
+    if found is not None:
+        return found
+    states, before = [], torch.zeros_like(added[:, 0]) if start is None else start
+    for new, kept in zip(added.unbind(1), decay.unbind(1)):
+        before = torch.addcmul(new, kept, before)
+        states.append(before)
+    return torch.stack(states, dim=1)
 
 
 class SSRUDecoderLayer(DecoderLayer):
@@ -155,6 +167,3 @@ class SSRUForConditionalGeneration(TransformerForConditionalGeneration):
   booktitle = {Proceedings of the 3rd Workshop on Neural Generation and Translation},
   year = {2019}
 }"""
-
-
-SSRUForMaskedLM, SSRUForCausalLM = encoder_heads(SSRUModel)

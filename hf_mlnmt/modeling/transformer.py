@@ -42,14 +42,11 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .attention import CrossAttention, SelfAttention, causal_mask, source_mask
 from .configuration import StackConfig, TransformerConfig
-from .fused import normed
 from .generation import TranslationGenerationMixin
-from .layers import DecoderLayer, EncoderLayer
-from .linear import project
-from .loss import divisor, head_cross_entropy
+from .layers import DecoderLayer, EncoderLayer, normed
+from .loss import divisor, head_cross_entropy, logits_of
 from .outputs import EncoderOutput, TranslationOutput
 from .releases import CACHE, takes_cache
-from .sentence_embedding import pooled_states
 from .stack import Stack, TransformerPreTrainedModel
 
 
@@ -328,23 +325,12 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
         )
         logits = loss = losses = None
         if not loss_only:
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = project(self.lm_head, outputs.last_hidden_state[:, kept])
+            logits = logits_of(self.lm_head, outputs.last_hidden_state, logits_to_keep)
         if labels is not None:
             losses = self.supervise(outputs, logits, labels, smoothing, divisor(labels, num_items_in_batch))
             loss = torch.stack(list(losses.values())).sum()
-        return TranslationOutput(
-            loss=loss,
-            losses=losses if losses and len(losses) > 1 else None,
-            logits=logits,
-            **{CACHE: outputs.get(CACHE)},
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
+        several = losses if losses and len(losses) > 1 else None
+        return TranslationOutput(loss=loss, losses=several, logits=logits, **TranslationOutput.passed_on(outputs))
 
     def supervise(
         self,
@@ -369,6 +355,19 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
         pooling: str | int = "mean",
         **inputs,
     ) -> Tensor:
-        """Returns sentence embeddings (batch, d_model): the mean of the encoder's last states over real positions."""
+        """Returns sentence embeddings (batch, d_model): the mean of the encoder's last states over real positions.
+
+        Another `pooling` is for models with an attention bridge (bridge.py).
+        """
         encoded = self.get_encoder()(input_ids, attention_mask, **inputs)
         return pooled_states(encoded.last_hidden_state, attention_mask, pooling)
+
+
+def pooled_states(states: Tensor, mask: Tensor | None, pooling: str | int) -> Tensor:
+    """Pools states (batch, source, d), mask (batch, source), to (batch, d). Raises: ValueError but for "mean"."""
+    if pooling != "mean":
+        raise ValueError(f"pooling={pooling!r}: a model without an attention bridge has the mean of its states alone")
+    if mask is None:
+        return states.mean(1)
+    real = mask.unsqueeze(-1).to(states.dtype)
+    return torch.where(real > 0, states, 0.0).sum(1) / real.sum(1).clamp(min=1)

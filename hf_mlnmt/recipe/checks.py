@@ -123,9 +123,9 @@ def check_choices(recipe: Recipe) -> None:
             "kept: raise checkpoints.keep."
         )
     precision = recipe.precision
-    if precision.int8 and (precision.dtype != "float32" or precision.compile or precision.gradient_checkpointing):
+    if precision.int8 and (precision.dtype != "float32" or precision.gradient_checkpointing):
         raise UserError(
-            f"{where}: precision.int8 rounds in float32: set precision.dtype to float32, and leave compile and "
+            f"{where}: precision.int8 rounds in float32: set precision.dtype to float32, and leave "
             "gradient_checkpointing out."
         )
     if optimizer.name == "adam" and optimizer.weight_decay:

@@ -146,7 +146,6 @@ SAID_BY_KEYS = {
     "evaluation.best": "metric_for_best_model greater_is_better",
     "checkpoints.keep": "save_total_limit",
     "precision.dtype": "bf16 fp16",
-    "precision.compile": "torch_compile torch_compile_backend torch_compile_mode",
     "precision": "gradient_checkpointing activation_checkpointing",
     "logging.every": "logging_steps",
     "logging.trackers": "report_to",
@@ -395,7 +394,7 @@ class Optimizer(Section):
 
 @dataclass
 class LearningRate(Section):
-    """The learning rate of each step, as factors of optimizer.learning_rate (training/schedules.py)."""
+    """The learning rate of each step, as factors of optimizer.learning_rate (training/arguments.py)."""
 
     name: ScheduleName = key("cosine", "The schedule after the warm-up.")
     warmup: Annotated[Whole, Range(0, 10**9)] = key(4000, "Steps in which the rate rises in a straight line.")
@@ -487,9 +486,6 @@ class Precision(Section):
 
     dtype: Literal["float32", "bf16", "fp16", "auto"] = key(
         "float32", "bf16 and fp16: mixed precision, weights stay float32; auto: bf16 where the machine computes in it."
-    )
-    compile: Literal[False, True, "auto"] = key(
-        False, "Use torch.compile on the layers; auto: where it saves time, so far nowhere."
     )
     gradient_checkpointing: bool = key(
         False, "Keep only the input of each layer, and compute the layer again for its gradient."

@@ -13,16 +13,25 @@ from typing import Any
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 from huggingface_hub.utils import yaml_dump
 
-from hf_mlnmt.analysis.curves import in_words
 from hf_mlnmt.common.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER, auto_class_of_config
 from hf_mlnmt.common.table import Number, Table, markdown_text
 from hf_mlnmt.evaluation.comparison import Comparison
+from hf_mlnmt.evaluation.curves import in_words
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.evaluation.significance import LEGEND
 from hf_mlnmt.reports.comparison_page import detail, is_trained
 from hf_mlnmt.reports.facts import Facts, inside
-from hf_mlnmt.reports.language_names import example, language_name
-from hf_mlnmt.reports.tables import MISSING, Score, facts_table, score_tables, scores_of, show, template
+from hf_mlnmt.reports.tables import (
+    MISSING,
+    Score,
+    example,
+    facts_table,
+    language_name,
+    score_tables,
+    scores_of,
+    show,
+    template,
+)
 
 LIBRARY = "hf-mlnmt"  # a key of huggingface.js (hub/): for `transformers` the Hub says to install one below 5
 EVAL_RESULTS = ".eval_results"

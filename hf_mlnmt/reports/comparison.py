@@ -1,34 +1,31 @@
-"""Comparisons made of what a user gives and kept in a folder; evaluation/comparison.py says what one holds."""
+"""Comparisons that are made of runs and kept in a folder; evaluation/comparison.py says what one holds.
+
+Runs of training are comparable if nothing but the model differs, or, of several methods, but for languages, test sets,
+decoding and seed. Of anything else only test sets, references and signatures of scores are known, and compared.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.analysis.outputs import OutputAnalysis, analyse_outputs
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import atomic_path, file_name, write_json, write_text
-from hf_mlnmt.evaluation.comparison import Comparison, add_smallest, add_tests, check_scored, in_order, read_comparison
+from hf_mlnmt.common.languages import same_language
+from hf_mlnmt.common.made_from import differences
+from hf_mlnmt.evaluation.comparison import Comparison, add_tests, check_scored, in_order, read_comparison
+from hf_mlnmt.evaluation.outputs import COMPARISON, COUNTS, SystemRun, Texts, counts_of, digest_of, read_run, texts_of
 from hf_mlnmt.evaluation.results import languages_of_test
-from hf_mlnmt.evaluation.runs import (
-    COMPARISON,
-    COUNTS,
-    SystemRun,
-    Texts,
-    check_comparable,
-    check_methods,
-    check_one_model,
-    check_references,
-    check_tests,
-    counts_of,
-    notes_of,
-    read_run,
-    texts_of,
-)
 from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED
 from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS, pack_counts
-from hf_mlnmt.reports.comparison_page import page_of
+from hf_mlnmt.reports.comparison_page import page_of, said, with_defaults
 from hf_mlnmt.reports.paths import hide_paths
+
+# What does not change what a run has learnt, and what is meant to differ.
+FREE_RECIPE = ("recipe.model", "recipe.logging", "recipe.data.domain", "recipe.data.datasets")
+BUDGET = ("budget.steps", "budget.processes", "budget.target_tokens")
+FREE_CONFIG = ("architectures", "model_type", "transformers_version", "dtype", "auto_map")
+_SIZES = ("layers", "attention_heads", "ffn_dim")
+SIZES = ("d_model", *(f"{side}_{size}" for side in ("encoder", "decoder") for size in _SIZES))
 
 PAGE = "README.md"
 
@@ -41,7 +38,6 @@ def add_runs(
     methods: bool = False,
     pairs: Sequence[tuple[str, str]] | None = None,
     known_texts: dict[Path, Mapping[str, Texts]] | None = None,
-    smallest: bool = False,
     **settings: int,
 ) -> Comparison:
     """Adds runs to a comparison and tests every system against the baseline; what is there already is kept.
@@ -53,7 +49,6 @@ def add_runs(
         methods: the runs may differ in recipe, data and budget too; of a comparison that is there, it is known.
         pairs: systems to test against other systems than the baseline, beside the pairs that were tested before.
         known_texts: is filled with the test sets of every run that has translations, by its origin.
-        smallest: say for every test which difference it would have seen.
         settings: bootstrap, trials and seed of the tests.
 
     Raises: UserError for runs that are not comparable, and for pairs without runs; then nothing is written.
@@ -72,7 +67,7 @@ def add_runs(
     _check(every, comparison, tell)
     kept_files = {key: kept_counts(folder, *key) for key in every.keys() - given.keys() if folder}
     texts = {key: texts_of(run, data) if run.outputs else {} for key, run in given.items()}
-    check_references([(run, texts.get(key, {})) for key, run in every.items()])
+    _check_references([(run, texts.get(key, {})) for key, run in every.items()])
     if known_texts is not None:
         known_texts |= {run.origin: texts[key] for key, run in given.items()}
     counted = {key: counts_of(run, texts[key]) for key, run in given.items()}
@@ -88,8 +83,6 @@ def add_runs(
         return kept_files[key].read_bytes() if key in kept_files else packed[key]
 
     add_tests(comparison, load, kept, pairs, tell)
-    if smallest:
-        add_smallest(comparison, load)
     _check_stems(comparison.runs)
     if folder:
         _write(comparison, packed, folder)
@@ -132,32 +125,6 @@ def _write(comparison: Comparison, packed: Mapping[tuple[str, int], bytes | None
     write_text(folder / PAGE, page_of(folder))
 
 
-def analyses_of(
-    comparison: Comparison,
-    runs: Sequence[str | Path | SystemRun],
-    texts: Mapping[Path, Mapping[str, Texts]],
-    **about: Any,
-) -> dict[str, OutputAnalysis]:
-    """Returns {test set: analysis of the translations of each system's first run}, of those that are here.
-
-    texts: by origin of a run, as `add_runs` fills `known_texts`. about: as `analyse_outputs` takes it, without
-    protocol and language.
-    """
-    firsts: dict[str, SystemRun] = {}
-    for run in runs:
-        if isinstance(run, SystemRun) and run.outputs:
-            firsts.setdefault(run.name, run)
-    firsts = {name: firsts[name] for name in comparison.runs if name in firsts}
-    analyses = {}
-    for test, protocols in comparison.first["scores"].items() if firsts else ():
-        known = next(iter(texts[run.origin][test] for run in firsts.values()))
-        language = languages_of_test(comparison.first, test)["target"]
-        outputs = {name: run.outputs[test] for name, run in firsts.items()}
-        how: dict[str, Any] = {"protocol": next(iter(protocols)), "language": language, **about}
-        analyses[test] = analyse_outputs(outputs, known.references, known.sources, **how)
-    return analyses
-
-
 def kept_counts(folder: Path, system: str, seed: int) -> Path:
     """Returns the file of a run's counts in a comparison's folder. Raises: UserError where it is not there."""
     path = folder / f"{file_name(system)}.seed{seed}{COUNTS}"
@@ -167,26 +134,109 @@ def kept_counts(folder: Path, system: str, seed: int) -> Path:
 
 
 def _check(runs: Mapping[tuple[str, int], SystemRun], comparison: Comparison, tell: Callable[[str], None]) -> None:
-    """Compares how every run was made with the baseline's run of its seed, and the baseline's runs with one another."""
-    from hf_mlnmt.recipe.schema import default_keys
-
-    baseline = comparison.baseline
-    defaults = default_keys()
-    check_trained: Any = check_methods if comparison.methods else partial(check_comparable, defaults=defaults)
+    """Compares every run with the baseline's run of its seed, and with the first run of its system."""
+    baseline, firsts = comparison.baseline, dict[str, SystemRun]()
     first = next(run for (system, _), run in runs.items() if system == baseline)
-    firsts: dict[str, SystemRun] = {}
     for (system, seed), run in runs.items():
         before = firsts.setdefault(system, run)
         if not comparison.methods and run.trained and before.trained:
-            check_one_model(run, before, defaults)
+            _check_one_model(run, before)
         beside = runs.get((baseline, seed))
         if beside is None:
             tell(f"{run.origin}: the baseline has no run of seed {seed} yet; this one waits for it")
         other = first if beside is None or system == baseline else beside
+        _check_comparable(run, other, comparison.methods, other_seed=beside is None or system == baseline)
         if run.trained and other.trained:
-            check_trained(run, other, other_seed=beside is None or system == baseline)
-            for note in notes_of(run, beside or first):
-                tell(f"note: {note}")
-        else:
-            check_tests(run, other)
+            known = beside or first
+            for note in _differing(run, known, ("versions", "budget.device"), [n for n in run.config if n in SIZES]):
+                tell(f"note: {run.name}: {note}")
         check_scored(run.origin, run.results, first.results)
+
+
+def _check_comparable(run: SystemRun, baseline: SystemRun, methods: bool, other_seed: bool) -> None:
+    """Raises UserError naming every field in which a run differs from the baseline's and must not.
+
+    methods: the runs may differ in recipe, data and budget. other_seed: seeds may differ, and with them the tokens of a
+    number of steps.
+    """
+    remedy = ""
+    if not (run.trained and baseline.trained):
+        different = _differing_tests(run, baseline)
+        for test in () if different else run.results["scores"]:
+            ours, theirs = (languages_of_test(each.results, test)["target"] for each in (run, baseline))
+            if not same_language(ours, theirs):
+                different.append(f"language of {test} ({ours}; baseline {theirs})")
+            signatures = [{f"signatures.{test}": _signatures(each.results["scores"][test])} for each in (baseline, run)]
+            different += said(differences(*signatures))
+    elif methods:
+        keys = ("languages", "recipe.data.test", "decoding", *(() if other_seed else ("seed",)))
+        different = _differing(run, baseline, keys)
+    else:
+        free = (*FREE_RECIPE, *(("recipe.seed", "seed", "budget.target_tokens") if other_seed else ()))
+        fields = [name for name in run.config if name not in SIZES]
+        different = _differing(run, baseline, ("recipe", "seed", "data", "languages", *BUDGET), fields, free)
+        different += _differing_tests(run, baseline)
+        remedy = (
+            "\nTrain both with one recipe, seed, data and budget, or compare their translations (--reference FILE)."
+        )
+    if different:
+        listed = "\n  ".join(dict.fromkeys(different))
+        raise UserError(f"{run.origin}: not comparable with {baseline.origin}; these differ:\n  {listed}{remedy}")
+
+
+def _differing_tests(run: SystemRun, baseline: SystemRun) -> list[str]:
+    ours, theirs = (list(each.results["scores"]) for each in (run, baseline))
+    same = sorted(ours) == sorted(theirs)
+    return [] if same else [f"test sets ({', '.join(ours)}; baseline {', '.join(theirs)})"]
+
+
+def _signatures(scores: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    return {name: {m: entry.get("signature") for m, entry in metrics.items()} for name, metrics in scores.items()}
+
+
+def _check_references(runs: Sequence[tuple[SystemRun, Mapping[str, Texts]]]) -> None:
+    """Raises UserError for runs whose test sets of one name have other references, as far as these are known."""
+    known: dict[str, tuple[str, Path]] = {}
+    for run, texts in runs:
+        digests = run.results.get("references") or {test: digest_of(of.references) for test, of in texts.items()}
+        for test, digest in digests.items():
+            first, origin = known.setdefault(test, (digest, run.origin))
+            if first != digest:
+                raise UserError(f"{run.origin}: not comparable with {origin}: the references of {test} are others.")
+
+
+def _check_one_model(run: SystemRun, first: SystemRun) -> None:
+    """Raises UserError naming every field in which the models of two seeds of one system differ."""
+    if different := _differing(run, first, ("parameters", "recipe.model"), list(run.config), other="there"):
+        listed = "\n  ".join(different)
+        raise UserError(
+            f"{run.origin} and {first.origin} are two seeds of {run.name}, but not of one model; these differ:\n"
+            f"  {listed}\nGive one of the two recipes a name of its own."
+        )
+
+
+def _differing(
+    run: SystemRun,
+    baseline: SystemRun,
+    keys: Sequence[str],
+    config_fields: Sequence[str] = (),
+    may_differ: Sequence[str] = (),
+    other: str = "baseline",
+) -> list[str]:
+    """Returns what differs of these keys of two runs' results, which name nested ones with dots.
+
+    A run that was made before the recipe had a key had its default. config_fields: of the model's config, compared
+    where both have them.
+    """
+    fields = [name for name in config_fields if name in baseline.config and name not in FREE_CONFIG]
+    facts = []
+    for each in (baseline, run):
+        found = {f"config.{name}": each.config[name] for name in fields}
+        results = {**each.results, "recipe": with_defaults(each.results.get("recipe", {}))}
+        for key in keys:
+            value: Any = results
+            for part in key.split("."):
+                value = (value or {}).get(part)
+            found[key] = value
+        facts.append(found)
+    return said(differences(facts[0], facts[1], may_differ), other)

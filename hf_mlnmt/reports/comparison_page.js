@@ -38,20 +38,6 @@ for (const table of document.querySelectorAll("table")) {
   });
 }
 
-// Legends: a click shows one series (or several) before the others.
-const chosen = new Set();
-for (const button of document.querySelectorAll(".legend button")) {
-  button.setAttribute("aria-pressed", "false");
-  button.addEventListener("click", () => {
-    const name = button.dataset.series;
-    if (!chosen.delete(name)) chosen.add(name);
-    for (const other of document.querySelectorAll(".legend button"))
-      other.setAttribute("aria-pressed", String(chosen.has(other.dataset.series)));
-    for (const line of document.querySelectorAll("g[data-series]"))
-      line.classList.toggle("faint", chosen.size > 0 && !chosen.has(line.dataset.series));
-  });
-}
-
 // Sentences.
 const PAGE = 25;
 let shown = PAGE;

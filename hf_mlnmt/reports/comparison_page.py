@@ -1,9 +1,4 @@
-"""The page of a comparison, as Markdown and as HTML.
-
-Markdown: tables of what the comparison's files hold, and nothing else. HTML: one file that fetches nothing, with plots,
-and with what is known of the translations themselves: scores by source length, faulty outputs, every sentence with its
-chrF, curves of the training.
-"""
+"""The page of a comparison: as Markdown, tables of what its files hold; as HTML, studies and every sentence too."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,20 +7,16 @@ from typing import Any
 
 from jinja2.utils import htmlsafe_json_dumps
 
-from hf_mlnmt.analysis.curves import FILE as METRICS
-from hf_mlnmt.analysis.curves import Metrics, dev_scores, label, read_metrics, series
-from hf_mlnmt.analysis.outputs import OutputAnalysis
 from hf_mlnmt.common.files import file_name
+from hf_mlnmt.common.made_from import Changes, differences
 from hf_mlnmt.common.table import Number, Table, markdown_text
-from hf_mlnmt.evaluation.comparison import Comparison, read_comparison, score_text, scores_are
+from hf_mlnmt.evaluation.comparison import Comparison, read_comparison, scores_are
+from hf_mlnmt.evaluation.figures import Study, rows_table, svg_text
 from hf_mlnmt.evaluation.results import versions
-from hf_mlnmt.evaluation.runs import changed_keys
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.evaluation.significance import LEGEND, TOO_FEW
-from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.paths import hide_paths
-from hf_mlnmt.reports.svg import Point, forest, lines
-from hf_mlnmt.reports.tables import MISSING, show, template
+from hf_mlnmt.reports.tables import MISSING, language_name, show, template
 from hf_mlnmt.zoo.records import BASE, records_root
 
 P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
@@ -148,185 +139,72 @@ def detail(comparison: Comparison, system: str, test_set: str, protocol: str, me
 
 def _changes(comparison: Comparison) -> dict[str, tuple[str, list[str]]]:
     """Returns of each method its steps and the keys of the recipe that are not the baseline's; {} for systems."""
-    from hf_mlnmt.recipe.schema import default_keys
-
     if not comparison.methods or not is_trained(comparison):
         return {}
-    defaults, changes = default_keys(), {}
+    changes, before = {}, with_defaults(comparison.first["recipe"])
     for system in [name for name in comparison.runs if name != comparison.baseline]:
         run = next(iter(comparison.runs[system].values()))
-        changed = [*changed_keys(run, comparison.first, defaults), *run.get("made_by", [])]
-        changes[system] = show((run.get("budget") or {}).get("steps")), changed or ["nothing"]
+        changed = said(differences(before, with_defaults(run["recipe"]), ("logging", "seed")))
+        steps = show((run.get("budget") or {}).get("steps"))
+        changes[system] = steps, [*changed, *run.get("made_by", [])] or ["nothing"]
     return changes
 
 
-FIRST_RUN = "Lengths, outputs and sentences are of the first run of each system."
-Curves = Mapping[str, Metrics]
-"""Of systems whose run is known."""
-Analyses = Mapping[str, OutputAnalysis]
-"""Of test sets whose translations are there; of all the same systems."""
+def with_defaults(recipe: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Returns the recipe with the defaults of the keys that it lacks, in its sections too."""
+    from hf_mlnmt.recipe.schema import default_keys
+
+    defaults = default_keys() if defaults is None else defaults
+    filled = {**defaults, **recipe}
+    for key, value in defaults.items():
+        if isinstance(value, Mapping) and isinstance(recipe.get(key), Mapping):
+            filled[key] = with_defaults(recipe[key], value)
+    return filled
 
 
-def html_page(comparison: Comparison, analyses: Analyses, *, title: str, curves: Curves | None = None) -> str:
-    """Returns the page as HTML. curves: {system: metrics}, of `curves_of`."""
-    known = [analysis for analysis in analyses.values() if analysis.sources is not None]
-    notes = [] if known or not analyses else ["no --source: no lengths, no statistics of outputs"]
+def said(changes: Changes, other: str = "baseline") -> list[str]:
+    """Returns "budget.steps (20; baseline 10)" of each value that differs; other: the name of what came before."""
+    return [f"{key} ({ours}; {other} {theirs})" for key, (theirs, ours) in sorted(changes.items())]
+
+
+def html_page(
+    comparison: Comparison, *, title: str, studies: Sequence[Study] = (), sentences: Mapping[str, Any] | None = None
+) -> str:
+    """Returns the page as HTML: one file that fetches nothing.
+
+    studies: shown with their figures and summaries. sentences: every sentence of every system, as
+    `hf_mlnmt.analysis.outputs.sentences_of` returns them.
+    """
+    places = comparison.places
+    several = len(comparison.first["scores"]) > 1
+    entries = {place: comparison.first["scores"][place[0]][place[1]] for place in places}
     return template("comparison_page.html.jinja", autoescape=True).render(
         title=hide_paths(title),
-        data=htmlsafe_json_dumps(_data(analyses), ensure_ascii=False),
+        data=htmlsafe_json_dumps(sentences, ensure_ascii=False),
         comparison=comparison,
         trained=is_trained(comparison),
         what=scores_are(comparison),
         note_lines=_notes(comparison),
-        trained_systems=list(curves or {}),
-        overview=overview(comparison).html().replace("`", "") if is_trained(comparison) else None,
+        overview=overview(comparison).html().replace("`", ""),
         changes=_changes(comparison),
-        systems=list(next(iter(analyses.values())).outputs) if analyses else [],
-        sections=[_section(comparison, *place) for place in comparison.places],
-        lengths=[
-            _lengths(analysis, _suffix(test, analyses)) for test, analysis in analyses.items() if analysis.lengths
+        systems=sentences["systems"] if sentences else [],
+        sections=[
+            {
+                "title": f"{test}, " * several + comparison.title(test, protocol),
+                "table": detail_table(comparison, test, protocol).html().replace("`", ""),
+                "signatures": {name: entry.get("signature", "") for name, entry in entries[test, protocol].items()},
+            }
+            for test, protocol in places
         ],
-        statistics={
-            _suffix(test, analyses): _statistics(analysis) for test, analysis in analyses.items() if analysis.statistics
-        },
-        curves=_curves(curves or {}),
-        notes=[*notes, *([FIRST_RUN] if comparison.several and analyses else []), *filter(None, [comparison.note])],
+        studies=[
+            (study, list(map(svg_text, study.figures.values())), rows_table(study.stem, study.summary).html())
+            for study in studies
+        ],
+        notes=["Studies and sentences are of the first run of each system."] * comparison.several
+        + [comparison.note] * bool(comparison.note),
         legend=LEGEND,
         settings={
             **{name: f"{value:,}" for name, value in comparison.settings.items()},
             "versions": ", ".join(f"{name} {number}" for name, number in versions().items()),
         },
     )
-
-
-def _suffix(test: str, analyses: Analyses) -> str:
-    """Returns the test set's part of a heading: nothing where there is one alone."""
-    return f", {test}" if len(analyses) > 1 else ""
-
-
-def _data(analyses: Analyses) -> dict[str, Any]:
-    """Returns the sentences of all test sets, one behind the other."""
-    known = list(analyses.values())
-    systems = list(known[0].outputs) if known else []
-    lines = [
-        f"line {n}{_suffix(test, analyses)}"
-        for test, analysis in analyses.items()
-        for n, _ in enumerate(analysis.references, 1)
-    ]
-    sources = [line for analysis in known for line in analysis.sources or ()]
-    return {
-        "systems": systems,
-        "line": lines,
-        "source": sources if len(sources) == len(lines) and lines else None,
-        "reference": [line for analysis in known for line in analysis.references],
-        "outputs": {name: [line for analysis in known for line in analysis.outputs[name]] for name in systems},
-        "chrf": {name: [round(score, 1) for analysis in known for score in analysis.chrf[name]] for name in systems},
-    }
-
-
-def _section(comparison: Comparison, test: str, protocol: str) -> dict[str, Any]:
-    """Returns of a test set and protocol title, table of scores and tests, a plot for each metric, signatures."""
-    metrics = comparison.metrics(test, protocol)
-    several, title = len(comparison.first["scores"]) > 1, comparison.title(test, protocol)
-    entries = comparison.first["scores"][test][protocol]
-    return {
-        "title": f"{test}, {title}" if several else title,
-        "table": _scores(comparison, test, protocol).html(),
-        "plots": {with_arrow(metric): _forest(comparison, test, protocol, metric) for metric in metrics},
-        "signatures": {name: entry.get("signature", "") for name, entry in entries.items()},
-    }
-
-
-def _scores(comparison: Comparison, test: str, protocol: str) -> Table:
-    """Makes a row for each system: of every metric score, difference, p-values, and the first of them corrected."""
-    metrics = comparison.metrics(test, protocol)
-    names = ["difference", "p", *(["Holm"] if len(comparison.tests) > 1 else []), "p boot."]
-    names.append("p Welch" if comparison.several else "sacreBLEU p rand.")
-    names = names if comparison.tests else []
-    columns = [Number(name) for metric in metrics for name in (with_arrow(metric), *names)]
-    rows = []
-    for system in comparison.runs:
-        cells = [system]
-        for metric in metrics:
-            cells.append(score_text(comparison, system, test, protocol, metric))
-            cells += _tests(comparison, system, test, protocol, metric) or [""] * len(names)
-        counted = comparison.counted(system, test, protocol)
-        ratio = f"{counted['length_ratio']:.3f}" if "length_ratio" in counted else ""
-        rows.append([*cells, ratio, str(counted.get("empty_outputs", ""))])
-    return Table(["system", *columns, Number("length ratio"), Number("empty")], rows)
-
-
-def _tests(comparison: Comparison, system: str, test: str, protocol: str, metric: str) -> list[str]:
-    tested = comparison.tested(system, test, protocol, metric)
-    if tested is None:
-        return []
-    few = comparison.too_few(test, protocol)
-    p_values = [None if few else tested.get("approximate_randomisation")]
-    if len(comparison.tests) > 1:
-        p_values.append(comparison.corrected(test, protocol, metric)[system])
-    beside = "welch" if comparison.several else "sacrebleu_randomisation"
-    p_values += [tested.get("paired_bootstrap"), tested.get(beside)]
-    shown = ("–" if p is None else f"{p:.4f}" for p in p_values)
-    return [detail(comparison, system, test, protocol, metric)[1], *shown]
-
-
-def _forest(comparison: Comparison, test: str, protocol: str, metric: str) -> str:
-    points = {name: Point(*comparison.interval(name, test, protocol, metric)) for name in comparison.runs}
-    where = f"{test}, {protocol}" if len(comparison.first["scores"]) > 1 else protocol
-    return forest(points, f"{metric}, {where}: {scores_are(comparison)}", comparison.baseline)
-
-
-def _lengths(analysis: OutputAnalysis, suffix: str) -> dict[str, Any]:
-    """Returns of each metric a plot over the groups and a table with intervals and counts."""
-    groups = list(dict.fromkeys(row["source_length"] for row in analysis.lengths))
-    counts = {row["source_length"]: row["sentences"] for row in analysis.lengths}
-    names = [f"{group} ({counts[group]})" for group in groups]
-    plots, tables = {}, {}
-    for metric in dict.fromkeys(row["metric"] for row in analysis.lengths):
-        of_systems: dict[str, dict[float, float]] = {}
-        cells: dict[str, list[str]] = {}
-        for row in (row for row in analysis.lengths if row["metric"] == metric):
-            if row["score"] is not None:
-                of_systems.setdefault(row["system"], {})[groups.index(row["source_length"])] = row["score"]
-            cells.setdefault(row["system"], []).append(_with_interval(row))
-        plots[metric] = lines(of_systems, metric, f"{analysis.unit} of the source (sentences)", names)
-        columns = ["system", *map(Number, names)]
-        tables[metric] = Table(columns, [[name, *of] for name, of in cells.items()]).html()
-    return {"suffix": suffix, "plots": plots, "tables": tables}
-
-
-def _with_interval(row: Mapping[str, Any]) -> str:
-    if row["score"] is None:
-        return "–"
-    half = "" if row["low"] is None else f" ± {(row['high'] - row['low']) / 2:.1f}"
-    return f"{row['score']:.1f}{half}"
-
-
-def _statistics(analysis: OutputAnalysis) -> str:
-    shares = analysis.shares()
-    kinds = [key for key in shares[0] if key not in ("system", "length_ratio")]
-    columns = ["system", Number("length ratio"), *(Number(f"{kind.replace('_', ' ')} (%)") for kind in kinds)]
-    rows = [
-        [row["system"], f"{row['length_ratio']:.3f}", *(f"{100 * row[kind]:.2f}" for kind in kinds)] for row in shares
-    ]
-    return Table(columns, rows).html()
-
-
-def _curves(curves: Curves) -> dict[str, str]:
-    """Returns {what: plot over steps} of dev scores and losses."""
-    plots = {}
-    for key in ["eval_loss", *dev_scores(curves.values())]:
-        points = {name: dict(zip(*series(metrics, key))) for name, metrics in curves.items()}
-        if logged := {name: line for name, line in points.items() if line}:
-            plots[label(key)] = lines(logged, label(key), "optimizer step")
-    return plots
-
-
-def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]]:
-    """Returns {system: lines of its training's metrics.jsonl} of those that are runs, or models in one's folder."""
-    curves = {}
-    for name, path in paths.items():
-        folders = [folder for folder in (Path(path), Path(path).resolve().parent) if Path(path).is_dir()]
-        if logged := [folder for folder in folders if (folder / METRICS).is_file()]:
-            curves[name] = read_metrics(logged[0])
-    return curves

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 
 from hf_mlnmt.common.memory import return_memory
-from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer, RecurrentState, windows
+from hf_mlnmt.modeling.caches import RecurrentCacheLayer, RecurrentState
+from hf_mlnmt.modeling.dual_context import ConvolutionCacheLayer, windows
 from hf_mlnmt.search.decoder import behind, gather_beams
 
 BLOCK = 16

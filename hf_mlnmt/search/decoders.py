@@ -20,9 +20,9 @@ from hf_mlnmt.modeling.language_model import DecoderOnlyForCausalLM
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.modeling.rnn import RNNForConditionalGeneration
 from hf_mlnmt.modeling.transformer import TransformerForConditionalGeneration
+from hf_mlnmt.search.cpu.step import entry_of_class
 from hf_mlnmt.search.decoder import SourceBatch, rows_of_beams, rows_of_sentences
 from hf_mlnmt.search.lstm import LSTMDecoder
-from hf_mlnmt.search.steps import entry_of_class
 from hf_mlnmt.search.strategies import log_softmax
 from hf_mlnmt.search.transformer import LanguageModelDecoder, TransformerDecoder
 

@@ -11,7 +11,7 @@ The rules are those of `GenerationMixin._update_finished_beams` and `_check_earl
 which no beam, scored at its present length, is better than the worst of `num_beams` finished ones (`early_stopping`
 False; True: once there are as many; "never": scored at the longest length, where the penalty favours length).
 
-Tensors stay where they are and no value is read, so that a graph on a card can repeat all of it (fixed.py).
+Tensors stay where they are and no value is read, so that a graph on a card can repeat all of it (static_shapes.py).
 """
 
 from __future__ import annotations

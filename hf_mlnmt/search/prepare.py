@@ -2,7 +2,7 @@
 
 generate() comes through here by itself (`generate`): the first call with some options goes through Transformers'
 preparation, and what the loop is handed at its end (config, logits processors, stopping criteria) is kept. Later calls
-with the same options begin at the encoder; one sentence without padding is translated in compiled code (single.py).
+with the same options begin at the encoder; one sentence without padding is translated in compiled code.
 Drafts are of a call, and no option.
 Options are the same if they are plain values, or frozen dataclasses as LengthPenalty, that are equal; with any other
 value (a processor, a streamer, a tensor) every call goes through Transformers' preparation.
@@ -32,12 +32,12 @@ from transformers.utils import ModelOutput
 
 from hf_mlnmt.common.weight_cache import changes_of, kept_diagonals, times_forgotten
 from hf_mlnmt.modeling import generation
+from hf_mlnmt.search.cpu.native import PACKED, library
+from hf_mlnmt.search.cpu.one_sentence import Single, Wanted
+from hf_mlnmt.search.cpu.step import find_step, write_out
 from hf_mlnmt.search.decoder import HANDLED
 from hf_mlnmt.search.known import known
-from hf_mlnmt.search.native import PACKED, library
 from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Drafts, Rules
-from hf_mlnmt.search.single import Single, Wanted
-from hf_mlnmt.search.steps import find_step, write_out
 from hf_mlnmt.search.strategies import Greedy, SearchStrategy
 
 ENCODED = 512  # tokens at once of sentences that others may pass; fewer cost more a token

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from transformers import EpsilonLogitsWarper
 
 from hf_mlnmt.modeling.attention import SelfAttention
+from hf_mlnmt.search.cpu.native import library
+from hf_mlnmt.search.cpu.step import DecoderStep
 from hf_mlnmt.search.decoder import RealPositions, SourceBatch
 from hf_mlnmt.search.hypotheses import Chains, Record, pad_token_of
-from hf_mlnmt.search.native import library
 from hf_mlnmt.search.rules import Rules
-from hf_mlnmt.search.steps import DecoderStep
 from hf_mlnmt.search.strategies import BLOCK, DrawsByRow, SearchStrategy
 from hf_mlnmt.search.transformer import TransformerDecoder
 

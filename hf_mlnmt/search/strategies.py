@@ -29,10 +29,10 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.search import hypotheses
+from hf_mlnmt.search.cpu.native import best_continuations_natively
 from hf_mlnmt.search.decoder import rows_of_sentences
 from hf_mlnmt.search.hypotheses import Chains, Record, is_possible, length_penalties, pad_token_of
 from hf_mlnmt.search.loop import SearchBatch
-from hf_mlnmt.search.native import best_continuations_natively
 from hf_mlnmt.search.rules import Rules
 
 BLOCK = 64  # of the vocabulary, when the best tokens are looked for

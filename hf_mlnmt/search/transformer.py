@@ -1,7 +1,7 @@
 """The decoders of this package's Transformers and language models, as the loops of a search take them (decoder.py).
 
 A step gives the decoder one position for each beam (cache.py), a mask with each beam's history, and its place in
-the sentence. It is written out where steps.py knows the model and a CPU computes it; else the model's own
+the sentence. It is written out where step.py knows the model and a CPU computes it; else the model's own
 modules are called: with the beams as positions, a mask of four dimensions and the ids of the positions.
 """
 
@@ -18,9 +18,9 @@ from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BEAM_LAYERS, BeamCache, whole_blocks
+from hf_mlnmt.search.cpu.step import AdditiveMask, StepContext, attend, find_step, write_out
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch, behind, gather_beams, read_source
 from hf_mlnmt.search.known import known
-from hf_mlnmt.search.steps import AdditiveMask, StepContext, attend, find_step, write_out
 
 PRUNE_FROM = 64  # slots
 

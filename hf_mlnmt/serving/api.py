@@ -27,11 +27,11 @@ from starlette.exceptions import HTTPException
 from hf_mlnmt import __version__
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.documents import FORMATS, check_format
-from hf_mlnmt.generation import detection
+from hf_mlnmt.generation.translating import detection
+from hf_mlnmt.generation.translating.hypotheses import Alternative, Hypothesis
 from hf_mlnmt.generation.translating.options import OF_TEXTS, SAMPLERS, DecodingOptions
-from hf_mlnmt.generation.translating.pipeline import Alternative, Hypothesis
 from hf_mlnmt.generation.translating.segments import check_characters
-from hf_mlnmt.reports.language_names import language_name
+from hf_mlnmt.reports.tables import language_name
 from hf_mlnmt.serving.batcher import Batcher, texts_in
 from hf_mlnmt.serving.gate import FILES, Gate, LimitPassed, Record, RequestLog, error_response
 from hf_mlnmt.serving.limits import Limits

@@ -26,12 +26,13 @@ from hf_mlnmt.common.files import read_json
 from hf_mlnmt.common.model_folder import CARD, RESULTS, fetch_small_files
 from hf_mlnmt.data.placeholders import PATTERNS
 from hf_mlnmt.data.words import is_unspaced
-from hf_mlnmt.generation.detection import SURE, rank
+from hf_mlnmt.generation.translating.call import TranslationCall
+from hf_mlnmt.generation.translating.detection import SURE, rank
+from hf_mlnmt.generation.translating.hypotheses import Alternative, Hypothesis
 from hf_mlnmt.generation.translating.options import DecodingOptions
-from hf_mlnmt.generation.translating.pipeline import Alternative, Hypothesis, TranslationCall
 from hf_mlnmt.generation.translating.segments import Piece, check_characters, join, split_sentences
 from hf_mlnmt.reports.facts import front_matter, inside
-from hf_mlnmt.reports.language_names import example, language_name
+from hf_mlnmt.reports.tables import example, language_name
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, Translations
 from hf_mlnmt.serving.gate import Record, client_of, error_response
 from hf_mlnmt.serving.models import ServedModel, ServedModels

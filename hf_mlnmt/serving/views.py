@@ -29,8 +29,8 @@ from hf_mlnmt.analysis.reading import (
 from hf_mlnmt.analysis.source_attention import Place, source_attentions
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.words import is_unspaced
+from hf_mlnmt.generation.translating.hypotheses import Alternative, Hypothesis
 from hf_mlnmt.generation.translating.loading import Parts
-from hf_mlnmt.generation.translating.pipeline import Alternative, Hypothesis
 from hf_mlnmt.reports.tables import template
 from hf_mlnmt.zoo.systems import architecture_of
 

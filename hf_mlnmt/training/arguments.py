@@ -1,70 +1,52 @@
-"""Arguments of Transformers from a recipe: the trainer's, the schedule, the generation_config.
+"""What a recipe tells Transformers: the trainer's arguments, the learning-rate schedule, the generation_config.
 
-`precision.compile: true` works on the layers (`trainer.compiled_layers`) where there is a compiler; `auto` does not: it
-costs more time than it saves on a CPU (docs/training.md), and on an accelerator nothing was measured.
+Schedules have a warm-up and are factors of the peak rate: pure functions of the step, but for newbob.
+
+| name | after warm-up | source |
+| --- | --- | --- |
+| cosine | half a cosine wave down to zero at the last step (one cycle) | thesis on joint attention |
+| inverse_sqrt | sqrt(warmup / step) | Vaswani et al. 2017 |
+| linear | straight down to zero at the last step | |
+| newbob | constant; times `factor` when the dev loss has not improved `patience` times | thesis on monolingual data |
+| constant | constant | |
+
+`restarts` (Loshchilov and Hutter 2017) lets cosine and linear end in short cycles of a smaller rate. The mean of the
+weights at the cycles' ends is better than each of them (Izmailov et al. 2018, "Averaging Weights Leads to Wider Optima
+and Better Generalization"): see docs/training.md.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import GenerationConfig, Seq2SeqTrainingArguments, TrainingArguments
 
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.keys import variable
 from hf_mlnmt.common.model_folder import token_ids
-from hf_mlnmt.recipe.schema import Recipe
+from hf_mlnmt.recipe.schema import LearningRate, Recipe, ScheduleName
 
-
-def is_compiled(recipe: Recipe, on_cpu: bool) -> bool:
-    """Returns whether this recipe's training compiles layers on this machine."""
-    return recipe.precision.compile is True and not lacks_compiler(on_cpu)
-
-
-def lacks_compiler(on_cpu: bool) -> bool:
-    """Returns whether torch.compile, which writes C++ for a CPU, finds no $CXX, g++ or clang++."""
-    return on_cpu and not any(map(shutil.which, [*variable("CXX", list, [])[:1], "g++", "clang++"]))
-
-
-def remark(recipe: Recipe, on_cpu: bool) -> str | None:
-    """Returns a line for the user of a training that is not compiled though that was asked for, or None."""
-    if recipe.precision.compile is True and lacks_compiler(on_cpu):
-        return "precision.compile: no C++ compiler here (g++, clang++ or $CXX), so torch.compile stays off"
-    return None
-
-
-_SHARDING = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config")
-_SHARDED = {"DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM", "PARALLELISM_CONFIG": "parallelism"}
-# What accelerate launch says of FSDP, and what is said in its place: Trainer's own way saves files of its own kind.
-_FSDP, _DIVIDED = "ACCELERATE_USE_FSDP", "HF_MLNMT_SHARDED"
-
-
-def is_sharded() -> bool:
-    """Returns whether the launcher has asked for FSDP2."""
-    return variable(_DIVIDED, bool, False)
+_REFUSED = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config", "torch_compile")
+_LAUNCHED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
 
 
 def check_launcher() -> None:
-    """Takes over FSDP2 and refuses what else a launcher asks for and a training does not do. Raises: UserError."""
-    if variable(_FSDP, bool):
-        if variable("FSDP_VERSION", int) != 2 or variable("FSDP_OFFLOAD_PARAMS", bool):
-            raise UserError(
-                "accelerate launch asks for FSDP 1, or for weights offloaded to the CPU: in its configuration say "
-                "fsdp_version: 2 and fsdp_offload_params: false."
-            )
-        os.environ |= {_FSDP: "false", _DIVIDED: "true"}
-    for name, what in _SHARDED.items():
+    """Refuses what a launcher asks for and a training does not do. Raises: UserError."""
+    for name in _LAUNCHED:
         if variable(f"ACCELERATE_USE_{name}", bool):
             raise UserError(
-                f"accelerate launch asks for {what}, which trainings do not have here. Launch without it: --processes "
-                "N, torchrun, accelerate launch --multi_gpu, or with FSDP2 for a model that does not fit one card."
+                f"accelerate launch asks for {name}, which trainings do not have here: every process holds the whole "
+                "model. Launch without it: --processes N, torchrun or accelerate launch --multi_gpu."
             )
     # accelerate says where several processes meet, but starts one on a CPU, which has no rank.
     launched = variable("ACCELERATE_MIXED_PRECISION") and variable("MASTER_ADDR")
@@ -150,8 +132,8 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         problem = None
         if name not in known:
             problem = f"Seq2SeqTrainingArguments has no such field{suggest(name, known)}"
-        elif value and name in _SHARDING:
-            problem = "for FSDP2 use accelerate launch with a configuration (docs/scale.md); leave it out"
+        elif value and name in _REFUSED:
+            problem = "trainings do not have it here; leave it out"
         elif isinstance(known[name], bool) and not isinstance(value, bool):
             problem = f"expected true or false, not {value!r}"
         if problem:
@@ -207,3 +189,71 @@ def _trackers(recipe: Recipe) -> list[str] | str:
     except (ValueError, RuntimeError, ImportError) as error:
         raise UserError(f"{recipe.path}: logging.trackers: {error}") from error
     return recipe.logging.trackers
+
+
+@dataclass
+class Schedule(LearningRate):
+    """The factor of the peak learning rate at each step, by the keys of a recipe's `schedule`; steps count from 0.
+
+    Args:
+        warmup: steps in which the factor rises in a straight line to 1 (the first step has 1 / warmup, not 0).
+        total: steps of the whole training (cosine and linear end there).
+        restarts: cosine and linear: the last restarts * restart_steps steps are so many cycles from `restart_factor`
+            to zero; the cycle before them ends where they begin.
+        scale, best, waited: what newbob has seen so far: all that a training takes back from a checkpoint.
+    """
+
+    warmup: int = 0
+    total: int = 0
+    scale: float = 1.0
+    best: float | None = None
+    waited: int = 0
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(ScheduleName):
+            known = get_args(ScheduleName)
+            raise UserError(f"schedule '{self.name}' is unknown{suggest(self.name, known)}; known: {', '.join(known)}.")
+        self.check_restarts()
+
+    def __call__(self, step: int) -> float:
+        """Returns the factor at optimizer step `step`."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        return max(self.floor, self._after_warmup(step))
+
+    def _after_warmup(self, step: int) -> float:
+        begin, end, peak = self._cycle(step)
+        left = max(0.0, (end - step) / max(1, end - begin))
+        match self.name:
+            case "cosine":
+                return peak * 0.5 * (1 - math.cos(math.pi * left))
+            case "linear":
+                return peak * left
+            case "inverse_sqrt":
+                return math.sqrt(max(1, self.warmup) / max(1, step + 1))
+            case _:
+                return self.scale
+
+    def _cycle(self, step: int) -> tuple[int, int, float]:
+        """Returns the cycle of a step: its first step, the step after its last, and the factor it begins with."""
+        first = self.total - self.restarts * self.restart_steps
+        if not self.restarts or step < first:
+            return self.warmup, first, 1.0
+        number = min((step - first) // self.restart_steps, self.restarts - 1)
+        begin = first + number * self.restart_steps
+        return begin, begin + self.restart_steps, self.restart_factor
+
+    def observe(self, dev_loss: float) -> None:
+        """Tells the schedule a dev loss: newbob waits for better ones, the others make no use of it."""
+        if self.name != "newbob":
+            return
+        if self.best is None or dev_loss < self.best * (1 - self.threshold):
+            self.best, self.waited = dev_loss, 0
+            return
+        self.waited += 1
+        if self.waited >= self.patience:
+            self.scale, self.waited = max(self.floor, self.scale * self.factor), 0
+
+    def scheduler(self, optimizer: Optimizer) -> LambdaLR:
+        """Returns a torch scheduler of this schedule; its state holds what newbob has seen."""
+        return LambdaLR(optimizer, self)

@@ -1,12 +1,11 @@
 """Batches of a fixed number of tokens: similar lengths together, other members every epoch, as many per process.
 
-A GPU prepares every new shape of a batch anew: plans of attention, compiled kernels, graphs, places in memory. So
-batches can be filled up to few `Buckets`, chosen from the lengths of the data: `Buckets.fit` begins with a fine grid
-and
-takes the box away that costs least, again and again; a sentence is in the cheapest box that it fits in. What does not
-fill a batch goes on to the next box that it fits in where that costs less than rows without a sentence. With k boxes
-the padding falls as k ** -0.5, and with the spread of the lengths and of their ratio: 64 pad 3 % of captions and 7 % of
-news, 128 pad 5 % of news (tests/training/test_buckets.py has these lengths).
+A GPU prepares every new shape of a batch anew: plans of attention, kernels, graphs, places in memory. So batches can be
+filled up to the shapes of few `Buckets` (`batch.buckets` in a recipe), chosen from the lengths of the data:
+`Buckets.fit` begins with a fine grid and removes the bucket that costs least, again and again; a sentence is in the
+cheapest bucket that it fits in. What does not fill a batch goes on to the next bucket that it fits in where that costs
+less than rows without a sentence. 64 buckets pad 3 % of captions and 7 % of news, 128 pad 5 % of news
+(tests/training/test_buckets.py).
 
 An epoch of two million sentences or more is not sorted as a whole: it is cut into windows of a million, drawn by a
 permutation of which only a window's part is computed at a time. A start takes as long as a window, however many there
@@ -31,7 +30,7 @@ from hf_mlnmt.data.shuffling import Indices, scattered
 from hf_mlnmt.recipe.schema import Side
 
 WINDOW = 1 << 20  # sentences that are sorted at once, in a larger epoch at least
-STEP = 1.06  # of the grid that boxes are chosen from; 1.03 pads as much and takes three times as long
+STEP = 1.06  # of the grid that buckets are chosen from; 1.03 pads as much and takes three times as long
 
 Shape = tuple[int, int, int]
 """Sentences, source length and target length of a batch, padding included."""
@@ -41,8 +40,9 @@ Shape = tuple[int, int, int]
 class Buckets:
     """The shapes of a task's batches.
 
-    source, target: (boxes,) int64, the lengths of each, of ascending sums; the last box holds every sentence.
-    tokens, side, sentences: a box's sentences times its length on that side are at most `tokens`, and at most so many.
+    source, target: (buckets,) int64, their lengths, of ascending sums; the last bucket holds every sentence.
+    tokens, side, sentences: a bucket has at most `sentences`, and these times its length on that side are at most
+    `tokens`.
     """
 
     source: np.ndarray
@@ -62,10 +62,10 @@ class Buckets:
         side: Side,
         most: int,
     ) -> Buckets:
-        """Chooses at most `count` boxes for sentences of these lengths, with little padding of those `seen`."""
+        """Chooses at most `count` buckets for sentences of these lengths, with little padding of those `seen`."""
         grids = [_grid(int(lengths.max())) for lengths in (source, target)]
         places = [np.searchsorted(grid, lengths[seen]) for grid, lengths in zip(grids, (source, target))]
-        last = [np.append(place, len(grid) - 1) for grid, place in zip(grids, places)]  # the box of everything
+        last = [np.append(place, len(grid) - 1) for grid, place in zip(grids, places)]  # the bucket of everything
         cells, counts = np.unique(last[0] * len(grids[1]) + last[1], return_counts=True)
         corners = np.stack([grids[0][cells // len(grids[1])], grids[1][cells % len(grids[1])]], 1)
         kept = corners[_thin(corners, counts, count)]
@@ -73,13 +73,13 @@ class Buckets:
         return cls(kept[:, 0], kept[:, 1], tokens, side, most)
 
     def rows(self, tokens: int) -> np.ndarray:
-        """Returns the sentences of a batch of `tokens` in each box: (boxes,) int64."""
+        """Returns the sentences of a batch of `tokens` in each bucket: (buckets,) int64."""
         longer = np.maximum(self.source, self.target)
         length = {"source": self.source, "target": self.target, "both": longer}[self.side]
         return np.clip(tokens // length, 1, self.sentences)
 
     def shape(self, sentences: int, source: int, target: int) -> Shape:
-        """Returns the cheapest box for so many sentences of at most these lengths; where none fits, these numbers."""
+        """Returns the cheapest bucket for so many sentences of at most these lengths, or these numbers if none fits."""
         rows = self.rows(self.tokens)
         cells = rows * (self.source + self.target)
         fits = (self.source >= source) & (self.target >= target) & (rows >= sentences)
@@ -92,23 +92,23 @@ class Buckets:
         self, source: np.ndarray, target: np.ndarray, draws: np.random.Generator, tokens: int
     ) -> tuple[np.ndarray, list[int]]:
         """Orders sentences of these lengths, says where batches begin and end; `draws` decides who is with whom."""
-        fits = self.source >= np.arange(int(self.source.max()) + 1)[:, None]  # (length, boxes)
+        fits = self.source >= np.arange(int(self.source.max()) + 1)[:, None]  # (length, buckets)
         fits_target = self.target >= np.arange(int(self.target.max()) + 1)[:, None]
         lengths, rows = self.source + self.target, self.rows(tokens)
         shuffled = draws.permutation(len(source))
         home = (fits[source[shuffled]] & fits_target[target[shuffled]]).argmax(1)
-        pools = [[shuffled[home == box]] for box in range(len(rows))]
+        pools = [[shuffled[home == bucket]] for bucket in range(len(rows))]
         order, bounds = [], [0]
-        for box, size in enumerate(rows.tolist()):
-            pool = np.concatenate(pools[box])
+        for bucket, size in enumerate(rows.tolist()):
+            pool = np.concatenate(pools[bucket])
             if rest := len(pool) % size:
-                later = fits[source[pool], box + 1 :] & fits_target[target[pool], box + 1 :]
+                later = fits[source[pool], bucket + 1 :] & fits_target[target[pool], bucket + 1 :]
                 following = (
-                    np.where(later.any(1), box + 1 + later.argmax(1), -1) if later.size else np.full(len(pool), -1)
+                    np.where(later.any(1), bucket + 1 + later.argmax(1), -1) if later.size else np.full(len(pool), -1)
                 )
                 cost = np.where(following < 0, np.inf, lengths[following])
                 leaving = np.lexsort((target[pool], source[pool], cost))[:rest]
-                if cost[leaving].sum() < size * lengths[box]:
+                if cost[leaving].sum() < size * lengths[bucket]:
                     for there in np.unique(following[leaving]):
                         pools[there].append(pool[leaving[following[leaving] == there]])
                     pool = np.delete(pool, leaving)
@@ -128,17 +128,17 @@ def _grid(longest: int) -> np.ndarray:
 def _thin(corners: np.ndarray, counts: np.ndarray, count: int) -> np.ndarray:
     """Chooses `count` of the corners (n, 2), the last always, so that little padding is added: bool (n,).
 
-    counts: sentences at each corner. A sentence is in the box of the smallest sum of lengths that it fits in.
+    counts: sentences at each corner. A sentence is in the bucket of the smallest sum of lengths that it fits in.
     """
     lengths, kept = corners.sum(1), np.ones(len(corners), bool)
-    best, costs = np.zeros((2, len(corners), 2), np.int64)  # of every corner's sentences the best box and the second
+    best, costs = np.zeros((2, len(corners), 2), np.int64)  # of every corner's sentences the best two buckets
 
     def choose(places: np.ndarray) -> None:
-        boxes = np.flatnonzero(kept)
-        inside = (corners[places, None] <= corners[boxes]).all(2)
-        cost = np.where(inside, lengths[boxes], 2 * lengths.max())
-        two = np.argpartition(cost, range(min(2, len(boxes))), 1)[:, [0, min(1, len(boxes) - 1)]]
-        best[places], costs[places] = boxes[two], np.take_along_axis(cost, two, 1)
+        buckets = np.flatnonzero(kept)
+        inside = (corners[places, None] <= corners[buckets]).all(2)
+        cost = np.where(inside, lengths[buckets], 2 * lengths.max())
+        two = np.argpartition(cost, range(min(2, len(buckets))), 1)[:, [0, min(1, len(buckets) - 1)]]
+        best[places], costs[places] = buckets[two], np.take_along_axis(cost, two, 1)
 
     for some in np.array_split(np.arange(len(corners)), -(-len(corners) // 500)):
         choose(some)
@@ -274,7 +274,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         return self.buckets.shape(*shape) if self.buckets else shape
 
     def _fit(self, buckets: int) -> None:
-        """Chooses the boxes: fewer than `buckets` where a window would not fill batches of so many."""
+        """Chooses the buckets: fewer than `buckets` where a window would not fill batches of so many."""
         self.noise, least = 0.0, math.inf
         best, seen = (0, self.buckets), self._chosen(0, 0)
         while buckets:

@@ -9,23 +9,21 @@ import json
 import math
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.text import Text
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_mlnmt.common.files import write_text
 from hf_mlnmt.common.model_folder import CURVES
+from hf_mlnmt.training.arguments import Schedule
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.processes import largest
-from hf_mlnmt.training.schedules import Schedule
 
 # SIGUSR1 is what Slurm is asked to send before a job's time is over; Windows has none.
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
@@ -65,8 +63,8 @@ def sigterm_interrupts() -> AbstractContextManager[None]:
 
 
 class StopOnSignal(TrainerCallback):
-    """A checkpoint and the end after the step in which SIGTERM, SIGUSR1 or Ctrl-C came to one of the processes, which
-    all hear of it; an evaluation is cut short. The same again: at once."""
+    """A checkpoint and the end after the step in which SIGTERM, SIGUSR1 or Ctrl-C came to one of the processes, in an
+    evaluation after the next step; all processes hear of it. The same again: at once."""
 
     def __init__(self) -> None:
         self.signum = 0
@@ -87,23 +85,6 @@ class StopOnSignal(TrainerCallback):
         self.signum = signum
         # Only this one's: torchrun answers Ctrl-C, which the processes get too, with a SIGTERM to each.
         signal.signal(signum, self._before[signum])
-
-
-class Done(Exception):
-    """A training is at its end before a first step."""
-
-
-class FinishEvaluation(TrainerCallback):
-    """The evaluation that a signal cut short before the last start, by `finish`, if it `is_due`. Comes last."""
-
-    def __init__(self, is_due: Callable[[], bool], finish: Callable[[], None]) -> None:
-        self.is_due, self.finish = is_due, finish
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self.is_due():
-            self.finish()
-            if control.should_training_stop or state.global_step >= state.max_steps:
-                raise Done
 
 
 class SaveEndsOfCycles(TrainerCallback):
@@ -135,32 +116,19 @@ class EarlyStopping(TrainerCallback):
             control.should_training_stop = True
 
 
-class _Bar(Progress):
-    """A bar, with `texts` below it, a line each."""
-
-    def __init__(self, *columns: Any, texts: Mapping[str, str], **options: Any) -> None:
-        self.texts = texts
-        super().__init__(*columns, **options)
-
-    def get_renderables(self) -> Iterator[Any]:
-        yield from super().get_renderables()
-        yield from (Text(text, no_wrap=True, overflow="ellipsis") for text in self.texts.values() if text)
-
-
 class ShowProgress(TrainerCallback):
-    """A bar with speed and dev score below it on a terminal; elsewhere a line at each log and evaluation."""
+    """A line at each log and evaluation; on a terminal also a bar with the time that is left."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.bar: Progress | None = None
-        self._texts = {"train": "", "dev": ""}
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not self.console.is_terminal:
             return
         steps = (TextColumn("training"), BarColumn(20), MofNCompleteColumn())
         times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-        self.bar = _Bar(*steps, *times, texts=self._texts, console=self.console)
+        self.bar = Progress(*steps, *times, console=self.console)
         self.bar.add_task("", total=state.max_steps, completed=state.global_step)
         self.bar.start()
 
@@ -173,8 +141,7 @@ class ShowProgress(TrainerCallback):
             return
         if "loss" in logs:
             speed = f", {logs['target_tokens_per_second']:,.0f} tokens/s" if "target_tokens_per_second" in logs else ""
-            rate = f", learning rate {logs['learning_rate']:.2e}"
-            self._show("train", f"loss {logs['loss']:.3f}{speed}", state, rate)
+            self._show(f"loss {logs['loss']:.3f}{speed}, learning rate {logs['learning_rate']:.2e}", state)
         elif "eval_loss" in logs:
             scores = {key.removeprefix("eval_"): value for key, value in logs.items() if key.startswith("eval_")}
             scores["loss"] = round(scores["loss"], 3)
@@ -182,7 +149,7 @@ class ShowProgress(TrainerCallback):
             shown = list(scores) if len(scores) <= SHOWN else [*[*scores][: SHOWN // 2], *means]
             text = ", ".join(f"{key} {scores[key]:.4g}" for key in shown)
             more = f", and {len(scores) - len(shown)} more in {METRICS}" if len(shown) < len(scores) else ""
-            self._show("dev", f"dev {text}{more}", state)
+            self._show(f"dev {text}{more}", state)
 
     def close(self) -> None:
         """Removes the bar, at the end and after an exception."""
@@ -190,17 +157,14 @@ class ShowProgress(TrainerCallback):
             self.bar.stop()
             self.bar = None
 
-    def _show(self, kind: str, text: str, state: TrainerState, more: str = "") -> None:
-        self._texts[kind] = text
-        if self.bar is None or kind == "dev":
-            total = f"/{state.max_steps}" if state.max_steps > 0 else ""
-            self.console.print(f"step {state.global_step}{total}: {text}{more}", highlight=False)
+    def _show(self, text: str, state: TrainerState) -> None:
+        total = f"/{state.max_steps}" if state.max_steps > 0 else ""
+        self.console.print(f"step {state.global_step}{total}: {text}", highlight=False)
 
 
 METRICS = "metrics.jsonl"
 SHOWN = 40  # scores of an evaluation, in the line on the screen
 SAMPLES = 3
-DRAW_AFTER = 120.0  # seconds between two drawings, which take about half a second each
 
 
 def lines_until(path: Path, step: int) -> list[str]:
@@ -261,32 +225,20 @@ class WriteMetrics(TrainerCallback):
 
 
 class DrawCurves(TrainerCallback):
-    """The curves in curves.png: at the end, a signal's too, and now and then at an evaluation, the clock `paused`."""
+    """The curves in curves.png, at the end of a training, a signal's too."""
 
-    def __init__(
-        self, folder: Path, warn: Callable[[str], None], paused: Callable[[], AbstractContextManager] = nullcontext
-    ) -> None:
-        self.folder, self.warn, self.paused = folder, warn, paused
-        self._last = time.monotonic()
-        self._said = ""
-
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if state.is_world_process_zero and time.monotonic() - self._last > DRAW_AFTER:
-            self.draw()
+    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
+        self.folder, self.warn = folder, warn
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             self.draw()
 
     def draw(self) -> None:
-        """Draws the curves. If that fails, a warning says so, once for each reason, and the training goes on."""
+        """Draws the curves; a warning says if that fails."""
         try:
-            from hf_mlnmt.analysis.curves import draw
+            from hf_mlnmt.evaluation.curves import draw
 
-            with self.paused():
-                draw(self.folder, self.folder / CURVES)
+            draw(self.folder, self.folder / CURVES)
         except Exception as error:
-            if str(error) != self._said:
-                self._said = str(error)
-                self.warn(f"{CURVES} was not drawn: {error}")
-        self._last = time.monotonic()
+            self.warn(f"{CURVES} was not drawn: {error}")

@@ -78,12 +78,10 @@ def what_is_wrong(checkpoint: Path) -> str | None:
     if not (checkpoint / MANIFEST).is_file():
         return f"{MANIFEST} is missing: it was not written to the end"
     try:
-        for name, expected in read_json(checkpoint / MANIFEST, {...: [int]}).items():
-            path = checkpoint / name
-            if not path.is_file():
-                return f"{name} is missing"
-            if size_and_crc(path) != expected:
-                return f"{name} is not as it was written (size or checksum differs)"
+        expected = read_json(checkpoint / MANIFEST, {...: [int]})
+        there = {name: size_and_crc(path) for name in expected if (path := checkpoint / name).is_file()}
+        for name in differences(expected, there):
+            return f"{name} is missing or not as it was written (size or checksum differs)"
         with ExitStack() as stack:
             open_weights(checkpoint, stack)
     except UserError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -16,23 +15,9 @@ from transformers import PreTrainedModel
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.training.objectives import SHOWN, Objective, Translation, evaluating
-from hf_mlnmt.training.processes import largest
-
-log = logging.getLogger(__name__)
 
 # (outputs, references, sources) -> named numbers
 Metric = Callable[[Sequence[str], Sequence[str], Sequence[str] | None], dict[str, float]]
-
-
-SAME = 2  # evaluations with other translations and the same score, before a metric is warned of
-
-
-class Stopped(Exception):
-    """A signal, `signum`, cut an evaluation short, on all processes."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signum)
-        self.signum = signum
 
 
 class Alone:
@@ -60,8 +45,6 @@ class DevSet:
         objective: whose loss is measured; None: translation, without smoothing. Its `items` must be one number.
         languages: {"source": "en", "target": "de"}, between which a model of several languages translates.
         parts: an objective, and of how many first sentences the parts of its loss are measured too, per item.
-        seen: what each metric has given so far.
-        signum: returns a signal that came, after which nothing more is computed, or 0.
     """
 
     dataset: Any
@@ -77,18 +60,13 @@ class DevSet:
     languages: Mapping[str, str] | None = None
     parts: tuple[Objective, int] | None = None
     translations: list[str] = field(default_factory=list, repr=False)
-    seen: dict[str, list[float]] = field(default_factory=dict, repr=False)
-    signum: Callable[[], int] = field(default=lambda: 0, repr=False)
 
     def __post_init__(self) -> None:
         if self.metrics and len(self.references) != len(self.dataset):
             raise UserError(f"{len(self.references)} references for {len(self.dataset)} development sentences.")
 
     def evaluate(self, model: PreTrainedModel, accelerator: Any, **generation: Any) -> dict[str, float]:
-        """Measures loss per item (of translation: target token), perplexity and metrics; the same on every process.
-
-        Raises: Stopped, on every process, after a signal to one.
-        """
+        """Measures loss per item (of translation: target token), perplexity and metrics; the same on every process."""
         asked: Any = model
         if self.languages and hasattr(model, "between"):
             asked = asked.between(self.languages["source"], self.languages["target"])
@@ -98,30 +76,10 @@ class DevSet:
             outputs = self._translate(asked, accelerator, generation) if self.metrics else []
         scores = {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0))), **parts}
         if self.metrics and self.decode:
-            before, self.translations = self.translations, self.decode(outputs)
-            measured: dict[str, float] = {}
+            self.translations = self.decode(outputs)
             for metric in self.metrics:
-                measured.update(metric(self.translations, self.references, self.sources))
-            if before != self.translations and accelerator.is_main_process:
-                self._warn(measured)
-            scores.update(measured)
+                scores.update(metric(self.translations, self.references, self.sources))
         return scores
-
-    def _warn(self, measured: Mapping[str, float]) -> None:
-        """Warns once of numbers that are the same, though the translations differ: they tell no best checkpoint."""
-        for name, value in measured.items():
-            values = self.seen.setdefault(name, [])
-            values.append(value)
-            if len(values) == SAME and len(set(values)) == 1:
-                log.warning(
-                    "%s: %s is %.2f at each of %d evaluations, though the translations differ: it cannot tell them "
-                    "apart. Let another metric choose the best checkpoint (evaluation.best: chrf or loss), and see "
-                    "that the target language's code is right: BLEU and TER are counted in its tokens.",
-                    self.name,
-                    name,
-                    value,
-                    SAME,
-                )
 
     def _batches(
         self, collate: Callable[..., dict[str, torch.Tensor]], accelerator: Any, first: int | None = None
@@ -130,13 +88,11 @@ class DevSet:
         lengths = np.asarray(self.dataset.source_lengths)[:first]
         tokens = self.batch_tokens if first is None else self.batch_tokens // 16  # every sentence has many hypotheses
         order = np.argsort(-lengths, kind="stable")[accelerator.process_index :: accelerator.num_processes]
-        while len(order) and not self.signum():
+        while len(order):
             size = max(1, tokens // int(lengths[order[0]]))
             indices, order = order[:size].tolist(), order[size:]
             batch = collate([{**self.dataset[i], SHOWN: np.array([0, i])} for i in indices])
             yield indices, {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
-        if signum := largest(self.signum()) if accelerator.num_processes > 1 else self.signum():
-            raise Stopped(signum)
 
     def _losses(
         self, model: PreTrainedModel, accelerator: Any, objective: Objective, first: int | None = None

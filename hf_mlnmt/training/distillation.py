@@ -11,7 +11,7 @@ Machine Translation"; Garg et al. 2019, "Jointly Learning to Align and Translate
 Each sum is divided by the target tokens of the step. p_T: a teacher's distribution, of several the normalised geometric
 mean (modeling/fusion.py, 4.2); it needs the student's vocabulary. a: the first head of the last decoder layer, which
 Marian and its engines read alignments off; G: uniform over the source subwords that a target subword is linked to by
-the first teacher's attention, whatever its subwords (generation/aligning.py), 0 for one without.
+the first teacher's attention, whatever its subwords (generation/translating/alignments.py), 0 for one without.
 Departs: Garg et al. choose the head; G there comes from the averaged attention of the last layer but one, or from an
 aligner. A sentence's links are made when it is first seen, and kept in memory.
 """
@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import check_direction
-from hf_mlnmt.generation.aligning import Aligner
-from hf_mlnmt.generation.fusing import Member, check_same_vocabulary, fuse
+from hf_mlnmt.generation.translating.alignments import Aligner
+from hf_mlnmt.generation.translating.fusing import Member, check_same_vocabulary, fuse
 from hf_mlnmt.generation.translating.loading import load
 from hf_mlnmt.modeling.attention import CrossAttention
 from hf_mlnmt.modeling.linear import in_own_precision
@@ -119,8 +119,8 @@ class Distillation(Translation):
         if self.alignment:
             if torch.is_grad_enabled() and not (seen and seen["query"].requires_grad):
                 raise UserError(
-                    "distillation: alignment does not go with compiled layers or gradient checkpointing. Leave these "
-                    "out, or set alignment to 0."
+                    "distillation: alignment does not go with gradient checkpointing. Leave it out, or set alignment "
+                    "to 0."
                 )
             logs = attention_logs(seen["query"], seen["key"], attention.heads, batch["attention_mask"])
             parts["alignment"] = self.alignment * alignment_loss(logs, self.guide(batch, numbers)) / items

@@ -15,7 +15,6 @@ from hf_mlnmt.training.adapters import parameters_of_adapter
 from hf_mlnmt.training.arguments import precision
 from hf_mlnmt.training.batching import BatchStatistics, TokenBatchSampler, batch_statistics
 from hf_mlnmt.training.half_weights import HalfWeights
-from hf_mlnmt.training.sweep import duration
 from hf_mlnmt.training.tasks import Task, TaskBatchSampler, collate_in, lasting_parameters
 
 if TYPE_CHECKING:
@@ -47,8 +46,7 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
         "development sets": ", ".join(f"{dev.name} {len(dev.dataset):,}" for dev in trainer.dev_sets) or "none",
         "parameters": f"{lasting_parameters(trainer.model):,} ({type(trainer.model).__name__})"
         + (f", and {trained:,} of the adapter, which alone is trained" if trained else ""),
-        "shapes": f"{len(sampler.shapes(min(steps, SEEN)))} in the first {min(steps, SEEN):,} steps (sentences, source "
-        "and target length of a batch)",
+        "shapes": f"{len(sampler.shapes(min(steps, SEEN)))} in the first {min(steps, SEEN):,} steps",
         "steps": f"{steps:,} ({steps / steps_per_epoch:.2f} epochs, {steps_per_epoch:,} steps each; "
         f"{args.gradient_accumulation_steps} batch(es) x {args.world_size} process(es) a step)"
         + (f", {len(cycles)} cycles of the learning rate" if cycles else ""),
@@ -97,10 +95,9 @@ def _measure(trainer: TranslationTrainer) -> tuple[list[float], float]:
     for group in trainer.optimizer.param_groups:
         group["lr"] = 0.0
     samplers = trainer.sampler().samplers
-    with trainer.compiling():
-        some = zip(trainer.tasks[:MEASURED], samplers)
-        seconds = [_seconds_per_token(trainer, task, sampler) for task, sampler in some]
-        seconds += [statistics.mean(seconds)] * (len(samplers) - len(seconds))
+    some = zip(trainer.tasks[:MEASURED], samplers)
+    seconds = [_seconds_per_token(trainer, task, sampler) for task, sampler in some]
+    seconds += [statistics.mean(seconds)] * (len(samplers) - len(seconds))
     if trainer.args.device.type == "cuda":
         return seconds, torch.cuda.max_memory_allocated() / 2**20
     return seconds, peak_memory() / 2**20
@@ -129,3 +126,11 @@ def _step(trainer: TranslationTrainer, task: Task, sampler: TokenBatchSampler, b
     trainer.optimizer.step()
     trainer.optimizer.zero_grad()
     return int(task.data.target_lengths[batch].sum())
+
+
+def duration(seconds: float) -> str:
+    """Returns "2 h 5 min", "12 min" or "40 s"."""
+    minutes = round(seconds / 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min" if seconds >= 60 else f"{seconds:.0f} s"

@@ -50,8 +50,6 @@ FREE = (
 WITHOUT_EFFECT = ("logging", "checkpoints.keep", "data.processes")
 # Schedules whose learning rate at a step depends on the step where the training ends.
 ENDING = ("cosine", "linear")
-# Keys that together say how many short cycles such a schedule ends with.
-CYCLES = ("budget.steps", "schedule.restarts", "schedule.restart_steps", "schedule.restart_factor")
 # Corpora are compared as a whole.
 WHOLE = ("data.train", "data.dev", "data.test.*")
 
@@ -67,10 +65,7 @@ def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
     Raises: UserError that shows those that make another training, old -> new.
     """
     changed = changes(before, now)
-    cycles = CYCLES if _differ_in_cycles_alone(before, now) else ()
-    conflicts = {
-        key: values for key, values in changed.items() if key not in cycles and not _is_allowed(key, values, before)
-    }
+    conflicts = {key: values for key, values in changed.items() if not _is_allowed(key, values, before)}
     if not conflicts:
         return changed
     listed = "\n".join(f"  {key}: {_short(old)} -> {_short(new)}" for key, (old, new) in conflicts.items())
@@ -78,25 +73,13 @@ def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
     if any(is_below(key, ("budget",)) for key in conflicts) and before.schedule.name in ENDING:
         reason = (
             f"\nThe learning rate of schedule {before.schedule.name} comes down to its end where the budget ends: with "
-            "another budget every step would have had another one. inverse_sqrt, constant and newbob can go on, and a "
-            "run can have more or fewer short cycles at its end: schedule.restarts, with restart_steps more or fewer "
-            "in budget.steps for each."
+            "another budget every step would have had another one. inverse_sqrt, constant and newbob can go on."
         )
     raise UserError(
         f"{place}: this folder holds a training with other settings (old -> new):\n{listed}{reason}\n"
         "Choose another --output for the new ones, or go back to the old ones. Test sets, decoding, "
         "checkpoints.average and logging may be changed at any time."
     )
-
-
-def _differ_in_cycles_alone(before: Recipe, now: Recipe) -> bool:
-    """Returns whether the learning rate is the same in every step that both have."""
-    old, new = before.schedule, now.schedule
-    if before.budget.steps is None or now.budget.steps is None or not old.name == new.name in ENDING:
-        return False
-    shapes = {(each.restart_steps, each.restart_factor) for each in (old, new) if each.restarts}
-    first = before.budget.steps - old.restarts * old.restart_steps
-    return len(shapes) < 2 and first == now.budget.steps - new.restarts * new.restart_steps
 
 
 def _is_allowed(key: str, values: tuple[Any, Any], before: Recipe) -> bool:
@@ -181,14 +164,8 @@ def each_said_once() -> Iterator[None]:
 
 @contextmanager
 def temporary() -> Iterator[Path]:
-    """Yields a temporary folder, removed at the end. Raises: UserError where none can be made."""
-    try:
-        folder = tempfile.TemporaryDirectory()
-    except OSError as error:
-        raise UserError(
-            f"no folder for temporary files can be written ({error}). Set TMPDIR to one that can."
-        ) from error
-    with folder as name:
+    """Yields a temporary folder, removed at the end."""
+    with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 
 

@@ -74,8 +74,7 @@ class HalfWeights:
         dtype = torch.float32 if first is None else product_dtype(first)
         known = dtype != torch.float32 and torch.is_grad_enabled()
         again = any(layer.gradient_checkpointing for layer in self.layers)
-        divided = hasattr(first, "device_mesh")  # FSDP2 casts weights and puts them into their places by itself
-        if first is None or not known or again or divided or not runs_ahead(first):
+        if first is None or not known or again or not runs_ahead(first):
             yield
             return
         copies = dict(zip(weights, _Cast.apply(dtype, *weights.values())))

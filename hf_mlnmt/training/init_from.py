@@ -154,27 +154,7 @@ def initialise(
             for key in sorted(there.keys() - used[name]):
                 account.dropped[prefix + key] = list(there[key].get_slice(key).get_shape())
     account.initialised = {key: list(tensors[key].shape) for key in names if key not in account.loaded}
-    account.notes = list(_notes(model, wanted, sources))
     return account
-
-
-def _notes(model: PreTrainedModel, wanted: Mapping[str, str], sources: Mapping[str, str]) -> Iterator[str]:
-    """Yields a sentence for each side whose layers and token embeddings are not of one folder."""
-    tensors = _tensors(model)
-    for side in ("encoder", "decoder"):
-        part = part_of(model, side)
-        if side not in sources or not hasattr(part, "get_input_embeddings"):
-            continue
-        table = getattr(part.get_input_embeddings(), "weight", None)
-        keys = [key for key in _names(model) if tensors[key] is table]
-        folder = sources.get(wanted.get(keys[0], "")) if keys else sources[side]
-        if folder != sources[side]:
-            read = f"are of {folder}" if folder else "begin anew"
-            yield (
-                f"the {side} is of {sources[side]}, but the token embeddings that it reads {read}: it was trained with "
-                "others. Take both from one folder (init_from.embeddings), or pre-train both sides in one run, as "
-                "docs/monolingual.md says."
-            )
 
 
 def _tensors(model: PreTrainedModel) -> dict[str, Tensor]:

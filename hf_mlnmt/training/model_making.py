@@ -18,7 +18,7 @@ from hf_mlnmt.common.errors import UserError, naming, suggest
 from hf_mlnmt.common.languages import check_direction
 from hf_mlnmt.common.model_folder import GENERATION_CONFIG, load_model, read_config, read_part
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.generation.fusing import fuse
+from hf_mlnmt.generation.translating.fusing import fuse
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
 from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training.init_from import local_folder, read_sources

@@ -43,7 +43,8 @@ from hf_mlnmt.data.encoded import Examples, Rows
 from hf_mlnmt.data.text import TextSide
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.modeling.encoder_models import EncoderWithProjection
-from hf_mlnmt.modeling.loss import cross_entropy, divisor, head_cross_entropy, projected_cross_entropy
+from hf_mlnmt.modeling.fused import projected_cross_entropy
+from hf_mlnmt.modeling.loss import cross_entropy, divisor, head_cross_entropy
 from hf_mlnmt.modeling.transformer import Decoder, Encoder
 from hf_mlnmt.recipe.schema import DistortionSettings, EncoderSettings
 

@@ -1,21 +1,20 @@
-"""A model from two files: a corpus is read, a development set held out, a recipe chosen and written, and trained.
+"""A recipe from two files: a corpus is read, a development set held out, a recipe chosen, written and run.
 
-With a trained model to begin with (`init_from`) that is fine-tuned: tokenizer and shape are its own.
+With a trained model to begin with (`init_from`) that is fine-tuned: tokenizer and shape are its own. With `student` the
+recipe trains a small model on what larger ones translate (students.py).
 
-The run's folder has recipe.yaml, to copy and change, and pair/: asked.json, what was asked for, by checksums, and what
-was chosen; dev.*, the pairs that were held out; train.* and text.*, what is left without sentences of the development
-set, where there were such.
-
-What is asked again is not read again: the recipe of the first time is trained on. recipe/sizes.py has the choices.
+The run's folder has pair/: <name>.yaml, the recipe, to copy and change; asked.json, what it was chosen for; dev.*, the
+pairs that were held out; train.* and text.*, what is left without sentences of the development set, where there were
+such. When the same is asked again, nothing is read again. recipe/sizes.py has the choices.
 """
 
 from __future__ import annotations
 
-import copy
 import heapq
+import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -39,12 +38,10 @@ from hf_mlnmt.data.words import words
 from hf_mlnmt.evaluation import Results
 from hf_mlnmt.generation.synthetic.back_translation import Watcher
 from hf_mlnmt.recipe import sizes
-from hf_mlnmt.recipe.reading import recipe_of, set_key
-from hf_mlnmt.recipe.schema import Recipe
-from hf_mlnmt.training import folder
+from hf_mlnmt.recipe.reading import load_yaml
+from hf_mlnmt.training import folder, students
 from hf_mlnmt.training.init_from import local_folder
 from hf_mlnmt.training.processes import join_group, main_first, meet
-from hf_mlnmt.training.rounds import PlannedRound, rounds_of
 from hf_mlnmt.training.run import run_recipe
 from hf_mlnmt.zoo.systems import positions_of
 
@@ -53,7 +50,7 @@ FEWEST_HELD_OUT = 50  # where a model is fine-tuned, of 200 pairs and more
 MAX_LENGTH = 256  # subwords, as data.max_length and decoding.max_new_tokens say unless told
 FEWEST = 200  # distinct pairs that a training is begun with
 Row = TypeVar("Row", bound=Sequence[str])
-RECIPE, HELD, ASKED = folder.RECIPE, "pair", "asked.json"
+HELD, ASKED = "pair", "asked.json"
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,10 @@ class TwoFiles:
     """The files that a user has, all relative to --data.
 
     pair: sources and targets. source, target: codes of their languages; unless told, the file names say them.
-    dev, test: pairs of files. text: sentences of the target language. system: of the zoo. init_from: a trained model, a
-    folder or Hub name, that is fine-tuned.
+    dev, test: pairs of files. text: sentences of the target language, for a student of the source language. system: of
+    the zoo. init_from: a trained model, a folder or Hub name, that is fine-tuned. student: the size of a small model
+    that is trained on what `teachers` translate; several, of one vocabulary, translate as one. reverse: a model of the
+    other direction, by which translations are left out.
     """
 
     pair: tuple[str, str]
@@ -73,13 +72,21 @@ class TwoFiles:
     text: str | None = None
     system: str | None = None
     init_from: str | None = None
+    student: str | None = None
+    teachers: Sequence[str] = ()
+    reverse: str | None = None
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Returns source and target, as told or as the file names say. UserError where neither does."""
+        return sizes.languages_of(self.pair, (self.source, self.target))
 
     @property
     def name(self) -> str:
-        """Returns the run's name: train.en-de of train.en and train.de."""
-        stem = sizes.stem_of(self.pair[0])
-        pair = "-".join(sizes.languages_of(self.pair, (self.source, self.target)))
-        return stem if stem.endswith(pair) else f"{stem}.{pair}"
+        """Returns the run's name: train.en-de of train.en and train.de, train.en-de.student-tiny of a student."""
+        stem, pair = sizes.stem_of(self.pair[0]), "-".join(self.languages)
+        named = stem if stem.endswith(pair) else f"{stem}.{pair}"
+        return named if self.student is None else f"{named}.{self.student}"
 
 
 @folder.each_said_once()
@@ -93,67 +100,48 @@ def train_pair(
     console: Console | None = None,
     watcher: Watcher | None = None,
     check: bool = False,
-    extend: Callable[[dict[str, Any], Path, list[str], Callable[[dict[str, Any]], Any]], list[str]] | None = None,
 ) -> Results | dict[str, Results] | None:
-    """Chooses a recipe for two files, writes it into the run's folder and trains it, as `run_recipe` does.
+    """Chooses a recipe for two files, writes it into the run's folder and runs it (`run_recipe`).
 
     output: unless told, runs/<name of the files>, with the seed if it is given. settings, seed: replace keys of the
-    recipe that was chosen. extend: changes the recipe's content, in the run's folder, and what is said of it, and has
-    it checked before it measures (training/students.py). Raises: UserError for files that are missing, broken, too
-    small or do not go together.
+    recipe that was chosen. Raises: UserError for files that are missing, broken, too small or do not go together.
     """
-    console = console or Console(stderr=True)
-    data, languages = Path(data), sizes.languages_of(asked.pair, (asked.source, asked.target))
+    console, data = console or Console(stderr=True), Path(data)
     output = Path(output or Path("runs") / (asked.name if seed is None else f"{asked.name}.seed{seed}"))
-    processes, at = join_group(), Path(f"{asked.name}.yaml")
-
-    def told(content: dict[str, Any]) -> dict[str, Any]:
-        held = {"dev": content["data"]["dev"]} if asked.init_from else {}  # to be scored by both models
-        content["data"]["test"] = _tests(asked, held)
-        if asked.system is not None:
-            content["model"]["system"] = asked.system
-        for setting in settings:
-            set_key(content, setting)
-        if seed is not None:
-            content["seed"] = seed
-        return content
-
-    def planned(content: dict[str, Any]) -> tuple[Recipe, dict[str, PlannedRound] | None]:
-        recipe = recipe_of(copy.deepcopy(content), at)
-        return recipe, None if recipe.rounds is None else rounds_of(content, None, at)
-
+    processes = join_group()
     with ExitStack() as stack:
-        asking = _asking(asked, languages, data)
+        asking = _asking(asked, data)
         with nullcontext() if dry_run else main_first():
-            before = _kept(output, asking)
-            home = output if before or not dry_run else stack.enter_context(folder.temporary())
-            if before is None:
+            kept = _is_kept(output, asking)
+            home = output if kept or not dry_run else stack.enter_context(folder.temporary())
+            path = home / HELD / f"{asked.name}.yaml"
+            if not kept:
                 with _no_empty(home), atomic_folder(home / HELD) as making:
-                    content, lines = _chosen(asked, languages, data, making, home / HELD, processes.num_processes)
-                    write_json(making / ASKED, {"asked": asking, "content": content, "lines": lines})
-            else:
-                content, lines = before["content"], before["lines"]
-            if extend:
-                lines = extend(content, home, lines, lambda content: planned(told(copy.deepcopy(content))))
-        recipe, rounds = planned(told(content))
+                    content, lines = _chosen(asked, data, making, home / HELD, processes.num_processes)
+                    write_text(making / path.name, sizes.to_yaml(content, lines))
+                    write_json(making / ASKED, asking)
+        told = [] if asked.system is None else [f"model.system={asked.system}"]
+        tests = _tests(asked, load_yaml(path)[0]["data"].get("test") or {})
+        told += [f"data.test={json.dumps(tests)}"] if tests else []
         if processes.is_main_process:
-            for line in [*lines, *([] if dry_run else [f"recipe: {home / RECIPE}, to copy and change"])]:
+            said = [line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
+            for line in [*said, *([] if dry_run else [f"recipe: {path}, to copy and change"])]:
                 console.print(line, highlight=False, markup=False, soft_wrap=True)
-        path = home / RECIPE
-        if rounds is not None:  # each of them compares its own keys with those of before
-            folder.compare(home, recipe)
-        changed = [f"changed by --set: {setting}" for setting in settings]
-        if processes.is_main_process and (rounds is not None or not (dry_run or path.is_file())):
-            write_text(path, sizes.to_yaml(content, [f"{asked.name}, to copy and change:", *lines, *changed]))
         meet()
-        return run_recipe(
-            recipe, data, output, dry_run=dry_run, console=console, watcher=watcher, check=check, rounds=rounds
-        )
+        how = [*told, *settings], seed, dry_run, console, watcher
+        try:
+            return run_recipe(path, data, output, *how, check=check)
+        except UserError as error:
+            if home == output:
+                raise
+            raise UserError(str(error).replace(str(path), path.name)) from error  # the file is gone then
 
 
-def _asking(asked: TwoFiles, languages: tuple[str, str], data: Path) -> dict[str, Any]:
+def _asking(asked: TwoFiles, data: Path) -> dict[str, Any]:
     """Returns what a recipe is chosen for, files by their checksums. UserError for what does not go together."""
-    _check_files(asked, languages, data)
+    _check_files(asked, data)
+    if asked.student and asked.init_from:
+        raise UserError("--init-from: a student begins with nothing; its teacher is --teacher. Leave it out.")
     if asked.init_from and (asked.text or asked.system):
         raise UserError(
             "--init-from: the model says its system, and translates in one direction: leave out --system, and --text, "
@@ -162,37 +150,39 @@ def _asking(asked: TwoFiles, languages: tuple[str, str], data: Path) -> dict[str
     files = [*asked.pair, *(asked.dev or ()), *([asked.text] if asked.text else [])]
     return {
         "pair": list(asked.pair),
-        "languages": list(languages),
+        "languages": list(asked.languages),
         "dev": list(asked.dev) if asked.dev else None,
         "text": asked.text,
         "init_from": asked.init_from,
+        "student": asked.student,
+        "teachers": list(asked.teachers),
+        "reverse": asked.reverse,
         "checksums": {name: size_and_crc(data / name) for name in files if (data / name).is_file()},
     }
 
 
-def _kept(home: Path, asking: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the content and lines that were chosen when this was asked for the first time; None if it was not yet.
+def _is_kept(home: Path, asking: dict[str, Any]) -> bool:
+    """Returns whether a folder holds the recipe that was chosen for just this.
 
     Raises: UserError for a folder in which something else is trained already.
     """
-    if not (home / HELD / ASKED).is_file():
+    asked_before = home / HELD / ASKED
+    if not asked_before.is_file():
         folder.check_output(home)
-        if (home / RECIPE).is_file() and folder.has_begun(home):
+        if (home / folder.RECIPE).is_file() and folder.has_begun(home):
             raise UserError(
                 f"{home}: this folder holds a training by another recipe. Choose another --output, or go on with it: "
-                f"hf-mlnmt train {home / RECIPE} -o {home}"
+                f"hf-mlnmt train {home / folder.RECIPE} -o {home}"
             )
-        return None
-    before = read_json(home / HELD / ASKED, {"asked": dict, "content": dict, "lines": list})
-    if not (changed := differences(before["asked"], asking, whole=("checksums.*",))):
-        return before
-    if folder.has_begun(home):
+        return False
+    changed = differences(read_json(asked_before), asking, whole=("checksums.*",))
+    if changed and folder.has_begun(home):
         listed = "\n".join(f"  {key}: {old} -> {new}" for key, (old, new) in changed.items())
         raise UserError(
             f"{home}: this folder holds another training (old -> new):\n{listed}\nChoose another --output "
             "for the new one, or go back to the old."
         )
-    return None
+    return not changed
 
 
 @contextmanager
@@ -208,16 +198,17 @@ def _no_empty(home: Path) -> Iterator[None]:
         raise
 
 
-def _check_files(asked: TwoFiles, languages: tuple[str, str], data: Path) -> None:
+def _check_files(asked: TwoFiles, data: Path) -> None:
     """Raises UserError for a file on both sides, a development set that is the corpus, names of other languages."""
     for option, files in (("--pair", asked.pair), ("--dev", asked.dev), *(("--test", each) for each in asked.test)):
         sizes.check_texts(option, files or ("", ""))
         if files and (data / files[0]).resolve() == (data / files[1]).resolve():
             raise UserError(f"{option}: {files[0]} is given twice. Give the file of each language, sources first.")
-        for path, language in zip(files or (), languages):
+        for path, language in zip(files or (), asked.languages):
             check_language(path, language, f"this side of {option} is", "Give sources first, as in --pair.")
     if asked.text:
-        check_language(asked.text, languages[1], "--text is read as", "It is text of the target language.")
+        side = "With --student it is of the source" if asked.student else "It is text of the target"
+        check_language(asked.text, asked.languages[not asked.student], "--text is read as", f"{side} language.")
     if asked.dev and {*map(str, asked.dev)} & {*map(str, asked.pair)}:
         raise UserError(
             "--dev: is the training corpus. Give other sentences, or leave it out: some pairs are held out."
@@ -225,7 +216,7 @@ def _check_files(asked: TwoFiles, languages: tuple[str, str], data: Path) -> Non
 
 
 def _tests(asked: TwoFiles, before: dict[str, Any]) -> dict[str, Any]:
-    """Returns the test sets by the names of their files, behind those in `before`."""
+    """Returns the test sets, each under the name of its files, after those in `before`."""
     tests = dict(before)
     for files in asked.test:
         name = sizes.stem_of(files[0]) or "test"
@@ -239,10 +230,9 @@ def _corpus(source: str | Path, target: str | Path) -> dict[str, Any]:
     return {"files": {"source": str(source), "target": str(target)}}
 
 
-def _chosen(
-    asked: TwoFiles, languages: tuple[str, str], data: Path, making: Path, held: Path, processes: int
-) -> tuple[dict[str, Any], list[str]]:
+def _chosen(asked: TwoFiles, data: Path, making: Path, held: Path, processes: int) -> tuple[dict[str, Any], list[str]]:
     """Reads the corpus, holds out the development set (into `making`, which becomes `held`), chooses the recipe."""
+    languages = asked.languages
     spec, kept = CorpusSpec(**_corpus(*asked.pair)), PairFilter(**sizes.FILTERS)
     config = _config_to_tune(asked.init_from, languages, data) if asked.init_from else None
     if asked.dev:
@@ -288,15 +278,20 @@ def _chosen(
         },
         **chosen,
     }
-    lines += choices
+    if asked.init_from:  # the development set is scored by both models
+        content["data"]["test"] = {"dev": content["data"]["dev"]}
+    lines += [] if asked.student else choices
     longest = positions_of(config) if config is not None else None
     if longest is not None and longest <= MAX_LENGTH:
         content["data"]["max_length"], content["decoding"] = longest, {"max_new_tokens": longest - 1}
         lines.append(f"lengths: at most {longest:,} subwords, as many as {asked.init_from} has positions")
+    texts = [train[0]] if asked.student else []
+    counts = Counter()
     if asked.text:
-        spoken = kept(read_text(TextSpec(asked.text, language=languages[1]), data))
-        name, file, counts = asked.text, making / f"text.{languages[1]}", Counter()
-        write_columns([str(file)], unknown(((sentence,) for sentence in spoken), known[1:], counts))
+        side = 0 if asked.student else 1
+        spoken = kept(read_text(TextSpec(asked.text, language=languages[side]), data))
+        name, file = asked.text, making / f"text.{languages[side]}"
+        write_columns([str(file)], unknown(((sentence,) for sentence in spoken), known[side : side + 1], counts))
         if counts["known"]:
             name = str(where / file.name)
             lines.append(
@@ -304,7 +299,11 @@ def _chosen(
             )
         else:
             file.unlink()
-        lines += sizes.with_text(content, corpus, name, counts["left"])
+        texts.append(name)
+    if asked.student:
+        lines += students.plan(content, asked, data, (making, where), texts, machine)
+    elif asked.text:
+        lines += sizes.with_text(content, corpus, texts[0], counts["left"])
     return content, lines
 
 

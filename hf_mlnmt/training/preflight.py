@@ -5,13 +5,12 @@
 | keys | values outside their ranges, keys that do not go together (recipe/checks.py; also whenever a recipe is read) |
 | arguments | fields that Seq2SeqTrainingArguments lacks, trackers and precision that this machine lacks |
 | metrics | metrics that there are not |
-| model | a config that cannot be, objectives that it cannot be trained with, too little memory for a step |
+| model | a config that cannot be, objectives that it cannot be trained with, too little memory for its weights |
 | weights | folders of init_from that are not there, or do not fit |
 | languages | target languages that the tokenizer has no code of |
 | corpora | files that are missing, broken, empty or do not go together; dev or test sets that are training data |
 | processing | a side that Moses does not give back as it was |
 | sides | synthetic corpora whose sides look exchanged |
-| texts | text that looks as if it were in another language |
 
 Behind these, with the data encoded: `check_budget` (recipe/checks.py), `check_lengths`. The folder of a run: folder.py.
 """
@@ -20,41 +19,36 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import PreTrainedConfig
 
 from hf_mlnmt.common.errors import UserError, naming, suggest
+from hf_mlnmt.common.files import size_and_crc
 from hf_mlnmt.common.memory import memory_of_machine
-from hf_mlnmt.data.corpus import CorpusSpec, check_together, read_pairs
-from hf_mlnmt.data.lines import count_text
+from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.subwords import SPECIAL_TOKENS
-from hf_mlnmt.data.text import Overlap, TextSpec, read_text, word_overlap
+from hf_mlnmt.data.text import TextSpec, read_text, word_overlap
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of
 from hf_mlnmt.data.words import spoken
-from hf_mlnmt.generation.synthetic.methods import FEWEST, LINES, SHORT_PIECES, bytes_per_piece
-from hf_mlnmt.modeling.loss import LOGITS, ROWS
+from hf_mlnmt.generation.synthetic.methods import LINES
 from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import MAIN_DEV, Recipe
 from hf_mlnmt.training import dev, folder
-from hf_mlnmt.training.arguments import is_sharded, training_arguments
+from hf_mlnmt.training.arguments import training_arguments
 from hf_mlnmt.training.init_from import check_sources, initialise, read_sources
 from hf_mlnmt.training.model_making import speaks_many
 from hf_mlnmt.training.preparation import Preparation
 from hf_mlnmt.training.tasks import check_needs
-from hf_mlnmt.zoo.systems import architecture_of, positions_of
-
-if TYPE_CHECKING:
-    from hf_mlnmt.training.sweep import Job
+from hf_mlnmt.zoo.systems import positions_of
 
 Spec = CorpusSpec | TextSpec
 
@@ -77,23 +71,6 @@ class Preflight:
         preparation = copy.copy(self.given)
         preparation.tokenizers = expected_tokenizers(self.recipe, list(languages))
         return preparation
-
-    @cached_property
-    def model(self) -> tuple[PreTrainedConfig, int]:
-        return checked_model(self.preparation)
-
-    @cached_property
-    def seen(self) -> dict[str, Seen]:
-        """Reads the sets that are scored; of training text the first sentences, and unless it is to be checked only as
-        many bytes as tell it from these sets: the rest is read once, as it is encoded.
-
-        Returns: key of the recipe -> what was seen. Raises: UserError for what is missing, broken or empty, for sides
-            of different lengths, and for a set to be scored in which one side is blank throughout.
-        """
-        scored = {key: _look_at(key, spec, self.root, None, True) for key, spec in self.scored.items()}
-        most = max([READ, *(seen.size + 1 for seen in scored.values())])
-        limit = None if self.given.check else most
-        return {key: _look_at(key, spec, self.root, limit) for key, spec in self.train.items()} | scored
 
     @cached_property
     def train(self) -> dict[str, Spec]:
@@ -142,11 +119,9 @@ def metrics(training: Preflight) -> None:
             dev.metric(name)
 
 
-def model(training: Preflight) -> Iterator[str]:
-    """Checks the model, and that a training of it fits in the memory, by the sizes of the files alone."""
-    sizes = [_least_subwords(spec, training.root) for spec in training.train.values()]
-    tokens = min(training.recipe.batch.tokens, sum(sizes))
-    yield from check_memory(training.recipe, *training.model, training.processes, tokens)
+def model(training: Preflight) -> None:
+    """Checks the model, and that its training fits in the memory."""
+    check_memory(training.recipe, checked_model(training.preparation), training.processes)
 
 
 def weights(training: Preflight) -> None:
@@ -183,18 +158,29 @@ def languages(training: Preflight) -> Iterator[str]:
 
 
 def corpora(training: Preflight) -> Iterator[str]:
-    """Reads the corpora; yields warnings about those that are another one, or equal on both sides."""
-    for key, seen in training.seen.items():
-        if seen.sides_are_equal:
+    """Reads the scored sets, and the beginning of training text; yields warnings about those that are another one, or
+    equal on both sides."""
+    sizes: dict[str, tuple[Any, ...]] = {}
+    for key, spec in {**training.train, **training.scored}.items():
+        _read_some(key, spec, training.root, whole=key in training.scored)
+        files = spec.local_files(training.root)
+        sizes[key] = tuple(file.stat().st_size for file in files) or (str(spec),)
+        is_pair = isinstance(spec, CorpusSpec) and spec.is_two_files
+        if is_pair and sizes[key][0] == sizes[key][1] and len({*map(size_and_crc, files)}) == 1:
             yield f"{key}: source and target are the same text. Check the file names."
-    same: dict[tuple[object, ...], list[str]] = {}
-    for key, seen in training.seen.items():
-        same.setdefault(seen.identity, []).append(key)
-    for keys in same.values():
-        for key, other in combinations(keys, 2):
+    for key, other in combinations(sizes, 2):
+        if sizes[key] == sizes[other] and other in training.scored:
+            first, second = (({**training.train, **training.scored})[name] for name in (key, other))
             known = key == "data.dev" and training.recipe.evaluation.before  # to see what the training gained on it
-            if other in training.scored and not known:
+            if not known and _identity(first, training.root) == _identity(second, training.root):
                 yield f"{key} and {other} are the same sentences: scores of these say nothing about other text."
+
+
+def _identity(spec: Spec, root: Path) -> tuple[Any, ...]:
+    """Returns what equal corpora have in common: checksums of their files, and what is read of them."""
+    files = [size_and_crc(file) for file in spec.local_files(root)]
+    told = (spec.reverse, spec.limit, spec.columns) if isinstance(spec, CorpusSpec) else (spec.column,)
+    return (*files, told) if files else (str(spec), told)
 
 
 CUT, CHANGED = 0.01, 0.2  # of the lines: words are cut; anything is changed, as Moses does to a few with / or %
@@ -243,31 +229,8 @@ def sides(training: Preflight) -> Iterator[str]:
                 )
 
 
-def texts(training: Preflight) -> Iterator[str]:
-    """Returns warnings about the languages of training texts (`doubts_about_texts`)."""
-    of_one = {key: spec for key, spec in training.train.items() if isinstance(spec, TextSpec)}
-    others = [spec for spec in (*training.scored.values(), *training.train.values()) if spec not in of_one.values()]
-    tokenizers = None if training.trains_tokenizer else training.given.tokenizers
-    return doubts_about_texts(of_one, others, training.root, tokenizers)
-
-
 CHECKS: tuple[Callable[[Preflight], Iterable[str] | None], ...]
-CHECKS = (keys, arguments, metrics, model, weights, languages, corpora, processing, sides, texts)
-
-
-def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None] | None = None) -> None:
-    """Checks a training of each point: all before it begins, or without `warn` the model alone. UserError naming it."""
-    points: dict[tuple[Path, tuple[str, ...]], Job] = {}
-    for job in jobs:  # seeds differ in nothing that is checked
-        points.setdefault((job.path, job.settings), job)
-    for job in points.values():
-        with naming(job.name), folder.temporary() as output:
-            preparation = Preparation(job.recipe(), data, output, lambda text: None)
-            if warn is not None:
-                for warning in check_before(preparation):
-                    warn(f"{job.name}: {warning}")
-            elif job.recipe().tokenizer.path is None:
-                list(model(Preflight(preparation)))
+CHECKS = (keys, arguments, metrics, model, weights, languages, corpora, processing, sides)
 
 
 # The model
@@ -308,8 +271,8 @@ def expected_tokenizers(recipe: Recipe, languages: Sequence[str] = ()) -> Tokeni
     return ExpectedTokenizers(source, target, each=dict(zip(languages, each)))
 
 
-def checked_model(preparation: Preparation) -> tuple[PreTrainedConfig, int]:
-    """Returns the model's config, and its number of parameters; of the model only the shapes are made."""
+def checked_model(preparation: Preparation) -> int:
+    """Returns the model's number of parameters; only its shapes are made. Raises: UserError for what cannot be made."""
     recipe = preparation.recipe
     try:
         config = preparation.config()
@@ -325,7 +288,7 @@ def checked_model(preparation: Preparation) -> tuple[PreTrainedConfig, int]:
         objectives = {task.name: preparation.objective(task, made) for task in preparation.corpora.tasks}
     for name, objective in objectives.items():
         check_needs(name, objective, made)
-    return config, made.num_parameters()
+    return made.num_parameters()  # type: ignore[no-any-return]
 
 
 def _in_words(text: str) -> str:
@@ -342,162 +305,42 @@ def _in_words(text: str) -> str:
     return f"model.settings.{named[1]}={named[2]}." if named else f"model: {reason}."
 
 
-TIGHT = 0.75  # of the memory; what is computed here is the least that is needed
-
-
-def check_memory(
-    recipe: Recipe, config: PreTrainedConfig, parameters: int, processes: int, tokens: int
-) -> Iterator[str]:
-    """Refuses a training that this machine cannot hold; yields a warning of one that may not fit.
-
-    tokens: of the largest batch, on the side of batch.side.
-    """
-    # Divided over the processes; while it is evaluated or saved each has all weights.
-    bytes_of_weight = 4 if recipe.adapter else BYTES_OF_WEIGHT[recipe.optimizer.name]  # those of an adapter are few
-    state = parameters * (bytes_of_weight / processes + 4 if is_sharded() else bytes_of_weight) / GIB
+def check_memory(recipe: Recipe, parameters: int, processes: int) -> None:
+    """Refuses a training whose weights, gradients and optimizer's state alone are more than this machine's memory."""
+    bytes_of_weight = 4 if recipe.adapter else BYTES_OF_WEIGHT[recipe.optimizer.name]  # few weights are an adapter's
     on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()
-    layers, logits = bytes_of_step(recipe, config, tokens) / GIB, bytes_of_logits(recipe, config, tokens, on_cpu) / GIB
-    needed = (state + layers + logits) * (processes if on_cpu else 1)
-    there = memory_of_machine(on_cpu) / GIB
-    if needed <= there * TIGHT:
-        return
-    says = (
-        f"this training needs at least {needed:,.1f} GiB of memory, and this machine has {there:,.1f}: {parameters:,} "
-        f"parameters with their gradients and the optimizer's state take {state:,.1f} GiB"
-        + (
-            f", a step of {tokens:,} tokens at least {layers:,.1f} in its layers and {logits:,.1f} of logits"
-            * bool(tokens)
+    needed = parameters * bytes_of_weight * (processes if on_cpu else 1) / GIB
+    if needed > (there := memory_of_machine(on_cpu) / GIB):
+        each = f", each in {processes} processes" if on_cpu and processes > 1 else ""
+        raise UserError(
+            f"{recipe.path}: {parameters:,} parameters with their gradients and the optimizer's state take "
+            f"{needed:,.1f} GiB of memory{each}, and this machine has {there:,.1f}. Lower model.shape, the sizes under "
+            "model.settings or tokenizer.vocab_size."
         )
-        + (f", each in {processes} processes" if on_cpu and processes > 1 else "")
-        + ". Lower model.shape, the sizes under model.settings, tokenizer.vocab_size or batch.tokens."
-    )
-    if needed > there:
-        raise UserError(f"{recipe.path}: {says}")
-    yield says
-
-
-def bytes_of_step(recipe: Recipe, config: Any, tokens: int) -> float:
-    """Returns a lower bound of what the backward pass reads, of the layers on the side that `tokens` are of.
-
-    In self-attention the input, queries, keys, values and the context, in a decoder's cross-attention input, queries
-    and context, in the feed-forward layer the input and what is inside; of a checkpointed layer the input.
-    """
-    side, kept = ("encoder", 6) if recipe.batch.side == "source" else ("decoder", 9)
-    layers, width, inner = (getattr(config, name, 0) for name in (f"{side}_layers", "d_model", f"{side}_ffn_dim"))
-    numbers = width if recipe.precision.gradient_checkpointing else kept * width + inner
-    return tokens * layers * numbers * (4 if recipe.precision.dtype == "float32" else 2)
-
-
-def bytes_of_logits(recipe: Recipe, config: Any, tokens: int, on_cpu: bool) -> float:
-    """Returns a lower bound of the logits, and of what their loss is computed from, while `tokens` are of the target.
-
-    Our models compute some positions at a time (modeling/loss.py); others all at once, in float32, with their
-    softmax and gradients beside them (4.9 times were measured, 5.4 in half precision).
-    """
-    if recipe.batch.side == "source":
-        return 0
-    row = 4 * int(getattr(config, "target_vocab_size", None) or getattr(config, "vocab_size", None) or 0)
-    if architecture_of(config) is None:
-        return 4 * tokens * row
-    return min(tokens, ROWS) * row if on_cpu else min(tokens * row / 2, LOGITS)
 
 
 # The corpora
 
-READ = 1 << 26  # bytes of a training text; more of it if a set that is scored is larger
 FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns and fields are right
 
 
-@dataclass(frozen=True)
-class Seen:
-    """The findings about a corpus. `identity` is equal for equal corpora alone; `size` is the bytes of the largest
-    file's text."""
-
-    identity: tuple[object, ...]
-    size: int = 0
-    sides_are_equal: bool = False
-
-
-def _least_subwords(spec: Spec, root: Path) -> int:
-    """Returns what the target side has at least, unread: one subword in ten bytes; 0 where that is not known."""
-    files, share = [path for path in spec.local_files(root) if path.suffix != ".parquet" and path.is_file()], 10
-    if isinstance(spec, CorpusSpec):
-        files, share = (files[1:], 10) if spec.is_two_files else (files, 20)
-    least = sum(path.stat().st_size for path in files) // share
-    return least if spec.limit is None else min(least, spec.limit)
-
-
-def _look_at(key: str, spec: Spec, root: Path, most: int | None, whole: bool = False) -> Seen:
-    """Reads the first items, or the `whole` set, and counts the first `most` bytes of the files."""
+def _read_some(key: str, spec: Spec, root: Path, whole: bool) -> None:
+    """Reads the first items of a corpus, or the `whole` set. Raises: UserError naming the key."""
     with naming(key):
         if (gone := next((path for path in spec.local_files(root) if not path.exists()), None)) is not None:
             where = f"Corpora are looked for in --data, now {root}; where the setups' come from: docs/install.md."
             raise UserError(f"{gone}: no such file. {where}")
         items: Any = read_pairs(spec, root) if isinstance(spec, CorpusSpec) else read_text(spec, root)
         items = list(islice(items, None if whole and isinstance(spec, CorpusSpec) else FIRST_PAIRS))
-        paths = [path for path in spec.local_files(root) if path.suffix != ".parquet"]
-        files = [count_text(path, most) for path in paths]
-        if isinstance(spec, CorpusSpec) and spec.is_two_files and all(file.whole for file in files):
-            check_together(paths, [file.lines for file in files])
-    size = max((file.size for file in files), default=0)
     if isinstance(spec, TextSpec):
         if not any(sentence.strip() for sentence in items):
             raise UserError(f"{key}: {spec}: there is no text at its beginning.")
-        return Seen((str(spec), spec.column, *files), size)
+        return
     if not items:
         raise UserError(f"{key}: {spec}: no pairs: there is nothing, or a header alone, or blank and dropped lines.")
     for side, name in enumerate(("source", "target") if whole else ()):
         if not any(pair[side].strip() for pair in items):
             raise UserError(f"{key}: {spec}: every {name} sentence is blank, so that nothing can be scored.")
-    if spec.is_two_files:
-        shown = (spec.reverse, spec.limit) if spec.reverse or spec.limit else ()
-        return Seen((*files, *shown), size, files[0] == files[1])
-    identity = (spec.path, spec.dataset, spec.config, spec.split, *sorted((spec.columns or {}).items()))
-    return Seen(identity, size)
-
-
-# The language of texts
-
-# Of the running words; of 200 lines two languages share some 5 to 15 in 100, two domains of one language 40 and more.
-FOREIGN = 0.2
-SMALLEST = 2000  # entries of a tokenizer; a smaller one cuts its own languages into short pieces too
-
-
-def doubts_about_texts(
-    texts: Mapping[str, TextSpec], others: Sequence[Spec], root: Path, tokenizers: Tokenizers | None
-) -> Iterator[str]:
-    """Yields warnings with their evidence: words shared with the recipe's other corpora, pieces of a tokenizer.
-
-    texts: key of the recipe -> training text of one language. others: the recipe's pairs, and its development and test
-    sets. tokenizers: of tokenizer.path; those that are trained here learn from the very text.
-    """
-    known: list[tuple[str, str, Sequence[str]]] = []  # language, name, lines
-    for spec in others if texts else ():
-        for side, lines in _first_lines(spec, root).items():
-            language = spec.language if isinstance(spec, TextSpec) else (spec.languages or {}).get(side)
-            known += [(language, str(spec), lines)] if language else []
-    for key, spec in texts.items():
-        lines = [line for line in islice(read_text(spec, root), LINES) if line.split()]
-        if len(lines) < FEWEST:
-            continue
-        found = sorted(
-            ((word_overlap(lines, theirs), language, name) for language, name, theirs in known),
-            key=lambda each: -each[0].share,
-        )
-        nothing = (Overlap(0.0, ()), "", "")
-        own, _, there = next((each for each in found if each[1] == spec.language), nothing)
-        other, its_language, its_name = next((each for each in found if each[1] != spec.language), nothing)
-        signs = []
-        if other.share > max(own.share, FOREIGN):
-            signs.append(f"{other} stand in {its_name}, which is '{its_language}'")
-        if there and (signs or own.share < FOREIGN):
-            signs.append(f"{own} in {there}, which is '{spec.language}'")
-        tokenizer = getattr(tokenizers, spec.side or "source", None)
-        learnt = tokenizer is not None and len(tokenizer) >= SMALLEST
-        if learnt and (size := bytes_per_piece(tokenizer, lines)) < SHORT_PIECES:
-            signs.append(f"the tokenizer cuts them into pieces of {size:.1f} bytes")
-        if signs:
-            yield f"{key}: is it in '{spec.language}'? Of its first {len(lines)} lines {' and '.join(signs)}."
 
 
 def _first_lines(spec: Spec, root: Path) -> dict[Any, Sequence[str]]:

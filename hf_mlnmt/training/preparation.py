@@ -22,10 +22,10 @@ from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.common.files import atomic_folder, write_json
 from hf_mlnmt.common.keys import build
 from hf_mlnmt.common.languages import direction_of, same_language
-from hf_mlnmt.common.made_from import digest
+from hf_mlnmt.common.made_from import digest, stamps
 from hf_mlnmt.convert.vocabularies import read_sentencepiece
 from hf_mlnmt.data.corpus import CorpusSpec, size_of
-from hf_mlnmt.data.encoding import Origin, Progress, encode_corpus, filtered
+from hf_mlnmt.data.encoding import Progress, encode_corpus, filtered
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.foreign_filters import read_filters
 from hf_mlnmt.data.processing import TextProcessing
@@ -218,19 +218,15 @@ class RecipeCorpora:
 
     @staticmethod
     def _once(texts: Sequence[tuple[Spec, TextSide]], apart: bool = False) -> list[Texts]:
-        """Returns corpora to read, each once, and the sides of each: a file that several tasks read counts once."""
+        """Returns corpora to read and the sides of each: a file that several tasks read counts once."""
         corpora: dict[int, Texts] = {}
+        found = set[Any]()
         for spec, side in texts:
-            corpora.setdefault(id(spec), (spec, []))[1].append(side)
-        found, chosen = set[Any](), list[Texts]()
-        for least in (2, 1):  # corpora of which both sides are new come first: then fewer are read
-            for spec, sides in corpora.values():
-                names = {(_name_of(spec, side), apart and side): side for side in sides}
-                new = {name: side for name, side in names.items() if name not in found}
-                if len(new) >= least:
-                    chosen.append((spec, list(new.values())))
-                    found.update(new)
-        return chosen
+            name = _name_of(spec, side), apart and side
+            if name not in found:
+                found.add(name)
+                corpora.setdefault(id(spec), (spec, []))[1].append(side)
+        return list(corpora.values())
 
     def texts(self, spec: Spec, sides: Sequence[TextSide], share: float = 1.0) -> Iterator[tuple[TextSide, str]]:
         """Yields the text of sides of a corpus that passes the filters, of a drawn share of its items."""
@@ -305,10 +301,7 @@ class Preparation:
         """Returns a digest of what tokenizers that are trained here depend on, the texts by sizes and times."""
         recipe, corpora = self.recipe, self.corpora
         keys = [recipe.languages, recipe.tokenizer, recipe.data.placeholders, recipe.model.add_to, recipe.seed]
-        texts = [
-            (spec.reading(), Origin((), spec.local_files(self.root)).about["files"], *at)
-            for spec, *at in corpora.sides()
-        ]
+        texts = [(spec.reading(), stamps(spec.local_files(self.root)), *at) for spec, *at in corpora.sides()]
         return digest(keys, corpora.filter, model_making.speaks_many(recipe, self.root), texts)
 
     def _train_tokenizer(
@@ -421,6 +414,7 @@ class Preparation:
         pair_filter: PairFilter | None = None,
         max_length: int | None = None,
         placeholders: Mapping[str, str] = MappingProxyType({}),
+        hear: Progress | None = None,
     ) -> Any:
         """Returns a corpus on disk, under data/<name> of the run's folder."""
         told = False
@@ -434,19 +428,8 @@ class Preparation:
                 self.progress(done, total)
 
         check_whole(self.tokenizers, placeholders)
-        return self._encode(name, spec, pair_filter, max_length, placeholders, show)
-
-    def _encode(
-        self,
-        name: str,
-        spec: Spec,
-        pair_filter: PairFilter | None,
-        max_length: int | None,
-        placeholders: Mapping[str, str],
-        hear: Progress,
-    ) -> Any:
         folder, processes = self.output / "data" / name, self.recipe.data.processes
-        how = (pair_filter, max_length, processes, hear, self.check, placeholders)
+        how = (pair_filter, max_length, processes, hear or show, self.check, placeholders)
         return encode_corpus(spec, self.root, self.tokenizers, folder, *how)
 
     def _streamed(self, task: TaskCorpora, name: str) -> Streamed:
@@ -459,7 +442,7 @@ class Preparation:
                 "(streaming: false); or make it a task of its own."
             )
         check_whole(self.tokenizers, data.placeholders)  # they are trained here, where signals are heard
-        encode = partial(self._encode, name, spec, self.corpora.filter, data.max_length, data.placeholders)
+        encode = partial(self.encode, name, spec, self.corpora.filter, data.max_length, data.placeholders)
         streamed = Streamed(self.output / "data" / name, encode, data.max_length)
         self.tell(f"{spec}: {streamed.describe()}\n{streamed.parts[0].report.table(streamed.parts[0].unit)}")
         return streamed

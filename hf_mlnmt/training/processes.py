@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -164,53 +163,32 @@ def together() -> Iterator[None]:
         if not _several():
             raise
         problem = str(error)
-    said = of_all((socket.gethostname(), problem))
-    if said[0][1]:
-        raise UserError(said[0][1])
-    _end_all("not every machine has, or can make, what the first one has:", said)
+    for rank, said in enumerate(of_all(problem)):
+        if said:
+            raise UserError(said if rank == 0 else f"process {rank}: {said}")
 
 
 @contextmanager
 def main_first() -> Iterator[None]:
-    """Lets the main process go through the block, then one on each other machine, then the rest; errors as `together`.
-
-    What the main one makes, the others find; on a machine with a folder of its own, the first one there makes it again.
-    """
-    hosts, rank = of_all(socket.gethostname()), PartialState().process_index
-    turn = 0 if rank == 0 else 1 if hosts.index(hosts[rank]) == rank else 2
-    for _ in range(turn):
+    """Lets the main process go through the block, then the others, which find what it made; errors as `together`."""
+    if others := PartialState().process_index > 0:
         with together():
             pass
     with together():
         yield
-    for _ in range(turn, 2):
+    if not others:
         with together():
             pass
 
 
-def check_all(path: Path, problem: str | None) -> None:
-    """Asks every process what is wrong with a file or folder of the run, and ends all of them if something is."""
-    said = of_all((socket.gethostname(), problem or ""))
-    _end_all(f"{path}: the first process goes on with it, and not every process has it:", said)
-
-
 def check_same(values: Mapping[str, str]) -> None:
     """Ends all processes where one has another value than the first of what must be the same (name: value)."""
-    (_, first), *_ = said = of_all((socket.gethostname(), values))
-    others = []
-    for host, theirs in said:
-        changed = {
-            name: pair for name in {**first, **theirs} if len({*(pair := (theirs.get(name), first.get(name)))}) > 1
-        }
-        others.append((host, "; ".join(f"{name} is {own}, not {other}" for name, (own, other) in changed.items())))
-    _end_all("the processes would not train the same model; the first one has something else:", others)
-
-
-def _end_all(what: str, said: list[tuple[str, str]]) -> None:
-    """Raises UserError in all processes if one says something. said: host and problem by rank."""
-    if bad := [f"  process {rank} on {host}: {problem}" for rank, (host, problem) in enumerate(said) if problem]:
-        raise UserError(
-            f"{what}\n" + "\n".join(bad) + "\nPut data, output folder and environment on a disk that all machines "
-            "mount, or copy them from the first machine to the others (the output folder each time that a training "
-            "goes on), and run the same command again."
-        )
+    first, *_ = said = of_all(values)
+    for rank, theirs in enumerate(said):
+        for name in {**first, **theirs}:
+            if (value := theirs.get(name)) != first.get(name):
+                raise UserError(
+                    f"the processes would not train the same model: process {rank} has {name} {value}, and the first "
+                    f"one {first.get(name)}. All need the same package versions, recipe and data, and one output "
+                    "folder on a disk that all machines mount."
+                )

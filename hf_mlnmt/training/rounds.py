@@ -11,16 +11,15 @@ the rounds.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.keys import Lines, build
+from hf_mlnmt.common.keys import build
 from hf_mlnmt.common.languages import check_direction, check_language
 from hf_mlnmt.common.model_folder import check_name
-from hf_mlnmt.data.lines import checked_lines
 from hf_mlnmt.data.synthetic import MANIFEST, check_some
 from hf_mlnmt.generation.synthetic.back_translation import Method, Settings, Watcher, back_translate
 from hf_mlnmt.recipe.reading import REVERSE, lay_over, read_content, recipe_of, turn_round
@@ -72,23 +71,6 @@ class PlannedRound:
             recipe.init_from = recipe.tokenizer.path = str(output / self.before.name / "average")
         return recipe
 
-    def doubts(self, data: Path) -> Iterator[str]:
-        """Reads and counts the text: yields a warning about a ratio that it will hardly fill."""
-        if self.settings is None:
-            return
-        lines = sum(map(_count_lines, self.files(data)))
-        lines = min(lines, self.settings.limit or lines)
-        train, ratio = self.recipe.data.train, self.round.ratio
-        if ratio is None or not isinstance(train, dict) or not train.get("files") or train.get("limit"):
-            return
-        pairs = _count_lines(data / train["files"]["source"])
-        if ratio * pairs > lines:
-            yield (
-                f"{self.file}: rounds.{self.name}.ratio is {ratio:g}, for {pairs:,} parallel pairs, and the text has "
-                f"{lines:,} lines: unless filters take enough of the pairs, this will be refused. Lower ratio, or give "
-                "more text."
-            )
-
     def translate(self, data: Path, output: Path, watcher: Watcher) -> None:
         """Makes the synthetic corpus of a round that has one; what was interrupted goes on."""
         section, settings = self.round.translate, self.settings
@@ -108,20 +90,11 @@ class PlannedRound:
         check_some(manifest)
 
 
-def _count_lines(path: Path) -> int:
-    return sum(1 for _ in checked_lines(path, None))
-
-
 def read_rounds(
     path: Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None
 ) -> dict[str, PlannedRound]:
     """Reads and checks the rounds of a recipe; `settings` and `seed` replace keys of all of them."""
-    return rounds_of(*read_content(path, settings, seed), path)
-
-
-def rounds_of(content: dict[str, Any], lines: Lines | None, path: Path) -> dict[str, PlannedRound]:
-    """Checks the rounds of a YAML's content; `path` is its place, for messages and for the rounds' names."""
-    content = copy.deepcopy(content)
+    content, lines = read_content(path, settings, seed)
     described = content.pop("rounds", None)
     if not described or not isinstance(described, dict):
         raise UserError(

@@ -56,15 +56,15 @@ from hf_mlnmt.recipe.reading import Recipe, find_recipe, read_recipe
 from hf_mlnmt.recipe.schema import saved_steps
 from hf_mlnmt.training import arguments, callbacks, checkpoints, folder
 from hf_mlnmt.training.adapters import parameters_of_adapter, save_config
-from hf_mlnmt.training.dev import Alone, DevSet, Stopped
+from hf_mlnmt.training.arguments import Schedule
+from hf_mlnmt.training.dev import Alone, DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.init_from import local_folder, read_sources
 from hf_mlnmt.training.preflight import check_before, check_lengths
 from hf_mlnmt.training.preparation import ACCOUNT, Preparation, measured_by
-from hf_mlnmt.training.processes import check_all, check_same, join_group, main_first, of_main, together
+from hf_mlnmt.training.processes import check_same, join_group, main_first, of_main, together
 from hf_mlnmt.training.quantisation_aware import SENTENCES, RoundedProducts, calibrate
 from hf_mlnmt.training.rounds import PlannedRound, read_rounds
-from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import lasting_parameters
 from hf_mlnmt.training.trainer import TranslationTrainer
 
@@ -81,7 +81,6 @@ def run_recipe(
     watcher: Watcher | None = None,
     system: str | None = None,
     check: bool = False,
-    rounds: Mapping[str, PlannedRound] | None = None,
 ) -> Results | dict[str, Results] | None:
     """Trains a model as a recipe says, scores it, and leaves complete model folders.
 
@@ -98,7 +97,6 @@ def run_recipe(
         dry_run: only print sizes, batches and estimates; nothing is left behind.
         watcher: is told how encoding, and translations between rounds, go; default: the console is, without progress.
         check: read all text, and all that is encoded, to see whether it changed; else sizes and times of files tell.
-        rounds: of a Recipe that has some, each read with keys of its own.
 
     Returns: the Results of the average, or, of a recipe with rounds, {round: Results}; None after a dry run, and on
         other processes than the main one.
@@ -122,10 +120,9 @@ def run_recipe(
     run = Run(recipe, Path(data), output, console or Console(stderr=True), processes, check, progress)
     if recipe.rounds is None:
         return train_in_folder(run, dry_run)
-    if rounds is None and path is None:
-        raise TypeError("a recipe with rounds is given as its path, or with its rounds: each has keys of its own")
-    rounds = read_rounds(path, settings, seed) if path is not None else rounds
-    return train_in_rounds(run, rounds or {}, dry_run, watcher)
+    if path is None:
+        raise TypeError("a recipe with rounds is given as its path: each has keys of its own")
+    return train_in_rounds(run, read_rounds(path, settings, seed), dry_run, watcher)
 
 
 @dataclass(frozen=True)
@@ -165,8 +162,6 @@ class Run:
         """Returns what a user types to get this run, however its processes were started."""
         name, number = Path(sys.argv[0]).name, self.processes.num_processes
         words = ["hf-mlnmt" if name == "__main__.py" else name, *sys.argv[1:]]
-        if name == "default_worker.py":  # Ray's, whose arguments are the addresses of its cluster
-            words = ["hf-mlnmt", "train", str(self.recipe.path)]
         return shlex.join([*words, *(["--processes", str(number)] if number > 1 else [])])
 
     def tell(self, text: str, style: str | None = None) -> None:
@@ -319,8 +314,6 @@ def build(run: Run, checkpoint: Path | None, accumulate: int) -> Training:
             "precision.dtype is bf16, but this machine has no instructions for bfloat16 and emulates it, slowly. "
             "Set precision.dtype to float32, or to auto, which chooses."
         )
-    if line := arguments.remark(recipe, args.use_cpu):
-        run.warn(line)
     model = preparation.model()
     tasks = preparation.tasks(model)
     if model.config.is_encoder_decoder and model.can_generate():  # longer sentences are translated in parts
@@ -337,8 +330,6 @@ def build(run: Run, checkpoint: Path | None, accumulate: int) -> Training:
         Schedule(**dataclasses.asdict(recipe.schedule)),
         measured_by(tasks, preparation.dev_sets),
         save_extras=partial(_save_beside, preparation, model),
-        compiled=arguments.is_compiled(recipe, args.use_cpu),
-        sharded=arguments.is_sharded() and run.processes.num_processes > 1,
     )
     if checkpoint is not None:
         trainer.go_on_in_data(checkpoint)
@@ -355,12 +346,9 @@ def _with_callbacks(run: Run, trainer: TranslationTrainer) -> Training:
     early = callbacks.EarlyStopping(recipe.evaluation.best, better, patience) if patience else None
     shown = next((dev_set for dev_set in trainer.dev_sets if dev_set.references), trainer.dev_sets[0])
     metrics = callbacks.WriteMetrics(run.output, shown, recipe.seed, run.tell)
-    curves = callbacks.DrawCurves(run.output, run.warn, trainer.meter.paused)
+    curves = callbacks.DrawCurves(run.output, run.warn)
     trainer.remove_callback(PrinterCallback)
-    for dev_set in trainer.dev_sets:
-        dev_set.signum = lambda: stop.signum
-    again = callbacks.FinishEvaluation(lambda: trainer.evaluation_is_due, trainer.finish_evaluation)
-    for callback in (progress, stop, metrics, curves, *filter(None, [early]), again):
+    for callback in (progress, stop, metrics, curves, *filter(None, [early])):
         trainer.add_callback(callback)
     trainer.add_callback(callbacks.LogBeforeSaving())  # the last, so that it sees who wants a checkpoint
     return Training(trainer, progress, stop, early)
@@ -368,21 +356,17 @@ def _with_callbacks(run: Run, trainer: TranslationTrainer) -> Training:
 
 def last_checkpoint(run: Run) -> Path | None:
     """Returns the checkpoint to go on from, as the main process finds it; UserError where not every process has it."""
-    found = None
-    if run.is_main:
-        found = checkpoints.last_good(run.saved, run.warn)
-    name, manifest = of_main((found.name, checkpoints.manifest_of(found)) if found else ("", ""))
-    if not name:
+    found = checkpoints.last_good(run.saved, run.warn) if run.is_main else None
+    name = of_main(found.name if found else None)
+    if name is None:
         return None
-    checkpoint = run.saved / name
-    problem = None
-    if not run.is_main and (wrong := checkpoints.what_is_wrong(checkpoint)):
-        there = ", ".join(path.name for path in checkpoints.checkpoints(run.saved)) or "no checkpoint"
-        problem = f"{wrong} (it has {there})"
-    elif checkpoints.manifest_of(checkpoint) != manifest:
-        problem = f"its {name} is another one, of other weights"
-    check_all(checkpoint, problem)
-    return checkpoint
+    with together():
+        if not (run.saved / name).is_dir():
+            raise UserError(
+                f"{run.saved / name}: the first process goes on from it, and it is not here. Put --output on a disk "
+                "that all machines mount."
+            )
+    return run.saved / name
 
 
 def _check_checkpoint(checkpoint: Path, run: Run, training: Training) -> None:
@@ -412,7 +396,7 @@ def is_done(checkpoint: Path, training: Training) -> bool:
     """Returns whether a training that has come to this checkpoint is at its end."""
     state = checkpoints.read_state(checkpoint)
     stopped = training.early is not None and training.early.should_stop(state["log_history"])
-    return not state["meter"]["evaluation_is_due"] and (stopped or state["global_step"] >= training.steps)
+    return stopped or state["global_step"] >= training.steps
 
 
 def train(run: Run, training: Training, checkpoint: Path | None) -> None:
@@ -427,20 +411,13 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
     if run.recipe.precision.int8:
         trainer.rounded = RoundedProducts(trainer.model, alphas(run, trainer, checkpoint is not None))
     parameters = lasting_parameters(trainer.model)
-    divided = f", divided over {run.processes.num_processes} processes (FSDP2)" if trainer.sharded else ""
     trained = parameters_of_adapter(trainer.model)
     beside = f" and an adapter of {trained:,}, which alone is trained" if trained else ""
     kind = f"{type(trainer.model).__name__}: {parameters:,} parameters{beside}"
-    run.tell(f"{kind}, training on {trainer.args.device}{divided}")
+    run.tell(f"{kind}, training on {trainer.args.device}")
     kinds = kinds_of_products(run, checkpoint is not None) if trainer.args.device.type == "cpu" else frozenset()
     with matmul_backends.using(kinds), closing(training.progress), training.stop.listening():
-        try:
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        except Stopped as stopped:
-            training.stop.signum = stopped.signum
-            trainer.save_without_evaluation()
-        except callbacks.Done:
-            trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if signum := training.stop.signum:
         name = signal.Signals(signum).name
         raise callbacks.Interrupted(
@@ -596,23 +573,11 @@ def model_before(run: Run, made: MadeFrom) -> Path:
 def score_model(
     run: Run, made: MadeFrom, name: str, model: Path, tests: Sequence[RawPairs], results: Results
 ) -> Results:
-    """Adds the scores of every test set to `results`, and writes them under the name in the run's folder; what is
-    unchanged is not done again (`made`)."""
-    file = run.output / name / RESULTS
-    before = read_results(file) if file.is_file() else None
+    """Adds the scores of every test set to `results`, and writes them under the name in the run's folder."""
     for test in tests:
         outputs = _translations(run, made, name, model, test)
-        product = f"scores/{test.name}.{name}"
-        made_of = digest(outputs, test.references, test.language, versions())
-        if before is not None and made.same(product, made_of) and test.name in before.scores:
-            results.scores[test.name] = before.scores[test.name]
-            results.outputs[test.name] = before.outputs[test.name]
-        else:
-            results.add_scores(test.name, score_protocols(outputs, test.references, language=test.language))
-        results.write(file)
-        made.note(product, made_of)
-    if not tests:
-        results.write(file)  # which says the languages
+        results.add_scores(test.name, score_protocols(outputs, test.references, language=test.language))
+    results.write(run.output / name / RESULTS)
     return results
 
 
@@ -690,9 +655,6 @@ def train_in_rounds(
 ) -> dict[str, Results] | None:
     """Runs every round in its turn; in a dry run without what is not translated yet."""
     watcher = watcher or Watcher(run.tell, lambda text: run.warn(f"warning: {text}"))
-    for planned in rounds.values():
-        for warning in planned.doubts(run.data):
-            run.warn(warning)
     results = {}
     for planned in rounds.values():
         run.tell(f"round {planned.name}: {'-'.join(planned.languages)}", "bold")
@@ -701,7 +663,6 @@ def train_in_rounds(
             with together():
                 if run.is_main:
                     planned.translate(run.data, run.output, watcher)
-            check_all(manifest, None if manifest.is_file() else "no such file")
         if planned.round.translate is not None and not manifest.is_file():
             run.tell(f"{manifest.parent} is still to be made: what follows is without it.")
         recipe = planned.whole_recipe(run.output)

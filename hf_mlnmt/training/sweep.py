@@ -1,4 +1,4 @@
-"""Sweeps: many trainings from one command, planned, queued and gone on with.
+"""Sweeps: many trainings from one command, planned, queued, gone on with, and their scores as one table.
 
 A plan has every recipe with every combination of values and every seed, each with a folder of its own. The queue runs
 several at a time. Whatever ends it, the same call goes on: the folder is all that a sweep remembers (docs/sweeps.md).
@@ -6,29 +6,37 @@ several at a time. Whatever ends it, the same call goes on: the folder is all th
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import re
 import signal
+import statistics
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
-from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.files import read_json, write_json
+from hf_mlnmt.common.errors import UserError, naming
+from hf_mlnmt.common.files import write_text
 from hf_mlnmt.common.model_folder import RESULTS
+from hf_mlnmt.common.table import Number, Table
+from hf_mlnmt.evaluation import read_results
 from hf_mlnmt.recipe.reading import Recipe, find_recipe, parse_yaml, read_recipe
-from hf_mlnmt.training import checkpoints, folder
+from hf_mlnmt.training import folder
 from hf_mlnmt.training.callbacks import SIGNALS, handled
+from hf_mlnmt.training.dry_run import duration
+from hf_mlnmt.training.preflight import check_before
+from hf_mlnmt.training.preparation import Preparation
 
 MOST = 10_000  # values of a range; more is a slip of the pen
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:\.\.({_NUMBER}))?")
+LOOK_AFTER = 0.1  # seconds
+HANDLED = (*SIGNALS, signal.SIGHUP) if hasattr(signal, "SIGHUP") else SIGNALS  # Windows has none
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +45,8 @@ class Job:
 
     name: str
     path: Path
-    stem: str
+    point: str
     seed: int
-    point: Mapping[str, Any]
     settings: tuple[str, ...] = ()
 
     def recipe(self) -> Recipe:
@@ -52,71 +59,46 @@ def plan(
     over: Sequence[str] = (),
     seeds: Sequence[int] | None = None,
     settings: Sequence[str] = (),
-    order: str = "values",
     systems: Sequence[str] = (),
 ) -> list[Job]:
     """Returns all runs, in the order in which they are started.
 
     Args:
-        over: "key.sub=values" of read_values; several are combined, all with all.
+        over: "key.sub=values" of `read_values`; several are combined, all with all.
         seeds: of each point; None: the recipe's own.
         settings: "key.sub=value" for all runs.
         systems: what is trained in each recipe (zoo/records.py); none: the recipe's own.
-        order: "values" does every seed of a point before the next point, "seeds" every point with the first seed first.
     """
-    if order not in ("values", "seeds"):
-        raise UserError(f"--order {order}: expected values or seeds.")
-    axes = _axes(over)
-    files = [find_recipe(recipe, system) for recipe in recipes for system in systems or (None,)]
-    stems = [read_recipe(path, [*own, *settings]).stem for path, own in files]
-    _check_once(stems, "recipe")
-    _check_once([str(seed) for seed in seeds or ()], "seed")
-    points = [dict(zip(axes, values)) for values in product(*axes.values())]
-    jobs = [
-        _job(path, stem, point, seed, [*own, *settings])
-        for (path, own), stem in zip(files, stems, strict=True)
-        for point in points
-        for seed in seeds or [None]  # type: ignore[list-item]
-    ]
-    _check_once([job.name for job in jobs], "run")
-    if order == "seeds" and seeds:
-        jobs.sort(key=lambda job: list(seeds).index(job.seed))
-    return jobs
-
-
-def _job(path: Path, stem: str, point: dict[str, Any], seed: int | None, settings: Sequence[str]) -> Job:
-    everything = (*settings, *(f"{key}={as_yaml(value)}" for key, value in point.items()))
-    recipe = read_recipe(path, everything, seed)
-    if recipe.rounds is not None:
-        raise UserError(f"{path}: has rounds, which a sweep does not train. Train this recipe by itself.")
-    parts = [stem]
-    last_parts = [key.rsplit(".", 1)[-1] for key in point]
-    for (key, value), last in zip(point.items(), last_parts):
-        shown = re.sub(r"[^\w.+-]+", "-", as_yaml(value)).strip("-") or "none"
-        parts.append(f"{last if last_parts.count(last) == 1 else key}-{shown}")
-    return Job(".".join([*parts, f"seed{recipe.seed}"]), path, stem, recipe.seed, point, everything)
-
-
-def _axes(over: Sequence[str]) -> dict[str, list[Any]]:
-    """Returns {key: its values}."""
     axes: dict[str, list[Any]] = {}
     for text in over:
         key, equals, values = text.partition("=")
-        key = key.strip()
         if not equals or not key:
             raise UserError(f"--over {text}: expected KEY=VALUES, as in --over model.settings.kernel_size=2..8.")
-        if key == "seed":
-            raise UserError(f"--over {text}: seeds have an option of their own, --seeds 1,2,3.")
-        if key in axes:
-            raise UserError(f"--over {key}: is given twice; give all its values at once.")
+        if key == "seed" or key in axes:
+            raise UserError(f"--over {text}: give all values of a key at once, and seeds by --seeds 1,2,3.")
         axes[key] = read_values(values, f"--over {text}")
-    return axes
+    jobs: list[Job] = []
+    for path, own in (find_recipe(recipe, system) for recipe in recipes for system in systems or (None,)):
+        for point_values in product(*axes.values()):
+            point = {key: as_yaml(value) for key, value in zip(axes, point_values)}
+            everything = (*own, *settings, *(f"{key}={value}" for key, value in point.items()))
+            for seed in seeds or (None,):
+                recipe = read_recipe(path, everything, seed)
+                if recipe.rounds is not None:
+                    raise UserError(f"{path}: has rounds, which a sweep does not train. Train this recipe by itself.")
+                shown = [recipe.stem, *(f"{key.rpartition('.')[2]}-{value}" for key, value in point.items())]
+                name = re.sub(r"[^\w.+-]+", "-", ".".join(shown))
+                jobs.append(Job(f"{name}.seed{recipe.seed}", path, name, recipe.seed, everything))
+    names = [job.name for job in jobs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"run {twice}: is there twice.")
+    return jobs
 
 
 def read_values(text: str, where: str = "values") -> list[Any]:
-    """Reads 2..8 (whole numbers, both ends included), 0.1..0.5..0.1 (with a step), a,b,c, [1],[1,2] and mixtures.
+    """Reads 2..8 (whole numbers, both ends included), a,b,c, [1],[1,2] and mixtures, each value as YAML.
 
-    Values are read as YAML. Raises: UserError for none, broken ones, and a value twice.
+    Raises: UserError for no values, and broken ones.
     """
     try:
         read = parse_yaml(f"[{text}]")
@@ -124,31 +106,16 @@ def read_values(text: str, where: str = "values") -> list[Any]:
         raise UserError(f"{where}: {text!r} is not valid YAML ({error}).") from error
     values: list[Any] = []
     for value in read:
-        if isinstance(value, str) and (match := _RANGE.fullmatch(value)):
-            values += _range(match, where)
-        elif isinstance(value, str) and re.fullmatch(_NUMBER, value):
-            values.append(float(value))  # 1e-3, which YAML 1.1 takes for text
+        if isinstance(value, str) and (match := re.fullmatch(r"(-?\d+)\.\.(-?\d+)", value)):
+            low, high = map(int, match.groups())
+            if not low <= high < low + MOST:
+                raise UserError(f"{where}: {value}: expected LOW..HIGH, of at most {MOST:,} whole numbers.")
+            values += range(low, high + 1)
         else:
             values.append(value)
     if not values:
         raise UserError(f"{where}: no values. Expected a range such as 2..8, or values such as 2,4,8.")
-    _check_once([as_yaml(value) for value in values], f"{where}: value")
     return values
-
-
-def _range(match: re.Match[str], where: str) -> list[Any]:
-    whole = all(part is None or re.fullmatch(r"[+-]?\d+", part) for part in match.groups())
-    if match[3] is None and not whole:
-        raise UserError(f"{where}: {match[0]} needs a step, as in {match[0]}..0.1.")
-    low, high, step = (float(part) for part in (match[1], match[2], match[3] or "1"))
-    if step <= 0 or high < low:
-        raise UserError(f"{where}: {match[0]} holds no number; expected LOW..HIGH with a step above 0.")
-    count = math.floor((high - low) / step + 1e-9) + 1
-    if count > MOST:
-        raise UserError(f"{where}: {match[0]} holds {count:,} numbers; at most {MOST:,}.")
-    if whole:
-        return [int(match[1]) + number * int(match[3] or 1) for number in range(count)]
-    return [float(f"{low + number * step:.12g}") for number in range(count)]
 
 
 def as_yaml(value: Any) -> str:
@@ -156,84 +123,50 @@ def as_yaml(value: Any) -> str:
     return yaml.safe_dump(value, default_flow_style=True, width=math.inf).removesuffix("...\n").strip()
 
 
-def _check_once(names: Sequence[str], what: str) -> None:
-    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
-    if twice is not None:
-        raise UserError(f"{what} {twice}: is there twice.")
+def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None]) -> None:
+    """Makes all checks before a training of each point. Raises: UserError naming the run."""
+    points = {job.point: job for job in reversed(jobs)}  # seeds differ in nothing that is checked
+    for job in reversed(points.values()):
+        with naming(job.name), folder.temporary() as output:
+            for warning in check_before(Preparation(job.recipe(), data, output, lambda text: None)):
+                warn(f"{job.name}: {warning}")
 
 
-@dataclass(frozen=True)
-class State:
-    """`step`: of the last checkpoint of a run that has begun; `message`: of one that failed."""
-
-    kind: Literal["finished", "failed", "begun", "new"]
-    step: int | None = None
-    message: str = ""
-
-    def __str__(self) -> str:
-        if self.kind == "begun":
-            return f"begun, step {self.step:,}" if self.step else "begun"
-        return f"failed: {self.message.splitlines()[0]}" if self.kind == "failed" and self.message else self.kind
-
-
-def state_of(root: Path, job: Job) -> State:
-    """Returns the state of a run. Raises: UserError when its folder holds another training than this job."""
+def state_of(root: Path, job: Job) -> str:
+    """Returns "finished", "begun" or "new". Raises: UserError when its folder holds another training than this job."""
     output = root / job.name
     folder.check_output(output)
     changed = folder.compare(output, job.recipe())
     if (output / RESULTS).is_file() and not changed:
-        return State("finished")
-    saved = checkpoints.checkpoints(output / "checkpoints")
-    step = checkpoints.step_of(saved[-1]) if saved else None
-    if failure := read_json(failed_path(root, job), {"message": str}):
-        return State("failed", step, failure["message"])
-    return State("begun" if output.is_dir() else "new", step)
+        return "finished"
+    return "begun" if output.is_dir() else "new"
 
 
-def failed_path(root: Path, job: Job) -> Path:
-    """Returns where the message of a run that failed is kept."""
-    return root / "failed" / f"{job.name}.json"
-
-
-def last_words(log: Path) -> str:
-    """Returns the error at the end of a log; without one its last lines."""
-    lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines() if log.is_file() else []
-    at = next((number for number in range(len(lines) - 1, -1, -1) if lines[number].startswith("error:")), None)
-    words = [lines[at].removeprefix("error:").strip(), *lines[at + 1 :]] if at is not None else lines[-5:]
-    return "\n".join(words).strip() or "its log is empty"
-
-
-# The queue
-
-LOOK_AFTER = 0.1  # seconds
-HANDLED = (*SIGNALS, signal.SIGHUP) if hasattr(signal, "SIGHUP") else SIGNALS  # Windows has none
-
-
-@dataclass
 class Queue:
-    """The jobs of a sweep.
+    """The queue of a sweep, and after `run` the signal that ended it (`signum`).
 
     Args:
-        start: starts the training of a job, what it says going into a file; it ends by SIGTERM with its state saved.
+        start: starts the training of a job, its output going into a file; it ends by SIGTERM with its state saved.
         tell: hears a line at every start and end.
         watch: is given the states at the beginning and at every start and end.
-        retry: start failed runs again.
     """
 
-    root: Path
-    start: Callable[[Job, Path], subprocess.Popen]
-    at_a_time: int = 1
-    tell: Callable[[str], None] = print
-    watch: Callable[[Mapping[str, State]], None] = lambda states: None
-    retry: bool = True
-    signum: int | None = None
+    def __init__(
+        self,
+        root: Path,
+        start: Callable[[Job, Path], subprocess.Popen],
+        at_a_time: int = 1,
+        tell: Callable[[str], None] = print,
+        watch: Callable[[Mapping[str, str]], None] = lambda states: None,
+    ) -> None:
+        self.root, self.start, self.at_a_time, self.tell, self.watch = root, start, at_a_time, tell, watch
+        self.signum: int | None = None
 
-    def run(self, jobs: Sequence[Job]) -> dict[str, State]:
+    def run(self, jobs: Sequence[Job]) -> dict[str, str]:
         """Trains the jobs that are not finished and returns the state of each. A signal (`signum`) lets the trainings
         save their state; a second one ends them."""
         states = {job.name: state_of(self.root, job) for job in jobs}
-        done = ("finished",) if self.retry else ("finished", "failed")
-        waiting = [job for job in jobs if states[job.name].kind not in done]
+        waiting = [job for job in jobs if states[job.name] != "finished"]
         running: dict[Job, tuple[subprocess.Popen, float]] = {}
 
         def receive(signum: int, frame: Any) -> None:
@@ -246,22 +179,24 @@ class Queue:
             self.watch(states)
 
         self.watch(states)
+        (self.root / "logs").mkdir(parents=True, exist_ok=True)
         with handled(HANDLED, receive):
             try:
                 while (waiting and self.signum is None) or running:
                     while waiting and len(running) < self.at_a_time and self.signum is None:
                         job = waiting.pop(0)
-                        before = states[job.name]
-                        running[job] = self._begin(job), time.monotonic()
+                        running[job] = self.start(job, self._log(job)), time.monotonic()
                         if self.signum is not None:  # the signal came during the start
                             running[job][0].terminate()
-                        again = f", from step {before.step:,}" if before.step else ""
-                        say(job, "started" if before.kind == "new" else f"started again{again}")
+                        say(job, "started" if states[job.name] == "new" else "started again")
                     for job, (process, since) in [*running.items()]:
-                        if process.poll() is not None:
+                        if (code := process.poll()) is not None:
                             del running[job]
-                            what = self._ended(job, process.returncode, time.monotonic() - since)
                             states[job.name] = state_of(self.root, job)
+                            what = f"finished after {duration(time.monotonic() - since)}"
+                            if states[job.name] != "finished":
+                                what = self._problem(job, code)
+                                states[job.name] = "failed" if self.signum is None else "begun"
                             say(job, what)
                     time.sleep(LOOK_AFTER)
             finally:
@@ -269,31 +204,55 @@ class Queue:
                     process.terminate()
         return states
 
-    def _begin(self, job: Job) -> subprocess.Popen:
-        failed_path(self.root, job).unlink(missing_ok=True)
-        log = self._log(job)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        return self.start(job, log)
-
-    def _ended(self, job: Job, code: int, seconds: float) -> str:
-        """Returns how a training ended in words; of one that failed, its message is kept."""
-        if code == 0 and (self.root / job.name / RESULTS).is_file():
-            return f"finished after {duration(seconds)}"
-        if self.signum is not None and code in (128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM):
-            return "stopped, its state is saved"
+    def _problem(self, job: Job, code: int) -> str:
+        if self.signum is not None:
+            return "stopped"
         memory = " The system does that when memory runs out." if -code == signal.SIGKILL else ""
-        by_signal = f"ended by {signal.Signals(-code).name}.{memory}" if code < 0 else ""
-        message = by_signal or last_words(self._log(job))
-        write_json(failed_path(self.root, job), {"run": job.name, "exit_code": code, "message": message})
-        return f"failed: {message}"
+        return f"failed: {last_words(self._log(job))}{memory}"
 
     def _log(self, job: Job) -> Path:
         return self.root / "logs" / f"{job.name}.log"
 
 
-def duration(seconds: float) -> str:
-    """Returns "2 h 5 min", "12 min" or "40 s"."""
-    minutes = round(seconds / 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes} min" if seconds >= 60 else f"{seconds:.0f} s"
+def last_words(log: Path) -> str:
+    """Returns the error at the end of a log; without one its last lines."""
+    lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines() if log.is_file() else []
+    at = next((number for number in range(len(lines) - 1, -1, -1) if lines[number].startswith("error:")), -5)
+    return "\n".join(lines[at:]).removeprefix("error:").strip() or "its log is empty"
+
+
+def write_table(root: Path, jobs: Sequence[Job], states: Mapping[str, str]) -> Table:
+    """Writes sweep.csv, a row for each run, test set, protocol and metric; returns the means over seeds as a table."""
+    rows: list[dict[str, Any]] = []
+    cells: dict[tuple[str, str], list[float]] = {}  # point and column -> a score of each seed
+    for job in jobs:
+        row = {"run": job.name, "point": job.point, "seed": job.seed, "state": states[job.name]}
+        if states[job.name] != "finished":
+            rows.append(row)
+            continue
+        for test, protocols in read_results(root / job.name / RESULTS).scores.items():
+            for protocol, metrics in protocols.items():
+                for metric, entry in metrics.items():
+                    named = {"test_set": test, "protocol": protocol, "metric": metric, "score": entry["score"]}
+                    rows.append({**row, **named})
+                    cells.setdefault((job.point, f"{test}\n{metric} {protocol}"), []).append(entry["score"])
+    text = io.StringIO()
+    names = ["run", "point", "seed", "state", "test_set", "protocol", "metric", "score"]
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(root / "sweep.csv", text.getvalue())
+    columns = list(dict.fromkeys(column for _, column in cells if "BLEU" in column))
+    points = {job.point: sum(other.point == job.point for other in jobs) for job in jobs}
+    lines = []
+    for point, runs in points.items():
+        found = [cells.get((point, column), []) for column in columns]
+        done = max(map(len, found), default=0)
+        lines.append([point, f"{done} of {runs}", *map(_mean, found)])
+    caption = "Mean ± standard deviation over seeds, of the runs that are finished."
+    return Table(["", Number("runs"), *map(Number, columns)], lines, "sweep", caption)
+
+
+def _mean(scores: Sequence[float]) -> str:
+    spread = f" ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else ""
+    return f"{statistics.fmean(scores):.2f}{spread}" if scores else ""

@@ -366,26 +366,25 @@ def shown(data: TrainingSet, indices: np.ndarray, epoch: int) -> Sequence[Exampl
 
 @dataclass(frozen=True)
 class Collator:
-    """The collator of all tasks: a batch as its objective wants it, filled up to its box, with the task's name."""
+    """The collator of all tasks: a batch as its objective wants it, filled up to its bucket, with the task's name."""
 
     names: list[str]
     collates: list[Callable[[Sequence[Example]], Batch]]
-    boxes: list[Buckets | None]
+    buckets: list[Buckets | None]
 
     def __call__(self, batch: tuple[int, Sequence[Example]]) -> dict[str, Any]:
         task, examples = batch
-        return {**collate_in(self.boxes[task], self.collates[task], examples), TASK: self.names[task]}
+        return {**collate_in(self.buckets[task], self.collates[task], examples), TASK: self.names[task]}
 
 
 def collate_in(
-    boxes: Buckets | None, collate: Callable[[Sequence[Example]], Batch], examples: Sequence[Example]
+    buckets: Buckets | None, collate: Callable[[Sequence[Example]], Batch], examples: Sequence[Example]
 ) -> Batch:
-    """Collates examples, filled up to a shape of the boxes: places as the objective pads them, rows without an example
-    with one that has no labels."""
-    if boxes is None:
+    """Collates examples and pads the batch to a shape of the buckets; rows without an example have no labels."""
+    if buckets is None:
         return collate(examples)
     source, target = (longest(examples, side) for side in ("input_ids", "labels"))
-    rows, source, target = boxes.shape(len(examples), source, target)
+    rows, source, target = buckets.shape(len(examples), source, target)
     # At least one example of the full lengths is there to be padded to, and left out again.
     missing = max(1, rows - len(examples))
     batch = collate(filled(examples, {"input_ids": source, "labels": target}, missing))
@@ -402,7 +401,7 @@ def longest(examples: Sequence[Example], side: str) -> int:
 
 
 def filled(examples: Sequence[Example], lengths: Mapping[str, int], times: int) -> Sequence[Example]:
-    """Returns the examples, and behind them so many of these lengths, whatever stands in these."""
+    """Pads the batch with dummy examples of the given lengths."""
     if not isinstance(examples, Examples):
         filling = {side: np.resize(ids, lengths.get(side, len(ids))) for side, ids in examples[0].items()}
         return [*examples, *[filling] * times]

@@ -21,8 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, set_seed
-from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 from transformers.trainer_callback import ExportableState
 
 from hf_mlnmt.common.errors import UserError
@@ -30,14 +28,13 @@ from hf_mlnmt.common.files import explained, read_json, write_json
 from hf_mlnmt.common.memory import keep_memory
 from hf_mlnmt.common.model_folder import first_line
 from hf_mlnmt.recipe.schema import Batches
-from hf_mlnmt.training import checkpoints, dev, sharding
+from hf_mlnmt.training import checkpoints, dev
+from hf_mlnmt.training.arguments import Schedule
 from hf_mlnmt.training.callbacks import SaveEndsOfCycles
 from hf_mlnmt.training.captured import CapturedSteps, is_cuda
 from hf_mlnmt.training.half_weights import HalfWeights
 from hf_mlnmt.training.objectives import Batch, Losses
-from hf_mlnmt.training.processes import of_all
 from hf_mlnmt.training.quantisation_aware import RoundedProducts
-from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import (
     TASK,
     Ahead,
@@ -190,7 +187,7 @@ class FiniteGuard:
     def __init__(self, trainer: TranslationTrainer) -> None:
         self.trainer = trainer
         self._seen: list[tuple[int, int, Tensor]] = []  # completed steps, batch within the step, loss
-        self._last = (-1, 0)  # completed steps, batch within the step
+        self._last = (-1, 0)
 
     def watch(self, step: int, loss: Tensor) -> None:
         """Notes the loss of the next batch after `step` completed steps; on a CPU checks it."""
@@ -198,69 +195,34 @@ class FiniteGuard:
         self._last = step, batch
         self._seen.append((step, batch, loss))
         if loss.device.type == "cpu":
-            self.check(at_once=True)
+            self.check()
 
-    def check(self, at_once: bool = False) -> None:
-        """Raises NonFiniteLoss for a loss noted since the last check; at_once: no step came after it."""
+    def check(self) -> None:
+        """Raises NonFiniteLoss for a loss noted since the last check."""
         seen, self._seen = self._seen, []
         finite = torch.isfinite(torch.stack([loss for _, _, loss in seen])).tolist() if seen else []
         for good, (step, batch, loss) in zip(finite, seen):
             if not good:
-                self._stop(step, batch, f"the loss is {loss.item()}", at_once and self._weights_are_finite())
+                self._stop(step, batch, f"the loss is {loss.item()}")
 
     def check_weights(self) -> None:
         """Raises NonFiniteLoss if a weight is not finite: such a state must not be saved as a good one."""
-        if not self._weights_are_finite():
+        sums = torch.stack([parameter.detach().sum().float() for parameter in self.trainer.model.parameters()])
+        if not torch.isfinite(sums).all():
             self._stop(max(0, self._last[0]), self._last[1], "the weights are not finite after it")
 
-    def _weights_are_finite(self) -> bool:
-        sums = torch.stack([parameter.detach().sum().float() for parameter in self.trainer.model.parameters()])
-        return bool(torch.isfinite(sums).all())
-
-    def _stop(self, step: int, batch: int, what: str, weights_are_good: bool = False) -> None:
+    def _stop(self, step: int, batch: int, what: str) -> None:
         trainer, args = self.trainer, self.trainer.args
-        kept = "the last checkpoint is good and is kept"
-        # Of several processes not all may come here.
-        if weights_are_good and step and args.world_size == 1 and args.save_strategy != "no":
-            self._last = (-1, 0)
-            trainer._save_checkpoint(trainer.model, None)
-            kept = f"the good state before it is kept in checkpoint-{step}"
         number, indices = trainer.sampler().members(step)[batch * args.world_size + args.process_index]
         task = trainer.tasks[number]
         sentences = [index % task.data.distinct for index in indices]  # also those shown in another way
         which = f" of task '{task.name}'" if len(trainer.tasks) > 1 else ""
         raise NonFiniteLoss(
             f"step {step + 1}, batch {batch + 1} of {args.gradient_accumulation_steps}: {what}. Sentences of the batch "
-            f"(positions in the training set{which}, from 0): {sentences}. Training stopped; {kept}. Look at these "
-            "sentences; if nothing is wrong with them, lower the learning rate, lengthen the warm-up or lower the "
-            "gradient limit."
+            f"(positions in the training set{which}, from 0): {sentences}. Training stopped; the last checkpoint is "
+            "good and is kept. Look at these sentences; if nothing is wrong with them, lower the learning rate, "
+            "lengthen the warm-up or lower the gradient limit."
         )
-
-
-COMPILER = "inductor"  # torch.compile's backend
-RECURRENT = (nn.RNNBase, nn.RNNCellBase)  # which it cannot trace
-
-
-@contextlib.contextmanager
-def compiled_layers(model: nn.Module) -> Iterator[None]:
-    """Compiles the layers of encoder and decoder in training mode while a block runs: a graph for each class of layers.
-
-    It is for all shapes, and parameters keep their names. Evaluation and layers of LSTMs stay as they are.
-    """
-    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    layers = [layer for layer in layers if not any(isinstance(part, RECURRENT) for part in layer.modules())]
-    for layer in layers:
-        layer.compile(dynamic=True, backend=COMPILER)
-        layer._compiled_call_impl = _in_training(layer, layer._compiled_call_impl)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer._compiled_call_impl = None
-
-
-def _in_training(layer: nn.Module, compiled: Any) -> Callable[..., Any]:
-    return lambda *args, **kwargs: (compiled if layer.training else layer._call_impl)(*args, **kwargs)
 
 
 logger = logging.getLogger(__name__)
@@ -284,8 +246,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         dev_sets: what `evaluate` measures, translates and scores, the most important first; without any, evaluation
             is left to Seq2SeqTrainer.
         save_extras: called with the folder of each saved model (to put tokenizers beside it).
-        compiled: whether training steps compile the model's layers, see `compiled_layers`.
-        sharded: whether weights, gradients and optimizer are divided over the processes (sharding.py).
     """
 
     model: PreTrainedModel
@@ -302,8 +262,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         schedule: Schedule | None = None,
         dev_sets: dev.DevSet | Sequence[dev.DevSet] = (),
         save_extras: Callable[[Path], None] | None = None,
-        compiled: bool = False,
-        sharded: bool = False,
         **kwargs: Any,
     ) -> None:
         if args.label_smoothing_factor:
@@ -323,7 +281,7 @@ class TranslationTrainer(Seq2SeqTrainer):
                 f"batches.accumulate is {self.batches.accumulate} and args.gradient_accumulation_steps "
                 f"{args.gradient_accumulation_steps}: give the arguments the number of batches in a step."
             )
-        self.schedule, self.save_extras, self.compiled, self.sharded = schedule, save_extras, compiled, sharded
+        self.schedule, self.save_extras = schedule, save_extras
         self.dev_sets = list(dev_sets) if isinstance(dev_sets, Sequence) else [dev_sets]
         for task in self.tasks:
             check_needs(task.name, task.objective, model)
@@ -353,7 +311,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._began: dict[str, Any] | None = None  # where in the data, see `go_on_in_data`
         self._sampler: TaskBatchSampler | None = None  # which takes seconds for millions of sentences
         self.rounded: RoundedProducts | None = None  # what steps compute in int8
-        self.evaluation_is_due = False  # of the step of the checkpoint: a signal cut it short
 
     # Data
 
@@ -370,7 +327,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Goes on where a checkpoint was in the data, whatever the number of processes and batches of a step now."""
         meter, step = read_json(checkpoint / checkpoints.METER), checkpoints.step_of(checkpoint)
         self._began, self._sampler = {**meter, "step": step}, None
-        self.evaluation_is_due = meter["evaluation_is_due"]
         if self.args.max_steps <= 0 and meter["group"] != self._group():
             (sampler, *_), (seen, *_) = self.sampler().samplers, meter["batches"]
             left = self.args.num_train_epochs - seen / sampler.total
@@ -442,10 +398,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         return self._latest
 
     def captures(self) -> bool:
-        """Returns whether steps are captured: batches of few shapes, on one card, in float32 or bfloat16. Compiled
-        layers are not: one that sees another kind of argument is compiled anew, which breaks a capture off."""
+        """Returns whether steps are captured: batches of few shapes, on one card, in float32 or bfloat16."""
         args, model = self.args, self.model
-        others = args.world_size > 1 or args.fp16 or self.compiled or args.torch_compile or args.torch_empty_cache_steps
+        others = args.world_size > 1 or args.fp16 or args.torch_compile or args.torch_empty_cache_steps
         if not self.batches.buckets or others or not is_cuda(args.device):
             return False
         dropped = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")  # by draws on the CPU
@@ -482,13 +437,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         # Evaluation calls the model itself, and computes in the same precision.
         self.accelerator.prepare_model(self.model, evaluation_mode=True)
         losses = TaskLosses(self.model, self.tasks, self.rounded)
-        if self.sharded:
-            return self.accelerator.prepare_model(sharding.shard(losses, self.optimizer), evaluation_mode=True)
         return self.accelerator.prepare_model(losses)
-
-    def whole(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a block in which the model has all weights in every process."""
-        return sharding.whole(self.model_wrapped) if self.sharded else contextlib.nullcontext()
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Makes the recipe's schedule instead of that of lr_scheduler_type."""
@@ -511,15 +460,11 @@ class TranslationTrainer(Seq2SeqTrainer):
             checkpoints.check_same_model(Path(resume_from_checkpoint), self.model.config)
             self.meter.load(Path(resume_from_checkpoint), checkpoints.step_of(resume_from_checkpoint))
         try:
-            with self.meter, self.compiling():
+            with self.meter:
                 return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
             self._captured = None
             self._read_ahead(None)
-
-    def compiling(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a block in which steps are as `compiled` says."""
-        return compiled_layers(self.model) if self.compiled else contextlib.nullcontext()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds speed and the named parts of the loss."""
@@ -540,7 +485,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         `dev_sets`, or with `eval_dataset`, it is Seq2SeqTrainer's, but for what that does to the generation_config.
         """
         self.guard.check()
-        with self.meter.paused(), dev.kept_generation_config(self.model), self.whole():
+        with self.meter.paused(), dev.kept_generation_config(self.model):
             if not self.dev_sets or eval_dataset is not None:
                 return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen)
             metrics: dict[str, float] = {}
@@ -559,24 +504,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def save_without_evaluation(self) -> None:
-        """Ends a training whose evaluation was cut short, its checkpoint saved: the next start makes the evaluation."""
-        self.evaluation_is_due = True
-        if self.args.save_strategy != "no":
-            self._save_checkpoint(self.model, None)
-        self.callback_handler.on_train_end(self.args, self.state, self.control)
-
-    def finish_evaluation(self) -> None:
-        """Makes the evaluation that a signal cut short, and saves the checkpoint anew, as it would have been."""
-        self._load_rng_state(str(Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"))
-        self._determine_best_metric(self.evaluate(), trial=None)
-        self.evaluation_is_due = False
-        self._save_checkpoint(self.model, None)
-
     # Checkpoints
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, sharding.weights(self.model) if self.sharded else state_dict)
+        super()._save(output_dir, state_dict)
         folder = Path(output_dir or str(self.args.output_dir))
         (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle; the recipe says the same in words
         if self.save_extras is not None and self.args.should_save:
@@ -595,13 +526,11 @@ class TranslationTrainer(Seq2SeqTrainer):
                     staging.mkdir(parents=True)
                 self.accelerator.wait_for_everyone()
                 self.store_flos()
-                with self.whole():
-                    self.save_model(str(staging), _internal_call=True)
+                self.save_model(str(staging), _internal_call=True)
                 if not self.args.save_only_model:
                     self._save_optimizer_and_scheduler(str(staging))
                     self._save_scaler(str(staging))
                     self._save_rng_state(str(staging))
-                    self._gather_rng_states(staging)
                 self.accelerator.wait_for_everyone()
                 if self.args.should_save:
                     self._save_state(staging)
@@ -609,40 +538,15 @@ class TranslationTrainer(Seq2SeqTrainer):
                     self._rotate(run)
                 self.accelerator.wait_for_everyone()
             finally:
-                shutil.rmtree(
-                    staging, ignore_errors=True
-                )  # a full disk may lack its space; another machine has its own
+                shutil.rmtree(staging, ignore_errors=True)  # a full disk may lack its space
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
-
-    def _gather_rng_states(self, staging: Path) -> None:
-        """Puts the states of processes that do not see the main one's folder beside its own, for a whole checkpoint."""
-        if self.args.world_size == 1:
-            return
-        own = (staging / f"rng_state_{self.args.process_index}.pth").read_bytes()
-        for rank, state in enumerate(of_all(own)):
-            file = staging / f"rng_state_{rank}.pth"
-            if self.args.should_save and not file.exists():
-                file.write_bytes(state)
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        if not self.sharded:
-            super()._save_optimizer_and_scheduler(output_dir)
-            return
-        optimizer = sharding.gathered(self.optimizer.state_dict())
-        if self.args.should_save:
-            torch.save(optimizer, Path(output_dir) / OPTIMIZER_NAME)
-            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Loads as Trainer does. Raises: UserError for a state that is not of this model's optimizer."""
         why: str | None
         try:
-            if self.sharded and checkpoint:
-                sharding.load(self.optimizer, Path(checkpoint) / OPTIMIZER_NAME)
-                self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER_NAME, weights_only=True))
-            else:
-                super()._load_optimizer_and_scheduler(checkpoint)
+            super()._load_optimizer_and_scheduler(checkpoint)
         except (ValueError, KeyError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
             why = first_line(error)
         else:
@@ -666,7 +570,7 @@ class TranslationTrainer(Seq2SeqTrainer):
                 saved[type(callback).__name__] = callback.state()
         self.state.save_to_json(str(folder / checkpoints.STATE))
         more = {"group": self._began["group"] if self._began else self._group(), "processes": self.args.world_size}
-        more |= {**self.sampler().reached(self.state.global_step), "evaluation_is_due": self.evaluation_is_due}
+        more |= self.sampler().reached(self.state.global_step)
         self.meter.save(folder, **more)
 
     def _rotate(self, run: Path) -> None:

@@ -163,6 +163,7 @@ SSRU = Architecture(
     "ssru",
     "SSRU",
     beyond="a decoder whose layers have a recurrent unit (SSRU) in place of self-attention",
+    encoder_heads=False,  # its encoder is the baseline's
 )
 RNN = Architecture(
     "mlnmt-rnn",

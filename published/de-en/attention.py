@@ -5,25 +5,21 @@ Reference: Vaswani et al. 2017, "Attention Is All You Need", equation 1; thesis 
 (1) head_h = softmax(Q_h K_h^T / sqrt(d_h)) V_h        (2) output = concat(head_1 .. head_H) W_o
 
 Projections that read the same input are one matrix (`qkv_proj`, `kv_proj`): fewer and larger products.
-In mixed precision on a CPU the projections are in half precision and equation 1 in float32 (`trains_mixed_on_cpu`).
 Departs: no bias in the four projections unless `attention_bias` (the parameter counts of the papers fit that).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .fused import short_attention
-from .linear import project, runs_ahead
+from .linear import faster, project, runs_ahead
 
 
 def eager_attention(
@@ -75,25 +71,6 @@ def split_heads(states: Tensor, heads: int) -> Tensor:
     return states.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def trains_mixed_on_cpu(states: Tensor) -> bool:
-    """Returns whether gradients will flow under autocast on a CPU, where PyTorch's attention is ten times as slow
-    backwards in bfloat16 as in float32."""
-    return torch.is_grad_enabled() and states.device.type == "cpu" and torch.is_autocast_enabled("cpu")
-
-
-def kernels_without_plans(device: torch.device) -> AbstractContextManager:
-    """Holds attention on an NVIDIA GPU to kernels that take any shape. Where there is a mask PyTorch prefers cuDNN's on
-    newer GPUs, and those plan every new shape of a batch for a third of a second and more."""
-    if device.type != "cuda":
-        return nullcontext()
-    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
-
-
-def widened(states: Tensor) -> Tensor:
-    """Makes half precision float32 where `trains_mixed_on_cpu`; cheapest for all that a projection gives."""
-    return states.float() if states.dtype.itemsize == 2 and trains_mixed_on_cpu(states) else states
-
-
 class Attention(nn.Module):
     """The base of every attention: sizes, the output projection and the dispatch to eager, SDPA or flash."""
 
@@ -126,14 +103,11 @@ class Attention(nn.Module):
         if self.training and attention_function is None and self.config._attn_implementation == "sdpa":
             causal = kwargs.get("is_causal")
             causal = mask is None and query.shape[2] > 1 and (self.is_causal if causal is None else causal)
-            output = short_attention(query, key, value, mask, self.scaling, dropout, causal)
+            output = faster("short_attention", query, key, value, mask, self.scaling, dropout, causal)
             if output is not None:
                 return output, None
-        query, key, value = widened(query), widened(key), widened(value)
-        # Autocast would make them narrow again.
-        own = torch.autocast("cpu", enabled=False) if trains_mixed_on_cpu(query) else nullcontext()
-        with own, kernels_without_plans(query.device):
-            output, weights = interface(self, query, key, value, mask, dropout=dropout, scaling=self.scaling, **kwargs)
+        interface = faster("prepared_attention", interface, query) or interface
+        output, weights = interface(self, query, key, value, mask, dropout=dropout, scaling=self.scaling, **kwargs)
         return output.reshape(*output.shape[:2], -1), weights
 
     def in_groups(self, weights: Tensor, value: Tensor, groups: int) -> tuple[Tensor, Tensor]:
@@ -158,7 +132,7 @@ class SelfAttention(Attention):
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
         """Maps (batch, time, d_model) to the same shape; if eager, returns weights (batch, heads, time, keys) too."""
-        states = widened(project(self.qkv_proj, hidden_states))
+        states = project(self.qkv_proj, hidden_states)
         query, key, value = (split_heads(x, self.heads) for x in states.chunk(3, dim=-1))
         if cache is not None:
             cache = getattr(cache, "self_attention_cache", cache)
@@ -184,7 +158,7 @@ class CrossAttention(Attention):
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
         """Maps (batch, target, d_model), over memory (batch, source, d_model), to the same; and weights if eager."""
-        query = split_heads(widened(project(self.q_proj, hidden_states)), self.heads)
+        query = split_heads(project(self.q_proj, hidden_states), self.heads)
         key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)
         return project(self.out_proj, output), weights

@@ -1,14 +1,14 @@
 """Slots of a decoder's cache that hold, beside keys and values, a state.
 
-| layer type | state | of |
+| layer type | state | in |
 | --- | --- | --- |
+| mlnmt_recurrence | the state of a recurrent attention over the source, of an SSRU | here |
 | mlnmt_convolution | the last inputs of a causal convolution | dual_context.py |
-| mlnmt_recurrence | the state of a recurrent attention over the source | recurrent_attention.py |
 | mlnmt_lstm | h and c of every LSTM layer | rnn.py |
 
-Importing this file registers them with Transformers' caches: `DynamicCache(config=...)` and `StaticCache(config=...)`
-make one for every decoder layer of such a type; they follow the beams and, the dynamic ones, the drafts of assisted
-decoding. In a slot of LSTM layers keys and values of one number a position count the positions, so that lengths, fixed
+Defining a class registers it with Transformers' caches: `DynamicCache(config=...)` and `StaticCache(config=...)` make
+one for every decoder layer of its type; it follows the beams and, a dynamic one, the drafts of assisted decoding. In a
+slot that has no keys and values of its own, such of one number a position count the positions, so that lengths, fixed
 sizes and cropping are Transformers' own.
 """
 
@@ -18,12 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer, StaticLayer
-
-
-def windows(extended: Tensor, length: int) -> Tensor:
-    """Returns the window of each of the last `length` positions, inputs side by side: (batch, length, f d_model)."""
-    kernel = extended.shape[1] - length + 1
-    return torch.cat([extended[:, i : i + length] for i in range(kernel)], dim=-1)
 
 
 class KeptStates(DynamicLayer):
@@ -128,46 +122,6 @@ class SlotState:
         return real
 
 
-class ConvolutionState(SlotState):
-    """The state of a dual contextual module: the inputs before."""
-
-    def extend(self, inputs: Tensor, kept: int) -> Tensor:
-        """Puts inputs (batch, time, d_model) behind the `kept` before them, zeros where the sentence begins."""
-        raise NotImplementedError
-
-    def windows(self, inputs: Tensor, kept: int) -> Tensor:
-        """Puts each input (batch, time, d_model) behind the `kept` before it: (batch, time, (kept + 1) d_model)."""
-        return windows(self.extend(inputs, kept), inputs.shape[1])
-
-
-class ConvolutionCacheLayer(ConvolutionState, KeptStates):
-    """A decoder layer's keys and values, and `states`: the convolution's last inputs, (batch, f - 1, d_model)."""
-
-    _layer_type = "mlnmt_convolution"
-    what = "inputs of the convolution"
-
-    def extend(self, inputs: Tensor, kept: int) -> Tensor:
-        if self.states is None:
-            self.states, self.kept = inputs.new_zeros(inputs.shape[0], kept, inputs.shape[2]), kept
-        extended = torch.cat([self.states, inputs], dim=1)
-        self.states = extended if self.record_past else extended[:, -kept:]
-        return extended[:, -kept - inputs.shape[1] :]
-
-
-class StaticConvolutionCacheLayer(ConvolutionState, StaticStates):
-    """A convolution's state for a fixed number of positions."""
-
-    _layer_type = "mlnmt_convolution"
-
-    def extend(self, inputs: Tensor, kept: int) -> Tensor:
-        states = self.states
-        if states is None:
-            states = self.begin(inputs.new_zeros(inputs.shape[0], kept, inputs.shape[2]))
-        extended = torch.cat([states, inputs], dim=1)
-        states.copy_(extended[:, -kept:])
-        return extended
-
-
 class RecurrentState(SlotState):
     """The state of a recurrent attention: that before a position."""
 
@@ -232,19 +186,3 @@ def count_positions(slot: RecurrentCacheLayer | StaticRecurrentCacheLayer, like:
     if slot.counts_positions:
         nothing = like.new_zeros(like.shape[0], 1, like.shape[1], 1)
         slot.update(nothing, nothing)
-
-
-class LSTMCacheLayer(RecurrentCacheLayer):
-    """`states` (batch, steps, rows, width): h and c of every layer, and with input feeding the attentional state."""
-
-    _layer_type = "mlnmt_lstm"
-
-
-class StaticLSTMCacheLayer(StaticRecurrentCacheLayer):
-    """An LSTM's state for a fixed number of positions; it begins with what the encoder says, not with zeros."""
-
-    _layer_type = "mlnmt_lstm"
-
-    def reset(self) -> None:
-        super().reset()
-        self.states = None

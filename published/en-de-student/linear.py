@@ -1,10 +1,12 @@
-"""The products of a linear layer: `project` with its own input, and its matrix for those with something else.
+"""Linear layers: `project` calls one, `matrix_of` returns its matrix; and the slots for faster code.
 
 The rule: a layer is called; nobody reads the weight of another module. An adapter (PEFT), weights in int8, a hook or a
 parametrisation change what a call computes and leave the weight as it was, or leave none. Where a product needs the
 matrix itself (the output projection inside the loss, matrices multiplied before a recurrence), `matrix_of` gives the
-one that the call multiplies by. `project` is a call, computed by the library that is the faster one on this processor;
-it comes through a slot that `import hf_mlnmt` fills, for code beside published weights works without that package.
+one that the call multiplies by.
+
+The code beside published weights works without the package hf_mlnmt: it computes everything by PyTorch's functions.
+`import hf_mlnmt` fills two slots with modules that compute the same faster.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -13,19 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-products: Any = None  # hf_mlnmt/common/matmul_backends.py, where it is known
+products: Any = None  # hf_mlnmt/common/matmul_backends.py: products on a CPU
+kernels: Any = None  # hf_mlnmt/modeling/fused.py: parts of a training step
+
+
+def faster(name: str, *arguments: Any) -> Any:
+    """Calls the function of fused.py of that name, which returns None where the caller is to compute the result; so
+    does an empty slot."""
+    return None if kernels is None else getattr(kernels, name)(*arguments)
 
 
 def project(module: nn.Module, states: Tensor) -> Tensor:
     """Calls a linear layer: states (..., inputs) -> (..., outputs)."""
     product = None if products is None else products.project(module, states)
     return module(states) if product is None else product
-
-
-def multiply(states: Tensor, weight: Tensor, kind: str) -> Tensor | None:
-    """Multiplies states (rows, inputs) by the transposed weight (outputs, inputs), outside of autograd, where
-    something is faster at this kind of product ("forward", "by_states") than torch.mm; else returns None."""
-    return None if products is None else products.multiply(states, weight, kind)
 
 
 def matrix_of(module: nn.Module, like: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -42,12 +45,6 @@ def matrix_of(module: nn.Module, like: Tensor) -> tuple[Tensor, Tensor | None]:
     with in_own_precision(like):
         images = module(torch.cat([torch.zeros_like(vectors[:1]), vectors]))
     return (images[1:] - images[0]).t(), images[0]
-
-
-def chained(second: nn.Module, first: nn.Module, like: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Returns W_2, W_1 and b, or None for no bias, of second(first(x)) = x W_1^T W_2^T + b."""
-    (outer, bias), (inner, offset) = matrix_of(second, like), matrix_of(first, like)
-    return outer, inner, bias if offset is None else second(offset.unsqueeze(0)).squeeze(0)
 
 
 def in_own_precision(tensor: Tensor) -> AbstractContextManager:

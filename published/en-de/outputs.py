@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.utils import ModelOutput
 
 
 @dataclass
@@ -50,3 +51,8 @@ class TranslationOutput(Seq2SeqLMOutput):
     """`losses` names the parts of `loss` (scalars), for logging, when there is more than one."""
 
     losses: dict[str, Tensor] | None = None
+
+    @classmethod
+    def passed_on(cls, outputs: ModelOutput) -> dict[str, Any]:
+        """Returns the fields that this output has in common with that of the model without output projection."""
+        return {name: value for name, value in outputs.items() if name in cls.__dataclass_fields__}

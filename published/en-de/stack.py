@@ -12,8 +12,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from .configuration import StackConfig, TransformerConfig
-from .fused import normed
-from .layers import Dropout
+from .layers import Dropout, normed
 from .positions import positions_of
 from .releases import CACHE_NAMES
 
@@ -99,40 +98,15 @@ class TransformerPreTrainedModel(PreTrainedModel):
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Resize the one table of both sides, or of two the source's."""
+        """Resizes the one table of both sides. Raises: ValueError for a model with a vocabulary for each side."""
         self._note_ties()
         shared = getattr(self.config, SHARED, False)
         if self.config.is_encoder_decoder and not shared:
-            return self._resize(self.get_encoder(), "vocab_size", new_num_tokens, pad_to_multiple_of, mean_resizing)
+            raise ValueError("a model with a vocabulary, or a module, for each side cannot be resized: make a new one")
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         if shared:
             self.config.decoder_vocab_size = embeddings.num_embeddings
         return embeddings
-
-    def resize_decoder_token_embeddings(
-        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """Resize the target's vocabulary, of a model that has two."""
-        self._note_ties()
-        if self.config.share_encoder_decoder_embeddings:
-            raise ValueError("this model has one vocabulary: call resize_token_embeddings, which resizes both sides")
-        sizes = new_num_tokens, pad_to_multiple_of, mean_resizing
-        embeddings = self._resize(self.get_decoder(), "decoder_vocab_size", *sizes)
-        if (head := self.get_output_embeddings()) is not None:
-            head = self._get_resized_lm_head(head, embeddings.num_embeddings, mean_resizing=mean_resizing)
-            self.set_output_embeddings(head)
-        self.tie_weights()
-        return embeddings
-
-    def _resize(self, stack: Any, field: str, *sizes: Any) -> nn.Embedding:
-        """Resizes the table of one stack, and the config's field of its size."""
-        if hasattr(self.config, "source_languages"):
-            raise ValueError("a model of several vocabularies in modules of their own cannot be resized")
-        old = stack.embed_tokens
-        stack.embed_tokens = self._get_resized_embeddings(old, *sizes)
-        stack.embed_tokens.weight.requires_grad_(old.weight.requires_grad)
-        setattr(self.config, field, stack.embed_tokens.num_embeddings)
-        return stack.embed_tokens
 
 
 class Stack(TransformerPreTrainedModel):

@@ -4,17 +4,11 @@ Reference: Vaswani et al. 2017, "Attention Is All You Need", section 3. The nota
 
 (3) sublayer: post LN(x + dropout(f(x))), pre x + dropout(f(LN(x)))
 (4) FFN(x) = W_2 relu(W_1 x + b_1) + b_2
-
-Dropout costs a quarter of PyTorch's on a CPU, where drawing the mask is most of the work: same distribution and same
-generator, other draws. PyTorch draws one number per element; here one 64-bit number decides four elements, 16 bits
-each, so the rate is exact to 1/65536. Elsewhere than float32 on a CPU it is `nn.Dropout`; under autocast there bfloat16
-becomes float32 first, as it would in the residual sum that follows.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
@@ -23,8 +17,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention import CrossAttention, SelfAttention
 from .configuration import StackConfig, TransformerConfig
-from .fused import normed, relu_of, residual
-from .linear import project
+from .linear import faster, project
 
 
 class Dropout(nn.Dropout):
@@ -33,33 +26,14 @@ class Dropout(nn.Dropout):
     def forward(self, states: Tensor) -> Tensor:
         if not self.training or not self.p:
             return states
-        if states.dtype == torch.bfloat16 and states.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-            states = states.float()
-        fast = states.device.type == "cpu" and states.dtype == torch.float32 and not torch.compiler.is_compiling()
-        if self.p < 1 and fast:
-            return _Dropout.apply(states, self.p)
-        return super().forward(states)
+        found = faster("dropout", states, self.p)
+        return super().forward(states) if found is None else found
 
 
-class _Dropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, states: Tensor, rate: float) -> Tensor:
-        draws = torch.empty((states.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        noise = draws.view(torch.int16)[: states.numel()].view(states.shape)
-        ctx.save_for_backward(noise)
-        ctx.rate = rate
-        return _keep(states, noise, rate)
-
-    @staticmethod
-    def backward(ctx, gradient: Tensor):
-        return _keep(gradient, ctx.saved_tensors[0], ctx.rate), None
-
-
-def _keep(values: Tensor, noise: Tensor, rate: float) -> Tensor:
-    """Returns `values` / (1 - rate) where the 16-bit noise is among the upper 1 - rate of its range, else 0."""
-    threshold = round(rate * 65536) - 32768 - 1
-    # The gradient of a threshold is just this selection, in one pass over memory.
-    return torch.ops.aten.threshold_backward(values, noise.to(values.dtype), threshold).mul_(1.0 / (1.0 - rate))
+def normed(norm: nn.Module, states: Tensor) -> Tensor:
+    """Calls a layer norm, or the module in its place; a kernel of training returns the type of `states`."""
+    found = faster("residual", states, None, 0.0, norm) if norm.training else None
+    return norm(states) if found is None else found
 
 
 class JointMatrices(nn.Module):
@@ -94,7 +68,8 @@ class Sublayer(nn.Module):
     def forward(self, hidden_states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
         computed = compute(normed(self.layer_norm, hidden_states) if self.pre else hidden_states)
         if self.training:  # a module called for nothing costs as much as a small product, at every step of a search
-            whole = residual(hidden_states, computed, self.dropout.p, None if self.pre else self.layer_norm)
+            norm = None if self.pre else self.layer_norm
+            whole = faster("residual", hidden_states, computed, self.dropout.p, norm)
             if whole is not None:
                 return whole
             computed = self.dropout(computed)
@@ -113,7 +88,9 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        inner = relu_of(self.fc1, hidden_states) if self.training and isinstance(self.activation, nn.ReLU) else None
+        inner = None
+        if self.training and isinstance(self.activation, nn.ReLU):
+            inner = faster("relu_of", self.fc1, hidden_states)
         if inner is None:
             inner = self.activation(project(self.fc1, hidden_states))
         return project(self.fc2, self.dropout(inner))

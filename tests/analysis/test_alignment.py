@@ -20,7 +20,7 @@ from hf_mlnmt.analysis.source_attention import (
 )
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.tokenizer import train_tokenizer
-from hf_mlnmt.generation.alignments import links, to_pharaoh, word_weights
+from hf_mlnmt.generation.translating.alignments import links, to_pharaoh, word_weights
 from hf_mlnmt.generation.translating.loading import load
 
 SOURCES = ["A dog sees the red house .", "Two women ride .", "A man ."]

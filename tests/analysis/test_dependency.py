@@ -38,12 +38,11 @@ def test_padded_target_positions_do_not_count():
     other = torch.tensor([[[[0.5, 0.5], [0.1, 0.9]]]])
     real = torch.tensor([[True, False]])
     assert attention_dependency(weights, other, real).item() == pytest.approx(math.log(2))
-    both = attention_dependency(weights, other, torch.tensor([[True, True]]), summed=True).item()
-    assert both == pytest.approx(math.log(2) + 0.5 * math.log(5) + 0.5 * math.log(5 / 9))
+    both = attention_dependency(weights, other, torch.tensor([[True, True]])).item()
+    assert both == pytest.approx((math.log(2) + 0.5 * math.log(5) + 0.5 * math.log(5 / 9)) / 2)
 
 
-@pytest.mark.parametrize("summed", [False, True])
-def test_of_a_model_against_one_whose_weights_are_zero(folders, monkeypatch, summed):
+def test_of_a_model_against_one_whose_weights_are_zero(folders, monkeypatch):
     def cut(model, ids, mask, num_beams):  # random weights end no sentence: without this no target would be padded
         labels = own_translations(model, ids, mask, num_beams)
         return labels.masked_fill(torch.arange(labels.shape[1]) >= mask.sum(1, keepdim=True), -100)
@@ -55,7 +54,7 @@ def test_of_a_model_against_one_whose_weights_are_zero(folders, monkeypatch, sum
         for layer in without.model.decoder.layers:
             layer.fusion.weight.zero_()
     sources = encode_sources(parts, TEXTS)
-    found = dependency(parts, sources, summed)
+    found = dependency(parts, sources)
     assert parts.model.config._attn_implementation == "sdpa"
     parts.model.set_attn_implementation("eager")
     without.set_attn_implementation("eager")
@@ -69,7 +68,7 @@ def test_of_a_model_against_one_whose_weights_are_zero(folders, monkeypatch, sum
         for layer in range(2):
             for head in range(2):
                 pair = (x.cross_attentions[layer][0, head].tolist() for x in (one, other))
-                value = reference.head_dependency(*pair, length) * (length if summed else 1)
+                value = reference.head_dependency(*pair, length)
                 assert sentence.heads[layer, head].item() == pytest.approx(value, rel=1e-3)
     assert [len(sentence.target) for sentence in found] == [len(ids) for ids in sources]
     outputs, *attention = dependency_rows(found)

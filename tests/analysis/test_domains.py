@@ -15,8 +15,8 @@ from hf_mlnmt.cli import app
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
 from hf_mlnmt.evaluation import compare, read_comparison
+from hf_mlnmt.evaluation.outputs import read_systems, text_files
 from hf_mlnmt.evaluation.perplexity import perplexity
-from hf_mlnmt.evaluation.runs import read_systems, text_files
 from hf_mlnmt.generation import DecodingOptions
 from hf_mlnmt.generation.translating.loading import load_scored
 from hf_mlnmt.reports.comparison import add_runs

@@ -23,7 +23,6 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.generation.translating.loading import load
 
 TEXTS = ["A dog sees the red house.", "Two women ride.", "A man."]
-CHOICES = [(positions, renormalize) for positions in ("printed", "all") for renormalize in (False, True)]
 
 # Two sentences of one head: three positions, and two with one of padding, which takes weight on purpose.
 WEIGHTS = torch.tensor(
@@ -37,43 +36,33 @@ H = 0.5 * math.log(2)  # -0.5 log 0.5, and -0.25 log 0.25 too
 
 
 @pytest.mark.parametrize(
-    ("positions", "renormalize", "above", "below", "entropies"),
+    ("positions", "above", "below", "entropies"),
     [
         # rows of j <= i: .5 | .5 .25 | .25 .25 .5 ; .25 | .5 .5
-        ("printed", False, 0.5 + (0.5 + 0.25) + 0.5, 0.5 + 0.75 + 1 + 0.25 + 1, H + 2 * H + 3 * H + H + 2 * H),
-        ("printed", True, 2 / 3 + (0.5 + 0.25) + 0.5, 5, math.log(3) - 2 / 3 * math.log(2) + 3 * H + 2 * H),
+        ("printed", 0.5 + (0.5 + 0.25) + 0.5, 0.5 + 0.75 + 1 + 0.25 + 1, H + 2 * H + 3 * H + H + 2 * H),
         # all real: rows .5 .25 .25 | .5 .25 .25 | .25 .25 .5 ; .25 .25 | .5 .5
-        ("all", False, 0.75 + 0.75 + 0.75 + 0.25 + 0.5, 4.5, 9 * H + 2 * H + 2 * H),
-        ("all", True, 0.75 + 0.75 + 0.75 + 0.5 + 0.5, 5, 9 * H + 2 * H + 2 * H),
+        ("all", 0.75 + 0.75 + 0.75 + 0.25 + 0.5, 4.5, 9 * H + 2 * H + 2 * H),
     ],
 )
-def test_by_hand(positions, renormalize, above, below, entropies):
-    found = distance_sums(WEIGHTS, REAL, positions, renormalize)
-    assert [x.item() for x in found] == pytest.approx([above, below])
-    total, count = entropy_sums(WEIGHTS, REAL, positions, renormalize)
+def test_by_hand(positions, above, below, entropies):
+    assert [x.item() for x in distance_sums(WEIGHTS, REAL, positions)] == pytest.approx([above, below])
+    total, count = entropy_sums(WEIGHTS, REAL, positions)
     assert (total.item(), count.item()) == (pytest.approx(entropies), 5)
 
 
-@pytest.mark.parametrize(("positions", "renormalize"), CHOICES)
-def test_against_loops(positions, renormalize):
+@pytest.mark.parametrize("positions", ["printed", "all"])
+def test_against_loops(positions):
     generator = torch.Generator().manual_seed(1)
     weights = torch.randn(3, 2, 4, 6, 6, generator=generator, dtype=torch.float64).mul(3).softmax(-1)
     lengths = [6, 3, 1]
     real = torch.arange(6) < torch.tensor(lengths)[:, None]
     for sums, slow in ((distance_sums, reference.distance), (entropy_sums, reference.entropy)):
-        above, below = sums(weights, real, positions, renormalize)
+        above, below = sums(weights, real, positions)
         for unit in range(2):
             for head in range(4):
                 sentences = [(weights[b, unit, head].tolist(), lengths[b]) for b in range(3)]
-                expected = slow(sentences, positions == "printed", renormalize)
+                expected = slow(sentences, positions == "printed", False)
                 assert (above / below)[unit, head].item() == pytest.approx(expected, rel=1e-12)
-
-
-def test_a_row_without_weight_in_the_range_has_no_entropy():
-    weights = torch.tensor([[[[0.0, 1.0], [0.5, 0.5]]]])
-    real = torch.ones(1, 2, dtype=torch.bool)
-    total, count = entropy_sums(weights, real, "printed", renormalize=True)
-    assert (total.item(), count.item()) == (pytest.approx(math.log(2)), 1)
 
 
 @pytest.mark.parametrize("system", ["transformer", "full-dc", "ms-1-aif"])
@@ -82,9 +71,9 @@ def test_of_models_in_batches_and_one_by_one(folders, monkeypatch, system, side)
     parts = load(str(folders(system)))
     sources = encode_sources(parts, TEXTS)
     targets = [ids[:length] for ids, length in zip(sources, (3, 5, 2))]
-    found = head_table(parts, sources, "distance", side, "all", False, targets)
+    found = head_table(parts, sources, "distance", side, "all", targets)
     monkeypatch.setattr("hf_mlnmt.analysis.reading.BATCH_TOKENS", 1)
-    again = head_table(parts, sources, "distance", side, "all", False, targets)
+    again = head_table(parts, sources, "distance", side, "all", targets)
     assert [row["value"] for row in head_rows(again)] == pytest.approx(
         [row["value"] for row in head_rows(found)], rel=1e-5
     )

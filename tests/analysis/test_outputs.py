@@ -17,7 +17,7 @@ from hf_mlnmt.analysis.outputs import (
 )
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import score
-from hf_mlnmt.evaluation.matrix import LanguageGuesser
+from hf_mlnmt.reports.matrix import LanguageGuesser
 
 SOURCES = ["A dog runs.", "Two men play ball here.", "A woman.", "The red car stands there.", "Anna and Otto sleep."]
 REFERENCES = [
@@ -126,16 +126,16 @@ def test_largest_differences():
     new = ["Ein Hund.", "Zwei Männer spielen hier Ball.", "Eine Frau.", "Das rote Auto steht da.", "Otto."]
     before, after = sentence_scores(base, REFERENCES), sentence_scores(new, [REFERENCES, [None] * 5])
     assert before[3] == after[3] == 100
-    analysis = analyse_outputs({"base": base, "new": new, "same": base}, [REFERENCES], None, [4])
-    found = analysis.differences(2)["new"]
+    (study,) = analyse_outputs({"base": base, "new": new, "same": base}, [REFERENCES], None, [4], shown=2).studies
+    found = study.rows
+    assert {one["system_name"] for one in found} == {"new"}
     assert [one["difference"] for one in found] == sorted((one["difference"] for one in found), reverse=True)
     assert {one["line"] for one in found[:2]} == {2, 3}
     assert {one["line"] for one in found[2:]} == {1, 5}
     assert found[0]["difference"] == after[found[0]["line"] - 1] - before[found[0]["line"] - 1]
     assert (found[0]["baseline"], found[0]["source"]) == (base[found[0]["line"] - 1], None)
-    assert [one["line"] for one in analysis.differences(1)["new"]] == [found[0]["line"], found[-1]["line"]]
-    assert not analysis.differences()["same"]
-    with pytest.raises(UserError, match="at least 1"):
-        analysis.differences(0)
+    (study,) = analyse_outputs({"base": base, "new": new}, [REFERENCES], None, [4], shown=1).studies
+    assert [one["line"] for one in study.rows] == [found[0]["line"], found[-1]["line"]]
+    assert not analyse_outputs({"base": base, "new": new}, [REFERENCES], None, [4], shown=0).studies
     with pytest.raises(UserError, match="Different numbers of lines"):
         analyse_outputs({"base": base, "new": new[:4]}, [REFERENCES], SOURCES, [4])

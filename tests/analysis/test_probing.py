@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from hf_mlnmt.analysis import probing as classifiers
-from hf_mlnmt.analysis import probing as features
 from hf_mlnmt.analysis.probing import (
     FILES,
     PARTS,
@@ -18,10 +17,8 @@ from hf_mlnmt.analysis.probing import (
     MlpSettings,
     bigram_shift_task,
     build,
-    cached_states,
     check_layer,
     find_files,
-    fingerprint,
     fit_mlp,
     language_task,
     length_task,
@@ -34,6 +31,7 @@ from hf_mlnmt.analysis.probing import (
     swappable,
     train_logistic_regression,
     train_mlp,
+    vectors_of,
     wilson_interval,
     word_content_task,
 )
@@ -156,37 +154,6 @@ def test_vectors_of_a_model_padding_changes_nothing(folders):
         check_layer(parts.model, 3)
 
 
-def test_vectors_are_computed_once(folders, tmp_path, monkeypatch):
-    parts = load(str(folders("transformer")))
-    monkeypatch.setattr(features, "CHUNK", 2)
-    sources = encode_sources(parts, TEXTS)
-    expected = {layer: mean_states(parts, sources, layer) for layer in (1, 2)}
-    computed, plain = [], features.mean_states
-
-    def counted(parts, sources, layer):
-        computed.append((len(sources), layer))
-        return plain(parts, sources, layer)
-
-    monkeypatch.setattr(features, "mean_states", counted)
-    for _ in range(2):
-        torch.testing.assert_close(cached_states(parts, TEXTS, 1, tmp_path), expected[1])
-    assert computed == [(2, 1), (1, 1)]
-    computed.clear()
-    for layer in (1, 2):
-        torch.testing.assert_close(cached_states(parts, TEXTS, layer, tmp_path), expected[layer])
-    assert computed == [(2, 2), (1, 2)]
-    (broken, *_) = sorted(tmp_path.iterdir())
-    broken.write_bytes(broken.read_bytes()[:20])
-    for layer in (1, 2):
-        torch.testing.assert_close(cached_states(parts, TEXTS, layer, tmp_path), expected[layer])
-    assert len(computed) == 3
-    before = fingerprint(parts.model)
-    with torch.no_grad():
-        parts.model.get_encoder().layers[0].self_attn.out_proj.weight[0, 0] += 1
-    assert fingerprint(parts.model) != before
-    assert (cached_states(parts, TEXTS, 1, tmp_path) - expected[1]).abs().max() > 1e-2
-
-
 def toy_vectors(count=300):
     """A quarter plane has one class, the rest another: no line tells them apart well."""
     points = torch.randn(3 * count, 2, generator=torch.Generator().manual_seed(1))
@@ -246,20 +213,15 @@ def test_standardized_by_the_training_part():
     assert found["dev"].tolist() == [[2.0, 1.0]]
 
 
-def test_interval_by_hand():
-    low, high = wilson_interval(50, 100)  # (.5 + z^2/200 -+ z sqrt(.0025 + z^2/40000)) / (1 + z^2/100)
-    assert (low, high) == (pytest.approx(0.40383, abs=1e-5), pytest.approx(0.59617, abs=1e-5))
-    assert wilson_interval(0, 10)[0] == pytest.approx(0)
-    assert wilson_interval(10, 10)[1] == pytest.approx(1)
-
-
-def test_probe_of_a_model(folders, tmp_path, lines):
+def test_probe_of_a_model(folders, lines):
     parts = load(str(folders("transformer")))
     short = [line for line in lines if len(line) < 60]
     task = length_task(short, sizes=(1000, 100, 100), groups=3)
     settings = PRESETS["multi-level"]
-    row = probe(parts, task, 0, "mlp", settings, tmp_path)
-    assert row == probe(parts, task, 0, "mlp", settings, tmp_path)
+    vectors = vectors_of(parts, task, 0)
+    row = probe(task, vectors, 0, "mlp", settings)
+    assert row == probe(task, vectors, 0, "mlp", settings)
+    assert wilson_interval(50, 100) == (pytest.approx(0.40383, abs=1e-5), pytest.approx(0.59617, abs=1e-5))
     assert row["low"] < row["accuracy"] < row["high"]
     assert row["low"] > row["majority"]  # the mean of the positions says how many they are
     assert [row[name] for name in ("train", "dev", "test", "classes")] == [1000, 100, 100, len(task.classes)]

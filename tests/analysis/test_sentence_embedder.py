@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hf_mlnmt.generation.embedding import embed_texts
+from hf_mlnmt.generation.choosing.embedding import embed_texts
 from hf_mlnmt.generation.translating.loading import load
 
 sentence_transformers = pytest.importorskip("sentence_transformers", reason="pip install sentence-transformers")

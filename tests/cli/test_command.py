@@ -176,7 +176,7 @@ def test_a_name_before_a_path(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", NAMES)
 def test_no_word_of_a_help_text_is_lost(name):
     """Markdown took <2de> for HTML and left it out; brackets may be taken for markup."""
-    result = run(*name.split(), "--help")
+    result = run(*name.split(), "--help-all")
     assert result.exit_code == 0
     shown = words(result.output)
     command = COMMANDS[tuple(name.split())]
@@ -187,15 +187,19 @@ def test_no_word_of_a_help_text_is_lost(name):
             assert words(parameter.help) in shown, parameter.name
 
 
-def test_paragraphs_fit_any_terminal_and_examples_stay_lines():
-    text = run("tokenizer", "--help", width=300).output
-    items = [line.strip() for line in run("analyse", "masking", "--help").output.splitlines() if line.startswith(" - ")]
+@pytest.mark.parametrize("name", NAMES)
+def test_the_everyday_options_fit_a_screen(name):
+    lines = run(*name.split(), "--help", width=80).output.splitlines()
+    assert len(lines) <= 60
+    assert max(len(line) for line in lines if not line.startswith("    ")) <= 80
+
+
+def test_items_and_examples_stay_lines():
+    text = run("tokenizer", "--help", width=80).output
+    items = [line for line in run("analyse", "masking", "--help").output.splitlines() if line.startswith("- ")]
     assert [item.split(":")[0] for item in items] == ["- layers", "- auxiliaries", "- decoders"]
-    line = next(line for line in text.splitlines() if "Prints the vocabulary" in line)
-    assert "for trying sizes and kinds" in line
-    assert re.search(
-        r"^ +hf-mlnmt tokenizer train.en.gz train.de.gz --vocab-size 8000 --output tokenizer *$", text, re.M
-    )
+    example = "hf-mlnmt tokenizer train.en.gz train.de.gz --vocab-size 8000 --output tokenizer"
+    assert f"\n    {example}\n" in text
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data import encoding, streamed
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.data.encoded import Encoded
 from hf_mlnmt.data.encoding import encode_corpus
 from hf_mlnmt.data.filters import PairFilter
 from hf_mlnmt.data.streamed import Streamed
@@ -24,7 +25,7 @@ def stream(tokenizers, tmp_path, monkeypatch):
     """Makes a stream over a data set of 230 pairs in blocks of 50, that is read as far as it is let through."""
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(encoding, "_CHUNK", 10)
-    monkeypatch.setattr(encoding, "_NOTED", 1)
+    monkeypatch.setattr(encoding, "_SHARD", 1)
     monkeypatch.setattr("os.fsync", lambda file: None)
     monkeypatch.setattr(streamed, "BLOCK", 50)
     monkeypatch.setattr(streamed, "_LOOK_AFTER", 0.001)
@@ -83,9 +84,9 @@ def test_training_begins_with_the_first_block_and_goes_on_after_a_stop(stream, t
     assert all(len(block) == 50 for block in blocks)
     for data in (again, whole):
         data.close()
-    names = ("source.bin", "target.bin", "source_offsets.npy")
-    assert all((tmp_path / "data" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes() for name in names)
-    assert json.loads((tmp_path / "data" / "meta.json").read_text())["report"]["dropped"] == {"no text": 1}
+    both = [[item["labels"].tolist() for item in Encoded(tmp_path / name)] for name in ("data", "whole")]
+    assert both[0] == both[1]
+    assert Encoded(tmp_path / "data").report.dropped == {"no text": 1}
 
 
 def test_what_is_wrong_with_a_stream_is_said_where_it_is_waited_for(tmp_path):

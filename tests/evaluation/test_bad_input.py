@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from hf_mlnmt.cli import app
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import compare, comparison_tables, read_comparison, score
-from hf_mlnmt.evaluation.matrix import read_matrix
 from hf_mlnmt.evaluation.significance import pack_counts, unpack_counts
+from hf_mlnmt.reports.matrix import read_matrix
 
 
 def write(path: Path, *lines: str) -> str:
@@ -109,27 +109,6 @@ def test_a_run_of_a_comparison_without_a_seed(tmp_path, seed) -> None:
         read_comparison(tmp_path)
 
 
-@pytest.mark.parametrize("value", [[], None, "x", 3])
-@pytest.mark.parametrize("key", ["scores", "outputs", "decoding", "significance", "versions"])
-def test_lists_for_objects_in_a_results_file(tmp_path, key, value) -> None:
-    text, path = write(tmp_path / "a.de", "x"), tmp_path / "r.json"
-    path.write_text(before := json.dumps({"schema": "hf_mlnmt.results/1", "system": "a", key: value}))
-    with pytest.raises(UserError, match=rf"r\.json: {key}: expected a JSON object"):
-        run("evaluate", "-i", text, "-r", text, "--bootstrap", 0, "-o", path, "--name", "a")
-    assert path.read_text() == before
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("scores", {"t": 3}), ("scores", {"t": {"cased": {"BLEU": 30.5}}}), ("outputs", {"t": {"cased": []}})],
-)
-def test_scores_that_lack_a_level(tmp_path, key, value) -> None:
-    path = tmp_path / "r.json"
-    path.write_text(json.dumps({"schema": "hf_mlnmt.results/1", "system": "a", key: value}))
-    with pytest.raises(UserError, match=rf"r\.json: {key}\.t.*: expected "):
-        run("compare", path, f"b={path}")
-
-
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
@@ -164,40 +143,33 @@ def test_a_comparison_without_bleu_shows_what_it_has(tmp_path) -> None:
     assert "test, chrF cased" in (tmp_path / "out" / "README.md").read_text()
 
 
+RESULTS = {"schema": "hf_mlnmt.results/1", "system": "a", "scores": {}}
+NAN = {**RESULTS, "scores": {"t.en-de": {"classic": {"BLEU": {"score": float("nan")}}}}}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "results", "message"),
+    [
+        *[(text, json.dumps(RESULTS), r"recipe\.yaml: not the recipe") for text in ("[]", "null", "text", "\x00")],
+        ("a: !!python/name:os.system x", json.dumps(RESULTS), r"recipe\.yaml: not the recipe"),
+        ("tasks: [1]", json.dumps(RESULTS), r"recipe\.yaml: tasks and data"),
+        *[("tasks: {}", text, r"results\.json") for text in ("[]", "text", "{}", '{"schema": "hf_mlnmt.results/1"}')],
+        ("tasks: {}", json.dumps(NAN), r"t\.en-de"),
+    ],
+)
+def test_a_matrix_of_a_broken_run(tmp_path, recipe, results, message) -> None:
+    (tmp_path / "average").mkdir()
+    (tmp_path / "average" / "results.json").write_text(results)
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    with pytest.raises(UserError, match=message):
+        read_matrix(tmp_path)
+
+
 @pytest.mark.parametrize("shape", [(3, 9), (3, 0)])
 def test_counts_of_another_metric_are_refused(shape) -> None:
     packed = pack_counts({"test": {"cased": {"BLEU": np.ones(shape)}}})
     with pytest.raises(UserError, match="'test/cased/BLEU': expected 10 counts a sentence"):
         unpack_counts(packed, "x.counts.gz")
-
-
-@pytest.mark.parametrize("text", ["[]", "null", "3", "text", "", "\x00", "a: !!python/name:os.system x", "tasks: [1]"])
-def test_a_matrix_of_a_broken_recipe(tmp_path, text) -> None:
-    (tmp_path / "average").mkdir()
-    results = {"schema": "hf_mlnmt.results/1", "system": "a", "scores": {}}
-    (tmp_path / "average" / "results.json").write_text(json.dumps(results))
-    (tmp_path / "recipe.yaml").write_text(text)
-    with pytest.raises(UserError, match=r"recipe.yaml: (not the recipe|tasks and data)"):
-        read_matrix(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["[]", "null", "3", "text", "", "{}", '{"schema": "hf_mlnmt.results/1"}'])
-def test_a_matrix_of_broken_results(tmp_path, text) -> None:
-    (tmp_path / "average").mkdir()
-    (tmp_path / "average" / "results.json").write_text(text)
-    (tmp_path / "recipe.yaml").write_text("tasks: {}\n")
-    with pytest.raises(UserError, match=r"results\.json"):
-        read_matrix(tmp_path)
-
-
-def test_a_matrix_prints_no_nan(tmp_path) -> None:
-    (tmp_path / "average").mkdir()
-    scores = {"t.en-de": {"classic": {"BLEU": {"score": float("nan")}}}}
-    results = {"schema": "hf_mlnmt.results/1", "system": "a", "scores": scores}
-    (tmp_path / "average" / "results.json").write_text(json.dumps(results))
-    (tmp_path / "recipe.yaml").write_text("tasks: {}\n")
-    with pytest.raises(UserError, match=r"t\.en-de"):
-        read_matrix(tmp_path)
 
 
 def test_a_model_without_numbers_has_no_perplexity() -> None:

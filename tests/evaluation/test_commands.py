@@ -22,7 +22,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import read_comparison, score
 from hf_mlnmt.evaluation.outputs import read_texts
 from hf_mlnmt.generation.synthetic.journal import Journal
-from hf_mlnmt.generation.translating.pipeline import TranslationCall
+from hf_mlnmt.generation.translating.call import TranslationCall
 
 app = typer.Typer()
 app.command()(evaluate)
@@ -299,17 +299,6 @@ def test_bad_calls_are_explained(files: Path, model: Path, pipeline) -> None:
         with pytest.raises(UserError, match=message):
             run(*arguments)
     assert pipeline == []
-
-
-def test_help_names_every_option() -> None:
-    for command, options in {
-        "evaluate": ("--hypothesis", "--reference", "--source", "--language", "--output", "--beams"),
-        "compare": ("--reference", "--trials", "--data", "--bootstrap", "--methods", "--groups"),
-    }.items():
-        text = run(command, "--help")
-        assert all(option in text for option in options)
-        assert "cased" in text
-        assert "classic" in text
 
 
 def test_no_output_takes_the_place_of_an_input(files: Path, model: Path, pipeline) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import statistics
 
 import pytest
@@ -17,7 +16,7 @@ from hf_mlnmt.cli.terminal import show
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.table import Table
 from hf_mlnmt.evaluation import compare, comparison_tables, read_comparison, score
-from hf_mlnmt.evaluation.runs import TextFiles, read_systems, text_files
+from hf_mlnmt.evaluation.outputs import TextFiles, read_systems, text_files
 from hf_mlnmt.evaluation.significance import LEGEND, p_of_mark
 from hf_mlnmt.generation import DecodingOptions
 from hf_mlnmt.reports.comparison import add_runs
@@ -52,15 +51,6 @@ def test_means_and_deviations_are_of_the_runs_scores(comparison, runs, reference
     assert numbers_of(comparison, "close")["difference"] == pytest.approx(mean - statistics.fmean(base), abs=6e-5)
     assert comparison.baseline == "base"
     assert comparison.several
-
-
-def test_each_seed_by_itself_is_tested_as_one_run_is(comparison, runs, references):
-    for seed in (0, 2):
-        alone = compare({"base": runs["base"][seed], "close": runs["close"][seed]}, references, **HOW)
-        of_seed = comparison.tests["close"]["by_seed"][str(seed + 1)]["test"]["cased"]
-        for metric in ("BLEU", "chrF"):
-            assert of_seed[metric] == numbers_of(alone, "close", metric)
-        assert "by_seed" not in alone.tests["close"]
 
 
 def test_correction_for_many_systems(comparison):
@@ -185,18 +175,9 @@ def test_the_command_with_seeds(files, tmp_path, references):
     third = read_comparison(tmp_path / "third")
     assert third.tested("b", "test.de", "cased", "BLEU") == found.tested("b", "test.de", "cased", "BLEU")
     assert third.tested("c", "test.de", "cased", "BLEU")["approximate_randomisation"] is not None
-    shown = CliRunner().invoke(app, ["compare", str(tmp_path / "third"), "--smallest"], catch_exceptions=False)
+    shown = CliRunner().invoke(app, ["compare", str(tmp_path / "third")], catch_exceptions=False)
     assert shown.exit_code == 0
     assert "│ c " in shown.output
-    assert len(re.findall(r"seen from \d+\.\d\d", shown.output)) == 2
-    assert "in four of five such trainings" in " ".join(shown.output.split())
-    one = ["compare", *again, "-r", files / "test.de", *quick, "--smallest"]
-    with pytest.raises(UserError, match="no system has runs of two seeds"):
-        CliRunner().invoke(app, list(map(str, one)), catch_exceptions=False)
-    (tmp_path / "b3").write_text("".join(f"{line}\n" for line in disturb(references, 0.4, 9)))
-    two = [f"{name[0]}={tmp_path / name[1:]}" for name in ("aa2", "ab2", "bb2", "bb3")]
-    both = ["compare", *two, "-r", files / "test.de", *quick, "--smallest"]
-    assert "seen from" in CliRunner().invoke(app, list(map(str, both)), catch_exceptions=False).output
 
 
 def numbers_of_test(comparison, test, system):

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.evaluation import compare, score, score_protocols
-from hf_mlnmt.evaluation.counts import scores_of_sums
-from hf_mlnmt.evaluation.scores import Protocol, _say_once, count_sentences, scored_language
+from hf_mlnmt.evaluation.scores import Protocol, _say_once, count_sentences, scored_language, scores_of_sums
 from hf_mlnmt.training.dev import metric
 
 TEXTS = {
@@ -163,14 +162,3 @@ def test_tokenizers_of_sacrebleu_by_name(tmp_path) -> None:
     assert list(found) == ["cased"]
     assert "tok:intl|" in found["cased"]["BLEU"]["signature"]
     assert "as it is, sacreBLEU intl" in text
-
-
-def test_the_command_scores_by_the_references_language(tmp_path: Path) -> None:
-    for name in ("test.zh", "out.zh"):
-        (tmp_path / name).write_text("".join(line + "\n" for line in TEXTS["zh"]), encoding="utf-8")
-    files = ["--hypothesis", str(tmp_path / "out.zh"), "--reference", str(tmp_path / "test.zh")]
-    done = CliRunner().invoke(app, ["evaluate", *files, "--bootstrap", "0", "-o", str(tmp_path / "results.json")])
-    assert done.exit_code == 0, done.output
-    scores = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["scores"]["test.zh"]
-    assert [scores[protocol]["BLEU"]["score"] for protocol in ("cased", "classic")] == [100, 100]
-    assert "tok:zh|" in scores["cased"]["BLEU"]["signature"]

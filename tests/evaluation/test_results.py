@@ -52,29 +52,43 @@ def test_a_score_cannot_be_filed_under_the_other_protocol(systems, references) -
         Results(system="x").add_scores("test", {"classic": cased})
 
 
+NAN, HUGE = ({"test": {"cased": {"BLEU": {"score": value}}}} for value in (float("nan"), -1e300))
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("changes", "message"),
     [
-        (None, "no such file"),
         ("{", "not a JSON file"),
+        ("[" * 200_000, "not a JSON file"),
         ("[]", "expected a results file"),
-        ('{"schema": "hf_mlnmt.results/2", "system": "x"}', "hf_mlnmt.results/2"),
-        ('{"schema": "hf_mlnmt.results/1"}', "system"),
-        (
-            '{"schema": "hf_mlnmt.results/1", "system": "x", "parameters": "many"}',
-            "parameters: expected a whole number",
-        ),
-        (
-            '{"schema": "hf_mlnmt.results/1", "system": "x", "languages": {"source": 1}}',
-            r"languages\.source: expected a",
-        ),
-        ('{"schema": "hf_mlnmt.results/1", "system": "x", "data": {"train": -1}}', r"data\.train: expected a list"),
+        ({"schema": "hf_mlnmt.results/2"}, "hf_mlnmt.results/2"),
+        ({"system": None}, "system"),
+        ({"system": "a`<b>"}, "backtick"),
+        ({"system": "a\n# b"}, "line break"),
+        ({"system": "a\0b"}, "control character"),
+        ({"parameters": "many"}, "parameters: expected a whole number"),
+        ({"languages": {"source": 1}}, r"languages\.source: expected a"),
+        ({"data": {"train": -1}}, r"data\.train: expected a list"),
+        ({"seed": "../x"}, "seed: expected a whole number"),
+        ({"seed": float("nan")}, "seed: expected a whole number"),
+        ({"outputs": {"t": {"cased": []}}}, r"outputs\.t.*: expected "),
+        ({"scores": {"a\nb": {}}}, "line break"),
+        ({"scores": {"test": None}}, "scores.test: expected a JSON object"),
+        ({"scores": {"t": {"cased": {"BLEU": 30.5}}}}, r"scores\.t.*: expected "),
+        ({"scores": NAN}, "scores.test.cased.BLEU.score: expected"),
+        ({"scores": HUGE}, "scores.test.cased.BLEU: expected"),
+        *[({key: []}, rf"{key}: expected a JSON object") for key in ("scores", "outputs", "decoding", "versions")],
     ],
 )
-def test_refused(tmp_path: Path, text, message) -> None:
+def test_refused(tmp_path: Path, changes, message) -> None:
     path = tmp_path / "r.json"
-    if text is not None:
-        path.write_text(text)
+    whole = {"schema": "hf_mlnmt.results/1", "system": "x"}
+    path.write_text(changes if isinstance(changes, str) else json.dumps({**whole, **changes}))
     with pytest.raises(UserError, match=message) as error:
         read_results(path)
     assert str(path) in str(error.value)
+
+
+def test_there_is_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        read_results(tmp_path / "r.json")

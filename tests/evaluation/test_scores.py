@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.evaluation import compare, counts, moses, score, score_protocols
+from hf_mlnmt.evaluation import compare, moses, score, score_protocols, scores
 
 NAMES = {"BLEU": "bleu", "chrF2": "chrf", "TER": "ter"}
 
@@ -121,8 +121,8 @@ def test_counts(systems, references) -> None:
     assert list(short.metrics) == ["chrF"]
     assert short.length_ratio < 0.2
     assert short.sentences == 104
-    scores = score(["", " ", *references[2:]], [references, ["", *references[1:]]], bootstrap=0)
-    assert (scores.empty_outputs, scores.empty_references, scores.references) == (2, 1, 2)
+    found = score(["", " ", *references[2:]], [references, ["", *references[1:]]], bootstrap=0)
+    assert (found.empty_outputs, found.empty_references, found.references) == (2, 1, 2)
     assert score(references, references, bootstrap=0).length_ratio == 1
     assert score([""], ["Ein Hund."], bootstrap=10)["BLEU"] == 0
 
@@ -170,9 +170,9 @@ def test_refused(hypotheses, references, options, message) -> None:
 
 def test_outputs_with_hardly_a_right_character_have_an_interval():
     """Resamples of chrF with and without a right character are more than sacreBLEU's own bootstrap can add up."""
-    scores = score(["q", "q"], ["z", "zq zq"], bootstrap=200)
-    low, high = scores.metrics["chrF"].ci
-    assert low < scores["chrF"] < high
+    found = score(["q", "q"], ["z", "zq zq"], bootstrap=200)
+    low, high = found.metrics["chrF"].ci
+    assert low < found["chrF"] < high
 
 
 @pytest.mark.parametrize("metric", ["BLEU", "chrF", "TER"])
@@ -191,18 +191,17 @@ def test_blocks_of_text_and_samples_change_nothing(systems, references, monkeypa
     sets = [references, [None if i % 3 else line for i, line in enumerate(references)]]
     whole = score(systems["a"], sets, bootstrap=30)
     tests = compare(systems, references, bootstrap=30, trials=100).tests
-    monkeypatch.setattr(counts, "CHUNK", 10)
-    monkeypatch.setattr(counts, "_BLOCK", 1)
+    monkeypatch.setattr(scores, "CHUNK", 10)
+    monkeypatch.setattr(scores, "_BLOCK", 1)
     assert score(systems["a"], sets, bootstrap=30) == whole
     assert "nrefs:var" in whole.metrics["BLEU"].signature
     assert compare(systems, references, bootstrap=30, trials=100).tests == tests
 
 
-def test_ter_in_processes(systems, references, monkeypatch) -> None:
-    monkeypatch.setattr(counts, "CHUNK", 60)
+def test_it_tells_how_far_it_is(systems, references, monkeypatch) -> None:
+    monkeypatch.setattr(scores, "CHUNK", 60)
     told = []
-    how = {"metrics": ["TER"], "progress": lambda name, total: told.append((name, total)) or told.append}
-    assert score(systems["a"], references, processes=2, **how) == score(systems["a"], references, metrics=["TER"])
+    score(systems["a"], references, metrics=["TER"], progress=lambda *begun: told.append(begun) or told.append)
     assert told == [("cased TER", 104), 60, 44, ("cased BLEU", 104), 60, 44]
 
 

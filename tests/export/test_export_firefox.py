@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 import unicodedata
-from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,34 +14,25 @@ import numpy as np
 import pytest
 import sentencepiece
 import torch
-import yaml
 from helpers.export_toys import joint_tokenizer, toy_model, write_folder
 from helpers.marian_files import STUDENT, arrays_of, student_vocabulary, write_int8, write_shortlist
 from helpers.model_folders import SENTENCES
-from helpers.tiny_run import write_corpus
-from rich.console import Console
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_mlnmt import UserError, config_for, import_model
 from hf_mlnmt.convert.marian_binary import SETTINGS, read_items, read_shortlist, values_of
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.synthetic import read_manifest
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.export import export
 from hf_mlnmt.export.check import until_end
 from hf_mlnmt.export.firefox import EngineLinear, as_engine, calibrated, exportable, lexical_shortlist
 from hf_mlnmt.export.unigram import _normalisation as unigram_rules
 from hf_mlnmt.export.unigram import check_cut, vocabulary_of
-from hf_mlnmt.generation.synthetic.journal import Journal
-from hf_mlnmt.generation.synthetic.methods import USUAL
 from hf_mlnmt.generation.translating.batches import pad
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.hub import publish
-from hf_mlnmt.training import TwoFiles, run, students
-from hf_mlnmt.training.callbacks import DrawCurves, ShowProgress
 from hf_mlnmt.training.quantisation_aware import RoundedProducts, calibrate
-from hf_mlnmt.training.students import train_student
 
 NAME = "model.ende.intgemm.alphas.bin"
 
@@ -384,191 +371,6 @@ def test_text_that_no_engine_makes_is_refused(tokenizers):
     names = Tokenizers(*[train_tokenizer(SENTENCES, "unigram", 350, keep=["{name}"])] * 2)
     with pytest.raises(UserError, match="has placeholders that are kept whole"):
         vocabulary_of("it", names.source)
-
-
-# From a teacher to the engine, by one command
-
-TINY = (
-    "model.settings={d_model: 64, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 64, decoder_ffn_dim: 64}",
-    "tokenizer={kind: unigram, vocab_size: 90, byte_fallback: false}",
-    "budget.steps=6",
-    "schedule.warmup=1",
-    "evaluation={every: 3, metrics: [bleu]}",
-    "checkpoints={keep: 1, average: 1}",
-    "decoding={beams: 1, max_new_tokens: 8}",
-    "precision.dtype=float32",
-    "rounds.student.translate.settings.drop=[]",
-    "rounds.student.translate.settings.max_new_tokens=8",
-    "rounds.student.translate.method={name: beam, beams: 2}",
-    "rounds.int8.recipe.budget.steps=2",
-    "rounds.int8.recipe.schedule.warmup=1",
-    "rounds.int8.recipe.evaluation.every=2",
-)
-FILES = TwoFiles(("train.en", "train.de"), dev=("val.en", "val.de"), text="mono.en")
-
-
-@pytest.fixture
-def taught(tmp_path, monkeypatch):
-    """A teacher with random weights, which says its direction, pairs, and text of which a line is in the dev set."""
-    monkeypatch.setattr(students, "seconds_of_step", lambda content, length: (0.5, 1000))
-    monkeypatch.setattr(students, "find_spec", lambda name: None)
-    monkeypatch.setattr(DrawCurves, "draw", lambda *_: None)
-    data = write_corpus(tmp_path / "data", {"train": 280, "val": 8})
-    (data / "mono.en").write_text("ba do ki lu\n" + (data / "val.en").read_text())
-    texts = lines_of(data / "train.en") + lines_of(data / "train.de")
-    tokenizers = Tokenizers(*[train_tokenizer(texts, "bpe", 90, (), False)] * 2)
-    folder = write_folder(tmp_path / "teacher", tokenizers, toy_model(tokenizers))
-    (folder / "results.json").write_text(json.dumps({"languages": {"source": "en", "target": "de"}}))
-    return data, folder
-
-
-def lines_of(file):
-    return file.read_text().splitlines()
-
-
-def teach(taught, output, asked=FILES, shape="student-tiny", teachers=None, settings=(), dry_run=False):
-    data, folder = taught
-    console, settings = Console(file=io.StringIO(), width=200), (*TINY, *settings)
-    rows = train_student(asked, shape, teachers or [str(folder)], data, output, settings, None, dry_run, console)
-    return rows, console.file.getvalue()
-
-
-def test_from_a_teacher_to_the_engine_also_when_every_stage_is_cut_off(taught, tmp_path, monkeypatch):
-    output, show = tmp_path / "run", ShowProgress.on_step_end
-
-    exported: dict = {}
-    computed: Counter = Counter()
-
-    def cut(*arguments, **named):
-        exported.update(named)
-        raise RuntimeError("power cut")
-
-    def counted(owner, name):
-        real = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *given: computed.update([name]) or real(*given))
-
-    counted(RoundedProducts, "computing")
-    counted(run, "calibrate")
-
-    def cut_training(name, step):
-        def stop(self, args, state, control, **kwargs):
-            if f"/{name}/" in args.output_dir and state.global_step == step:
-                cut()
-            show(self, args, state, control, **kwargs)
-
-        return stop
-
-    for owner, name, replacement in (
-        (Journal, "append", cut),
-        (ShowProgress, "on_step_end", cut_training("student", 5)),
-        (ShowProgress, "on_step_end", cut_training("int8", 1)),
-        (students, "export", cut),
-    ):
-        with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-            patch.setattr(owner, name, replacement)
-            teach(taught, output, teachers=[str(taught[1])] * 2)
-    rows, said = teach(taught, output, teachers=[str(taught[1])] * 2)
-    assert "words/s (64 lines, 5 beams, cpu)" in said
-    assert "languages of translations are not looked at" in said
-    assert exported["shortlist_teacher"] == str(output / "teacher")
-    assert exported["calibration"] == taught[0] / "val.en"
-    assert computed == {"calibrate": 2, "computing": 3}, "of the step that was cut off, and of two more"
-    assert said.count("is finished, and nothing changed since") == 3
-    assert list(rows) == ["teacher", "student", "int8"]
-    assert rows["student"]["bytes"] == (output / "student" / "average" / "model.safetensors").stat().st_size
-    assert 0 <= rows["student"]["alignment_error_rate"] <= 1
-    assert "| int8 |" in (output / "README.md").read_text()
-    names = {"model.ende.intgemm.alphas.bin", "vocab.ende.spm", "lex.50.50.ende.s2t.bin", "export.json"}
-    assert {path.name for path in (output / "firefox").iterdir()} == names
-    settings = AutoModelForSeq2SeqLM.from_pretrained(output / "int8" / "average").generation_config
-    assert settings.alignment_head == [1, 1]
-    manifest = read_manifest(output / "student.synthetic")
-    count = len(lines_of(output / "pair" / "train.en")) + 1
-    assert manifest.content["counts"]["read"] == count, "the text is without the development set"
-    assert lines_of(output / "student.synthetic" / "source.txt")[-1] == "ba do ki lu"
-    recipe = yaml.safe_load((output / "int8" / "recipe.yaml").read_text())
-    assert recipe["data"]["train"] == [{"synthetic": str(output / "student.synthetic")}]
-    assert recipe["init_from"] == recipe["tokenizer"]["path"] == str(output / "student" / "average")
-    with pytest.raises(UserError, match=r"holds another student \(teachers: .* Choose another --output"):
-        teach(taught, output)
-
-
-def test_teachers_and_students_that_cannot_be(taught, tmp_path):
-    other = shutil.copytree(taught[1], tmp_path / "other")
-    (other / "results.json").write_text(json.dumps({"languages": {"source": "de", "target": "en"}}))
-    codes = Tokenizers(*[train_tokenizer(SENTENCES, vocab_size=300, languages=["fr", "it"])] * 2)
-    several = write_folder(tmp_path / "several", codes, toy_model(codes))
-    german = replace(FILES, text="mono.de")
-    with pytest.raises(UserError, match=r"--reverse .*: translates en to de, and a model of de to en is needed"):
-        train_student(
-            FILES, "student-tiny", [str(taught[1])], taught[0], tmp_path / "run", TINY, reverse=str(taught[1])
-        )
-    for asked, shape, teachers, message in (
-        (FILES, "student-tiny", [other], "translates de to en, and a model of en to de is needed"),
-        (FILES, "student-tiny", [several], "knows fr, it, and not de"),
-        (FILES, "student-tiny", [taught[1], several], "knows fr, it, and not de"),
-        (FILES, "student-small", [taught[1]], "--student student-small: unknown.*student-self-attention"),
-        (replace(FILES, init_from="x"), "student-tiny", [taught[1]], "--init-from: a student begins with nothing"),
-        (german, "student-tiny", [taught[1]], "With --student it is of the source language"),
-        (FILES, "student-tiny", ["./nowhere"], "no such folder"),
-    ):
-        with pytest.raises(UserError, match=message):
-            teach(taught, tmp_path / "run", asked, shape, [str(each) for each in teachers])
-        assert not list(tmp_path.glob("run/*/manifest.json"))
-    silent = [f"rounds.student.translate.settings.{setting}" for setting in ("drop=[long, empty]", "max_new_tokens=1")]
-    with pytest.raises(UserError, match=r"translations none is left \(.*\). Is the text in the language that"):
-        teach(taught, tmp_path / "run", settings=silent)
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("rounds.int8.recipe.budget.steps=-1", "budget.steps must be above 0, not -1"),
-        ("rounds.student.translate.settings.drop=[nonesuch]", "drop.*nonesuch"),
-        ("rounds.student.recipe.nonesuch=1", "nonesuch"),
-        ("rounds.third={after: nonesuch}", "nonesuch is no earlier round"),
-        ("optimizer.learning_rate=.nan", "must be a finite number"),
-        ("nonesuch=1", "nonesuch"),
-        ("rounds=3", "rounds"),
-    ],
-)
-@pytest.mark.parametrize("dry_run", [True, False])
-def test_what_is_wrong_in_a_students_recipe_is_said_before_anything_is_measured(
-    taught, tmp_path, monkeypatch, setting, message, dry_run
-):
-    monkeypatch.setattr(students.Student, "_cost", lambda *_: pytest.fail("it measures"))
-    with pytest.raises(UserError, match=message) as caught:
-        teach(taught, tmp_path / "run", settings=[setting], dry_run=dry_run)
-    assert "/" not in str(caught.value).replace("and/or", ""), "it names the recipe, and no temporary file"
-
-
-def test_what_a_teacher_is_told_and_what_is_dropped(taught, tmp_path, monkeypatch):
-    """Of a model of many languages the direction; languages are looked at where they are known, by py3langid."""
-    codes = Tokenizers(*[train_tokenizer(SENTENCES, vocab_size=300, languages=["en", "de"])] * 2)
-    several = write_folder(tmp_path / "several", codes, toy_model(codes))
-    silent = shutil.copytree(taught[1], tmp_path / "silent", ignore=shutil.ignore_patterns("results.json"))
-    back = shutil.copytree(silent, tmp_path / "back")
-    found: list[dict] = []
-
-    def planned(content, shape, teachers, translate, *sizes):
-        found.append(translate["settings"])
-        raise RuntimeError("planned")
-
-    monkeypatch.setattr(students.sizes, "for_student", planned)
-    told = {"source_language": "en", "target_language": "de"}
-    for teacher, reverse, installed, more, languages in (
-        (taught[1], None, True, ["language"], {}),
-        (taught[1], str(back), False, ["unlikely"], {}),
-        (several, str(back), True, ["unlikely", "language"], told),
-        (silent, None, True, [], {}),
-    ):
-        monkeypatch.setattr(students, "find_spec", lambda name, found=installed: found and name == "py3langid")
-        with pytest.raises(RuntimeError, match="planned"):
-            train_student(FILES, "student-tiny", [str(teacher)], taught[0], tmp_path / "run", TINY, reverse=reverse)
-        settings = found.pop()
-        assert settings["drop"] == [*USUAL, *more]
-        assert (settings["reverse"], settings["references"]) == (reverse, [str(tmp_path / "run" / "pair" / "train.de")])
-        assert {key: settings[key] for key in settings if key.endswith("_language")} == languages
 
 
 def test_bpe_is_refused_by_name(dev, tmp_path):

@@ -16,7 +16,7 @@ from hf_mlnmt.cli import app
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.alignments import SourceAttention, to_pharaoh, words_of_source, words_of_target
+from hf_mlnmt.generation.translating.alignments import SourceAttention, to_pharaoh, words_of_source, words_of_target
 from hf_mlnmt.generation.translating.loading import Parts
 
 

@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.choosing.calibrating import calibrate, words_in_reference
-from hf_mlnmt.generation.choosing.confidence import KEY, Calibration
-from hf_mlnmt.generation.translating.pipeline import least_by_word
+from hf_mlnmt.generation.choosing.confidence import KEY, Calibration, calibrate, words_in_reference
+from hf_mlnmt.generation.translating.hypotheses import least_by_word
 
 
 def run_command(*words, input=None):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
-from hf_mlnmt.generation.embedding import embed_texts
+from hf_mlnmt.generation.choosing.embedding import embed_texts
 from hf_mlnmt.generation.translating.loading import load
 
 

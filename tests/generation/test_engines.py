@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.translating.ctranslate2 import CTranslate2Search, request_of
+from hf_mlnmt.generation.translating.ctranslate2 import CTranslate2Search, content_hash, request_of
 from hf_mlnmt.generation.translating.pipeline import ENGINES
 
 pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
@@ -254,3 +254,16 @@ def test_what_is_changed_or_put_around_the_model_later_counts(folders):
     get_peft_model(theirs.model, LoraConfig(r=2, target_modules=["fc1"]))
     with pytest.raises(UserError, match="parts of the package peft"):
         theirs(TEXTS)
+
+
+def test_the_hash_is_of_the_content():
+    tokenizers = joint_tokenizer()
+    tokens = [["a", "b"], ["a", "b"]]
+    first = content_hash(toy_model(tokenizers), tokens)
+    assert content_hash(toy_model(tokenizers), tokens) == first
+    assert content_hash(toy_model(tokenizers, norm_position="pre"), tokens) != first
+    assert content_hash(toy_model(tokenizers), [["a", "b"], ["b", "a"]]) != first
+    changed = toy_model(tokenizers)
+    with torch.no_grad():
+        changed.model.decoder.layers[0].feed_forward.fc1.bias[0] += 1e-6
+    assert content_hash(changed, tokens) != first

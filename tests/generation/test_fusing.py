@@ -18,7 +18,7 @@ from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.data.tokenizer import load_tokenizers, save_tokenizers, train_tokenizer
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.fusing import fuse_folders
+from hf_mlnmt.generation.translating.fusing import fuse_folders
 from hf_mlnmt.hub import build_folder
 
 TEXTS = ["The man sees a dog.", "A woman."]

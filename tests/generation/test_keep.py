@@ -19,8 +19,8 @@ from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
 from hf_mlnmt.generation.constraints.lexical_constraints import ForbiddenPhrases, Pattern, WholeParts, spelling_of
 from hf_mlnmt.generation.constraints.linked import KeptPart, Linked, filled
+from hf_mlnmt.generation.translating.call import TranslationCall
 from hf_mlnmt.generation.translating.loading import Parts
-from hf_mlnmt.generation.translating.pipeline import TranslationCall
 
 KINDS = "url,email,number,tag,placeholder"
 PARTS = ["https://a.example/b?c=1", "jo.doe@a.example", "3.14", "<b>", "{name}", "%s"]

@@ -417,9 +417,9 @@ def test_dtype(ours):
 @pytest.fixture
 def ahead(monkeypatch):
     """The device computes alone, and Python works beside it."""
-    for module in ("batches", "pipeline"):
-        monkeypatch.setattr(f"hf_mlnmt.generation.{module}.runs_alone", lambda model: True)
-    monkeypatch.setattr("hf_mlnmt.generation.translating.pipeline.PART", 3)
+    for module in ("batches", "searching"):
+        monkeypatch.setattr(f"hf_mlnmt.generation.translating.{module}.runs_alone", lambda model: True)
+    monkeypatch.setattr("hf_mlnmt.generation.translating.call.PART", 3)
 
 
 def said(results):

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.alignments import SourceAttention
 from hf_mlnmt.generation.choosing.reranking import Reranker, coverage_of
 from hf_mlnmt.generation.synthetic.journal import identity_of_model
-from hf_mlnmt.generation.translating import languages
-from hf_mlnmt.generation.translating.languages import Direction
+from hf_mlnmt.generation.translating import directions
+from hf_mlnmt.generation.translating.alignments import SourceAttention
+from hf_mlnmt.generation.translating.directions import Direction
 from hf_mlnmt.generation.translating.options import DecodingOptions
 
 TEXTS = [*SENTENCES[:2], "", SENTENCES[5]]
@@ -253,8 +253,8 @@ def test_a_source_that_is_read_twice_is_covered_once():
 @pytest.mark.parametrize(("kind", "pair"), [("reverse", ("de", "en")), ("translation", ("en", "de"))])
 def test_a_model_of_several_languages_is_told_its_direction(ours, monkeypatch, kind, pair):
     asked = []
-    monkeypatch.setattr(languages, "language_codes", lambda tokenizer: ["en", "de"])
-    monkeypatch.setattr(languages, "direction", lambda *given: asked.append(given[2:4]) or Direction())
+    monkeypatch.setattr(directions, "language_codes", lambda tokenizer: ["en", "de"])
+    monkeypatch.setattr(directions, "direction", lambda *given: asked.append(given[2:4]) or Direction())
     Reranker({"features": {f"{kind}={ours}": 1.0}}, languages=("en", "de"))
     assert asked == [pair]
 

@@ -1,11 +1,8 @@
-"""`--shard i/n` of translate and back-translate: the parts joined are, to the byte, the whole."""
+"""`translate --shard i/n`: the parts joined are, to the byte, the whole."""
 
 from __future__ import annotations
 
 import gzip
-import os
-import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,16 +12,11 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.cli.translate import translate
-from hf_mlnmt.data.synthetic import find_synthetic
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.synthetic.back_translation import Method, Settings, back_translate
-from hf_mlnmt.generation.synthetic.journal import STATE, Journal
 from hf_mlnmt.generation.translating.lines import Shard
 
 app = typer.Typer()
 app.command()(translate)
-CORPUS = ("source.txt", "target.txt", "manifest.json")
-FEW = Settings(window=8, max_new_tokens=12, drop=("empty", "long"))
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +43,7 @@ def run(*arguments) -> bytes:
     return result.stdout_bytes
 
 
-@pytest.mark.parametrize("count", [1, 3, 6])
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize(
     "options",
     [
@@ -108,102 +100,3 @@ def test_shards_that_cannot_be_are_refused(ours, texts, options, message):
 def test_standard_input_has_no_shards(ours):
     with pytest.raises(UserError, match="give the names of files"):
         run(ours, "--shard", "1/2")
-
-
-def whole_and_parts(texts, tmp_path, method=None, settings=FEW, count=3, **more) -> tuple[Path, Path]:
-    """A corpus made at once, and the folder of its shards, made in another order."""
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    model = None if method and method.name == "copied" else tmp_path
-    if not whole.exists():
-        back_translate(model, texts, whole, method, settings, **more)
-    for number in random.Random(1).sample(range(1, count + 1), count):
-        back_translate(model, texts, parts, method, settings, shard=Shard(number, count), **more)
-    return whole, parts
-
-
-@pytest.mark.parametrize(
-    ("method", "settings", "more"),
-    [
-        (Method("sampling", seed=3), FEW, {"tag": "<bt>"}),
-        (Method("noised", beams=2, seed=3), Settings(window=5, limit=33, max_new_tokens=12), {"forward": True}),
-        (Method("copied"), Settings(window=8, drop=("long",)), {}),
-    ],
-    ids=["sampling", "noised", "copied"],
-)
-def test_a_corpus_put_together_of_shards_is_the_whole(texts, tmp_path, monkeypatch, method, settings, more):
-    monkeypatch.setattr(
-        "hf_mlnmt.generation.synthetic.back_translation.doubts_about_language", lambda *arguments: ["a doubt"]
-    )
-    whole, parts = whole_and_parts(texts, tmp_path, method, settings, **more)
-    with pytest.raises(UserError, match="its shards are not put together"):
-        find_synthetic(parts)
-    model = None if method.name == "copied" else tmp_path
-    manifest = back_translate(model, texts, parts, method, settings, **more)
-    assert manifest.folder == parts
-    for name in CORPUS:
-        assert (parts / name).read_bytes() == (whole / name).read_bytes()
-        if name != "manifest.json":
-            joined = b"".join((parts / f"shard-{number}-of-3" / name).read_bytes() for number in (1, 2, 3))
-            assert joined == (whole / name).read_bytes()
-    assert find_synthetic(parts) == parts
-    # A shard that is started again, after its folder is deleted too, has nothing to do.
-    shutil.rmtree(parts / "shard-1-of-3")
-    assert back_translate(model, texts, parts, method, settings, shard=Shard(1, 3), **more).folder == parts
-
-
-def test_an_interrupted_shard_goes_on_and_so_does_the_putting_together(texts, tmp_path, monkeypatch):
-    method = Method("sampling", seed=3)
-    append = Journal.append
-
-    def stop_after_one(self, *arguments, **more):
-        append(self, *arguments, **more)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Journal, "append", stop_after_one)
-    with pytest.raises(KeyboardInterrupt):
-        back_translate(tmp_path, texts, tmp_path / "parts", method, FEW, shard=Shard(2, 3))
-    monkeypatch.setattr(Journal, "append", append)
-    with pytest.raises(UserError, match=r"shard-1-of-3: this shard is not finished. .* --shard 1/3"):
-        back_translate(tmp_path, texts, tmp_path / "parts", method, FEW)
-    whole, parts = whole_and_parts(texts, tmp_path, method)
-
-    replace = os.replace
-
-    def stop_at_target(source, target):
-        if Path(target).name == "target.txt":
-            raise KeyboardInterrupt
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", stop_at_target)
-    with pytest.raises(KeyboardInterrupt):
-        back_translate(tmp_path, texts, parts, method, FEW)
-    assert (parts / STATE).exists()
-    monkeypatch.setattr(os, "replace", replace)
-    back_translate(tmp_path, texts, parts, method, FEW)
-    for name in CORPUS:
-        assert (parts / name).read_bytes() == (whole / name).read_bytes()
-
-
-def test_shards_of_something_else_are_refused(texts, tmp_path, monkeypatch):
-    out, method = tmp_path / "out", Method("copied")
-    settings = Settings(window=8, drop=())
-
-    def make(shard=None, settings=settings, output=out):
-        return back_translate(None, texts, output, method, settings, shard=shard)
-
-    make(Shard(1, 2))
-    make(Shard(2, 2), Settings(window=8, drop=("long",)))
-    with pytest.raises(UserError, match=r"shard-2-of-2: holds a corpus \(finished\) of something else:\n  drop"):
-        make()
-    make(Shard(1, 3))
-    with pytest.raises(UserError, match=r"out: holds shards of 2, of 3\. Delete those"):
-        make()
-    with pytest.raises(UserError, match=r"6 windows of 8.* 9 shards"):
-        make(Shard(1, 9))
-    with pytest.raises(UserError, match="Leave duplicate out"):
-        make(Shard(1, 2), Settings(drop=("duplicate",)))
-    monkeypatch.setattr(Journal, "finish", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        make(output=tmp_path / "begun")
-    with pytest.raises(UserError, match="begun: was begun without --shard"):
-        make(Shard(1, 2), output=tmp_path / "begun")

@@ -27,8 +27,8 @@ from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import save_tokenizers
 from hf_mlnmt.generation import Hypothesis, TranslationPipeline
 from hf_mlnmt.generation.synthetic.journal import Journal
+from hf_mlnmt.generation.translating.call import TranslationCall
 from hf_mlnmt.generation.translating.lines import file_groups, pipe_groups, text_groups
-from hf_mlnmt.generation.translating.pipeline import TranslationCall
 
 app = typer.Typer()
 app.command()(translate)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_mlnmt.modeling import attention, fused, layers, loss
+from hf_mlnmt.modeling import fused, layers
 from hf_mlnmt.training import half_weights
 
 from .ahead import run_ahead
@@ -117,9 +117,8 @@ def on_card(monkeypatch: Any, kernels: Any = TWINS) -> None:
     def known(tensor):
         return None if tensor.dtype == torch.float64 or torch.compiler.is_compiling() else kernels
 
-    for module in (fused, loss):
-        monkeypatch.setattr(module, "kernels_for", known)
-    monkeypatch.setattr(attention, "trains_mixed_on_cpu", lambda states: False)
+    monkeypatch.setattr(fused, "kernels_for", known)
+    monkeypatch.setattr(fused, "trains_mixed_on_cpu", lambda states: False)
     monkeypatch.setattr(half_weights, "runs_ahead", lambda tensor: True)
     monkeypatch.setattr(layers.Dropout, "forward", nn.Dropout.forward)
 

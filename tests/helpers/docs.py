@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 import hf_mlnmt
 from hf_mlnmt.data import save_tokenizers, train_tokenizer
-from hf_mlnmt.generation.fusing import fuse_folders
+from hf_mlnmt.generation.translating.fusing import fuse_folders
 from hf_mlnmt.zoo.systems import find_system
 
 ROOT = Path(__file__).resolve().parents[2]

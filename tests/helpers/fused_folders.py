@@ -10,7 +10,7 @@ from helpers.model_folders import SENTENCES, small_model
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
-from hf_mlnmt.generation.fusing import fuse_folders
+from hf_mlnmt.generation.translating.fusing import fuse_folders
 
 
 def gpt2(vocabulary: int) -> Any:

@@ -6,7 +6,7 @@ import torch
 from helpers.contract import TINY, Member, assert_same
 
 from hf_mlnmt import search
-from hf_mlnmt.search.steps import find_step, write_out
+from hf_mlnmt.search.cpu.step import find_step, write_out
 
 LENGTHS = {"do_sample": False, "max_new_tokens": 20}
 # Random weights hardly ever end a sentence by themselves: the longer, the likelier </s> is made.

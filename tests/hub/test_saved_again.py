@@ -12,7 +12,7 @@ from helpers.export_toys import joint_tokenizer, toy_model, write_folder
 from helpers.fused_folders import gpt2
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from hf_mlnmt.generation.fusing import fuse_folders
+from hf_mlnmt.generation.translating.fusing import fuse_folders
 from hf_mlnmt.hub import build_folder
 from hf_mlnmt.modeling.configuration import copy_code
 

@@ -27,7 +27,7 @@ from hf_mlnmt import UserError, __version__
 from hf_mlnmt.cli.publish import publish
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.hub import build_folder, build_space, push
-from hf_mlnmt.hub.space import GRADIO
+from hf_mlnmt.hub.publish import GRADIO
 
 ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = "import runpy, sys; sys.modules['hf_mlnmt'] = None; runpy.run_path('app.py')"

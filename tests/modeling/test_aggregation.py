@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, redraw
+from helpers.contract import DECODING, TINY, Batch, assert_same, assert_same_decoding, redraw
 from reference import aggregation as reference
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 
 import hf_mlnmt
 from hf_mlnmt.modeling import AggregationConfig
-from hf_mlnmt.modeling.aggregation import MERGING_MODULES, Aggregate, WeightedSum
+from hf_mlnmt.modeling.aggregation import MERGING_MODULES, Aggregate
 from hf_mlnmt.modeling.layers import DecoderLayer
 
 MEMBERS = list(MERGING_MODULES)
@@ -89,21 +89,6 @@ def test_merging_equals_the_reference(name, softmax):
     got = torch.autograd.grad((actual * probe).sum(), leaves)
     wanted = torch.autograd.grad((expected * probe).sum(), leaves)
     assert_same(got, wanted, 1e-11)
-
-
-@pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize(("name", "n"), [*((m, n) for m in MERGING for n in (2, 3, None)), ("Transparent", None)])
-def test_encoder_collects_the_top_layers_lowest_first(name, n, norm):
-    model = build(config(name, collected_layers=n, norm_position=norm))
-    encoder, batch = model.get_encoder(), Batch.draw()
-    with torch.no_grad():
-        out = encoder(**batch.encoder_inputs, output_hidden_states=True)
-        states = list(out.hidden_states)
-        assert len(states) == LAYERS + 1
-        if norm == "pre":  # the recorded last state is already normed
-            states[:-1] = [encoder.layer_norm(state) for state in states[:-1]]
-        features = states if name == "Transparent" else states[-(n or LAYERS) :]
-        assert_same(out.memory, expected_memory(encoder.merging_module, name, features))
 
 
 def test_transparent_gives_each_decoder_layer_its_own_memory():
@@ -223,14 +208,6 @@ def test_mask_of_another_length_is_refused(mask):
         model(**Batch.draw().training, layer_mask=mask)
 
 
-@pytest.mark.parametrize("name", MEMBERS)
-def test_cache_changes_nothing_with_beams(name):
-    model, batch = build(config(name), std=0.4), Batch.draw()
-    cached = model.generate(**batch.encoder_inputs, **BEAMS)
-    assert_lively(cached)
-    assert_same_decoding(model.generate(**batch.encoder_inputs, **BEAMS, use_cache=False), cached)
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -252,7 +229,3 @@ def test_dropout_reaches_the_merging_module():
     module = Aggregate(config("C-Agg", dropout=0.5), 2).train()
     features = torch.randn(1, 3, 2 * 16)
     assert not torch.equal(module(features), module(features))
-
-
-def test_weighted_sum_has_no_bias():
-    assert WeightedSum(config("S-Agg"), 3).bias is None

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from helpers.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, redraw
+from helpers.contract import DECODING, TINY, Batch, assert_same, assert_same_decoding, redraw
 from reference import extended_cross_attention as reference
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM
@@ -15,7 +15,6 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCa
 import hf_mlnmt
 from hf_mlnmt.modeling import ExtendedCrossAttentionConfig, TransformerConfig
 from hf_mlnmt.modeling.extended_cross_attention import EMBEDDING, SOURCE, TARGET, ExtendedDecoderLayer, Fertility
-from hf_mlnmt.modeling.releases import CACHE
 
 MEMBERS = ExtendedCrossAttentionConfig.__annotations__["cross_attention"].__args__
 RECURRENT = [name for name in MEMBERS if name not in EMBEDDING]
@@ -282,27 +281,6 @@ def test_new_weights_begin_at_the_scale_of_the_others(name):
             assert 0.05 < parameter.std() < 0.5, name
 
 
-@pytest.mark.parametrize("name", MEMBERS)
-def test_cached_decoding(name):
-    model, batch = build(config(name)), Batch.draw()
-    cached = model.generate(**batch.encoder_inputs, **BEAMS)
-    assert_lively(cached)
-    assert_same_decoding(cached, model.generate(**batch.encoder_inputs, **BEAMS, use_cache=False))
-    static = model.generate(**batch.encoder_inputs, **BEAMS, cache_implementation="static", disable_compile=True)
-    assert_same_decoding(cached, static)
-    layers = {type(layer).__name__ for layer in cached.get(CACHE).self_attention_cache.layers}
-    assert layers == ({"RecurrentCacheLayer"} if name in RECURRENT else {"DynamicLayer"})
-
-
-@pytest.mark.parametrize("name", MEMBERS)
-def test_assisted_decoding(name):
-    """Drafts are taken back from the state too; the assistant is another model, often wrong."""
-    model, assistant, batch = build(config(name)), build(config(name), seed=1), Batch.draw().rows([1])
-    alone = model.generate(**batch.encoder_inputs, **DECODING).sequences.tolist()
-    for helper in (assistant, model):
-        assert alone == model.generate(**batch.encoder_inputs, **DECODING, assistant_model=helper).sequences.tolist()
-
-
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 @pytest.mark.parametrize("name", RECURRENT)
@@ -335,16 +313,6 @@ def test_padded_prefix_leaves_no_trace(name, kind, implementation):
             )
             steps.append(out.logits)
     assert_same(torch.cat(steps, 1)[real], expected[real])
-
-
-@pytest.mark.parametrize("name", RECURRENT)
-def test_the_state_matters(name):
-    """Guards the tests above: a position sees what the one before it attended to, in the same layer."""
-    module = attention_of(name)
-    s, h = torch.randn(1, 3, WIDTH, dtype=torch.float64), torch.randn(1, 5, WIDTH, dtype=torch.float64)
-    other = s.clone()
-    other[:, 0] += 1
-    assert not torch.allclose(module(s, h)[0][:, 2], module(other, h)[0][:, 2], atol=1e-4)
 
 
 @pytest.mark.parametrize("name", RECURRENT)
@@ -392,7 +360,3 @@ def test_a_cache_without_states_is_refused():
 def test_bad_values_are_refused(fields, message):
     with pytest.raises(Exception, match=message):
         ExtendedCrossAttentionConfig(**fields)
-
-
-def test_norm_position():
-    assert ExtendedCrossAttentionConfig().norm_position == "pre"

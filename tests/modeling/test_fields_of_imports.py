@@ -10,11 +10,11 @@ from helpers.contract import assert_same
 from helpers.searching import assert_equal_loops, sources, toy, written_out
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration
-from hf_mlnmt.modeling.loss import cross_entropy, projected_cross_entropy
+from hf_mlnmt.modeling.fused import projected_cross_entropy
+from hf_mlnmt.modeling.loss import cross_entropy
 from hf_mlnmt.modeling.positions import SinusoidalPositions
-from hf_mlnmt.search.steps import DecoderStep
+from hf_mlnmt.search.cpu.step import DecoderStep
 
-NEW = {"position_embedding", "position_offset", "normalize_embedding", "output_bias", "layer_norm_eps"}
 FIELDS = {
     "halves": {"position_embedding": "halves"},
     "tensor2tensor from 2": {"position_embedding": "tensor2tensor", "position_offset": 2},
@@ -49,15 +49,6 @@ def test_sines_and_cosines(kind, offset):
     table = SinusoidalPositions(9, 10, kind, offset).table
     expected = [formula(kind, t + offset, 10) for t in range(9)]
     assert_same(table.double(), torch.tensor(expected, dtype=torch.float64), 1e-6)
-
-
-def test_todays_positions_and_weights_are_as_they_were():
-    """None of the fields is there unless it is asked for."""
-    assert torch.equal(SinusoidalPositions(9, 10).table, SinusoidalPositions(9, 10, "interleaved", 0).table)
-    plain = toy().state_dict()
-    assert not [name for name in plain if "embedding_norm" in name or "table" in name or name == "lm_head.bias"]
-    older = {key: value for key, value in TransformerConfig().to_dict().items() if key not in NEW}
-    assert TransformerConfig.from_dict(older).to_dict() == TransformerConfig().to_dict()
 
 
 @pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
@@ -116,15 +107,6 @@ def test_the_fused_loss_with_a_bias(smoothing):
         (3 * value).backward()
         found.append((value.detach(), states.grad, weight.grad, bias.grad))
     assert_same(*found)
-
-
-def test_training_and_loss_only_agree_with_an_output_bias():
-    model = varied({"output_bias": True})
-    batch = {**sources([5, 3]), "labels": torch.tensor([[9, 20, 1], [77, 1, -100]])}
-    fused, plain = model(**batch, loss_only=True, smoothing=0.1).loss, model(**batch, smoothing=0.1).loss
-    assert_same(fused, plain)
-    fused.backward()
-    assert model.lm_head.bias.grad.abs().sum() > 0
 
 
 def test_resizing_keeps_the_bias():

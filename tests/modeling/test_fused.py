@@ -14,7 +14,7 @@ from helpers import card
 from helpers.contract import assert_same, gradients
 from torch import nn
 
-from hf_mlnmt.modeling import fused, loss
+from hf_mlnmt.modeling import fused
 from hf_mlnmt.modeling import training_triton as kernels
 
 HALF = torch.float16  # the interpreter multiplies bits where numbers are bfloat16
@@ -277,12 +277,12 @@ def test_the_loss_in_chunks(monkeypatch):
     states, weight, bias = torch.randn(9, 4), torch.randn(7, 4), torch.randn(7)
     labels = torch.tensor([1, 2, -100, 0, 6, 5, -100, 3, 4])
     expected = [x.double().requires_grad_() for x in (states, weight, bias)]
-    total = loss.projected_cross_entropy(expected[0], expected[1], labels, 0.1, expected[2])
+    total = fused.projected_cross_entropy(expected[0], expected[1], labels, 0.1, expected[2])
     card.on_card(monkeypatch)
-    for size in (1, 7 * 4 * 4, loss.LOGITS):
-        monkeypatch.setattr(loss, "LOGITS", size)
+    for size in (1, 7 * 4 * 4, fused.LOGITS):
+        monkeypatch.setattr(fused, "LOGITS", size)
         given = [x.clone().requires_grad_() for x in (states, weight, bias)]
-        found = loss.projected_cross_entropy(given[0], given[1], labels, 0.1, given[2])
+        found = fused.projected_cross_entropy(given[0], given[1], labels, 0.1, given[2])
         assert_same(found.double(), total, 1e-5)
         back = torch.autograd.grad(3 * found, given)
         assert_same([x.double() for x in back], torch.autograd.grad(3 * total, expected, retain_graph=True), 1e-5)

@@ -8,8 +8,9 @@ from helpers.contract import assert_same
 from reference.transformer import loss as reference_loss
 from torch import nn
 
-from hf_mlnmt.modeling import loss as module
-from hf_mlnmt.modeling.loss import cross_entropy, projected_cross_entropy
+from hf_mlnmt.modeling import fused as module
+from hf_mlnmt.modeling.fused import projected_cross_entropy
+from hf_mlnmt.modeling.loss import cross_entropy
 
 
 def example(rows: int = 7, dtype: torch.dtype = torch.float64, scale: float = 1.0):

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
-
 import pytest
 import torch
-from helpers.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, redraw
+from helpers.contract import TINY, Batch, assert_same, redraw
 from reference import multi_layer_attention as reference
 from torch import nn
-from torch.nn import functional
 from transformers import AutoModelForSeq2SeqLM
 
 import hf_mlnmt
 from hf_mlnmt.modeling import MultiLayerAttentionConfig
-from hf_mlnmt.modeling.attention import Attention, split_heads
 from hf_mlnmt.modeling.multi_layer_attention import MultiLayerAttention, PerLayerLinear
 
 MEMBERS = ["M-00", "M-01", "M-10", "M-11"]
 LAYERS, HEADS, WIDTH = 3, 2, 8
 SIZES = {**TINY, "encoder_layers": LAYERS, "decoder_layers": 2}
-BEAMS = {**DECODING, "num_beams": 3}
 
 
 def config(name: str, **fields) -> MultiLayerAttentionConfig:
@@ -94,29 +89,6 @@ def test_attention_equals_the_reference(name, implementation, bias):
     assert_same(got, wanted, 1e-11)
 
 
-@pytest.mark.parametrize("name", MEMBERS)
-def test_one_call_equals_n_calls(name):
-    """The plain way: scores, softmax and context for each layer by itself, then the paper's combination."""
-    module = attention(name)
-    target = torch.randn(2, 5, WIDTH, dtype=torch.float64)
-    memory = torch.randn(2, 4, LAYERS, WIDTH, dtype=torch.float64)
-    scores, values = [], []
-    for query, block, feature in zip(
-        module.q_proj.weight.chunk(LAYERS), module.kv_proj.weight, memory.unbind(2), strict=True
-    ):
-        key, value = (split_heads(feature @ part.t(), HEADS) for part in block.chunk(2))
-        scores.append(split_heads(target @ query.t(), HEADS) @ key.transpose(2, 3) * (WIDTH // HEADS) ** -0.5)
-        values.append(value)
-    if name in ("M-00", "M-01"):
-        scores = [torch.stack(scores).sum(0)] * LAYERS
-    contexts = [(s.softmax(-1) @ v).transpose(1, 2).flatten(2) for s, v in zip(scores, values, strict=True)]
-    combined = torch.cat(contexts, -1) if name in ("M-00", "M-10") else torch.stack(contexts).sum(0)
-    with patch.object(Attention, "attend", autospec=True, side_effect=Attention.attend) as attend:
-        actual = module(target, memory)[0]
-    assert attend.call_count == 1
-    assert_same(actual, functional.linear(combined, module.out_proj.weight), 1e-11)
-
-
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("name", MEMBERS)
@@ -186,25 +158,6 @@ def test_masked_layers_are_zeros(name):
     ]  # fmt: skip
     assert not torch.allclose(decoded[0], decoded[1])
     assert not torch.allclose(decoded[0], decoded[2])
-
-
-@pytest.mark.parametrize("name", MEMBERS)
-def test_cache_changes_nothing_with_beams(name):
-    model, batch = build(config(name), std=0.4), Batch.draw()
-    cached = model.generate(**batch.encoder_inputs, **BEAMS)
-    assert_lively(cached)
-    assert_same_decoding(model.generate(**batch.encoder_inputs, **BEAMS, use_cache=False), cached)
-    static = model.generate(**batch.encoder_inputs, **BEAMS, cache_implementation="static", disable_compile=True)
-    assert_same_decoding(static, cached)
-
-
-@pytest.mark.parametrize("name", MEMBERS)
-def test_source_is_projected_once_per_sentence(name):
-    model, batch = build(config(name), std=0.4), Batch.draw()
-    with patch.object(PerLayerLinear, "forward", autospec=True, side_effect=PerLayerLinear.forward) as project:
-        decoded = model.generate(**batch.encoder_inputs, **BEAMS)
-    assert decoded.sequences.shape[1] > 4
-    assert project.call_count == model.config.decoder_layers
 
 
 # PBML 115, table 6, in millions; 61.2 is the baseline's.

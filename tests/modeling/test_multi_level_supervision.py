@@ -203,22 +203,6 @@ def test_inference_runs_the_main_decoder_only():
             model(**batch.training)
 
 
-def test_auxiliaries_have_cache_slots_of_their_own():
-    model, batch = build(config(information_fusion=True)), Batch.draw()
-    decoded = model.generate(**batch.encoder_inputs, **BEAMS)
-    cache, slots = decoded.get(CACHE), 3 * model.config.decoder_layers
-    assert len(cache.self_attention_cache) == len(cache.cross_attention_cache) == slots
-    lengths = {layer.get_seq_length() for layer in cache.self_attention_cache.layers}
-    assert lengths == {decoded.sequences.shape[1] - 1}
-    assert {layer.get_seq_length() for layer in cache.cross_attention_cache.layers} == {batch.source.shape[1]}
-    keys = [layer.keys for layer in cache.self_attention_cache.layers]
-    assert not any(torch.equal(keys[i], keys[j]) for i in range(slots) for j in range(i))
-    assert_lively(decoded)
-    assert_same_decoding(decoded, model.generate(**batch.encoder_inputs, **BEAMS, use_cache=False))
-    static = model.generate(**batch.encoder_inputs, **BEAMS, cache_implementation="static", disable_compile=True)
-    assert_same_decoding(decoded, static)
-
-
 def test_main_loss_trains_the_auxiliaries_through_fusion():
     """With gamma = 0 the main decoder's loss alone still reaches every auxiliary decoder; without AIF it does not."""
     batch = Batch.draw()
@@ -300,28 +284,6 @@ def test_parameters_at_the_published_shapes(system, shape, published):
     with torch.device("meta"):
         model = AutoModelForSeq2SeqLM.from_config(hf_mlnmt.config_for(system, shape, **fields))
     assert round(model.num_parameters() / 1e6, 1) == published
-
-
-@pytest.mark.parametrize(("system", "added"), [("ms-5", 25_199_616), ("ms-5-aif", 26_772_480), ("ms-25", 50_399_232)])
-def test_added_parameters_without_biases(system, added):
-    counts = []
-    for name in (system, "transformer"):
-        with torch.device("meta"):
-            counts.append(AutoModelForSeq2SeqLM.from_config(hf_mlnmt.config_for(name, "base")).num_parameters())
-    assert counts[0] - counts[1] == added
-
-
-def test_names():
-    for system, layers, fusion in [
-        ("ms-2", [2], False),
-        ("ms-13-aif", [1, 3], True),
-        ("ms-12345", [1, 2, 3, 4, 5], False),
-    ]:
-        settings = hf_mlnmt.config_for(system)
-        assert (settings.auxiliary_layers, settings.information_fusion) == (layers, fusion)
-    for system in ("ms-", "ms-0", "ms-1-aifx", "ms-a"):
-        with pytest.raises(hf_mlnmt.common.errors.UserError, match="unknown"):
-            hf_mlnmt.config_for(system)
 
 
 @pytest.mark.parametrize(

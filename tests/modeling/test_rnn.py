@@ -15,8 +15,7 @@ from torch.nn.functional import pad
 
 from hf_mlnmt import config_for
 from hf_mlnmt.modeling import LSTM, Packing, RNNForConditionalGeneration
-from hf_mlnmt.modeling.caches import LSTMCacheLayer, StaticLSTMCacheLayer
-from hf_mlnmt.modeling.lstm import LoopProduct, lstm_cell
+from hf_mlnmt.modeling.rnn_layers import LoopProduct, lstm_cell
 
 VARIANTS = {
     "feeding": {},
@@ -106,18 +105,6 @@ def test_padding_on_either_side_touches_no_state():
         assert not padded.last_hidden_state[:, :left].any()
 
 
-def test_packing_is_undone():
-    real = torch.tensor([[1, 0, 1, 1], [0, 0, 1, 0], [1, 1, 1, 1]]).bool()
-    states = torch.arange(24.0).view(3, 4, 2) + 1
-    packing = Packing(real)
-    assert packing.aligned.real.tolist() == [[True, True, True, False], [True] + [False] * 3, [True] * 4]
-    assert torch.equal(packing.align(states)[0], states[0, [0, 2, 3, 1]])
-    assert torch.equal(packing.back(packing.align(states)), states)
-    assert packing.aligned.align(states) is states
-    assert Packing.of(torch.ones(2, 3).bool()) is None
-    assert Packing(torch.zeros(2, 3).bool()).real.tolist() == [[True, False, False]] * 2
-
-
 @pytest.mark.parametrize("feeding", [True, False])
 def test_a_chunk_of_padding_alone_leaves_the_state(feeding):
     """The decoder's state behind a chunk that is padding for one sentence is that before it, in both ways to run."""
@@ -174,15 +161,6 @@ def test_refused_configurations():
         config_for("rnn", "tiny", decoder_layers=1)
     with pytest.raises(ValueError, match="begins with what the encoder says"):
         build().get_decoder()(torch.ones(1, 1).long())
-
-
-def test_a_reset_state_is_none():
-    """An LSTM does not begin with zeros, but with what the encoder says."""
-    for slot in (LSTMCacheLayer(), StaticLSTMCacheLayer(max_cache_len=3)):
-        slot.append_states(torch.ones(2, 1, 5, 4))
-        assert slot.last_state().shape == (2, 5, 4)
-        slot.reset()
-        assert slot.last_state() is None
 
 
 @pytest.mark.parametrize("ahead", [False, True])

@@ -7,19 +7,17 @@ import pickle
 
 import pytest
 import torch
-from helpers.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, redraw
+from helpers.contract import TINY, Batch, assert_same, redraw
 from reference import ssru as reference
-from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
 import hf_mlnmt
 from hf_mlnmt import TransformerConfig
 from hf_mlnmt.modeling import SSRUConfig
-from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.modeling.ssru import SSRUDecoderLayer
 
 WIDTH = 6
-BEAMS = {**DECODING, "num_beams": 3}
 REAL = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 0, 1, 0, 0]], dtype=torch.bool)
 
 
@@ -112,26 +110,6 @@ def test_parameters(shape, decoder, d):
     assert (plain.config.encoder_layers, plain.config.decoder_layers, plain.config.d_model) == (6, 2, 256)
 
 
-def test_cached_decoding():
-    model, batch = build(), Batch.draw()
-    cached = model.generate(**batch.encoder_inputs, **BEAMS)
-    assert_lively(cached)
-    assert_same_decoding(cached, model.generate(**batch.encoder_inputs, **BEAMS, use_cache=False))
-    static = model.generate(**batch.encoder_inputs, **BEAMS, cache_implementation="static", disable_compile=True)
-    assert_same_decoding(cached, static)
-    slot = cached.get(CACHE).self_attention_cache.layers[0]
-    assert slot.states.shape[1:] == (1, 1, TINY["d_model"])
-
-
-def test_assisted_decoding():
-    """Drafts are taken back from the states too; the assistant is another model, often wrong."""
-    model, assistant, batch = build(), build(seed=1), Batch.draw().rows([1])
-    alone = model.generate(**batch.encoder_inputs, **DECODING).sequences
-    for helper in (model, assistant):
-        helped = model.generate(**batch.encoder_inputs, **DECODING, assistant_model=helper).sequences
-        assert helped.tolist() == alone.tolist()
-
-
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("kind", [None, DynamicCache, StaticCache])
 def test_a_padded_prefix_is_invisible(kind, implementation):
@@ -199,12 +177,3 @@ def test_a_cache_without_states_is_refused():
 def test_bad_configurations_are_refused(value):
     with pytest.raises(Exception, match="decoder_autoregression"):
         SSRUConfig(**TINY, decoder_autoregression=value)
-
-
-def test_config_round_trip(tmp_path):
-    settings = SSRUConfig(**TINY)
-    settings.save_pretrained(tmp_path)
-    loaded = AutoConfig.from_pretrained(tmp_path)
-    assert isinstance(loaded, SSRUConfig)
-    assert {**loaded.to_dict(), "_name_or_path": ""} == settings.to_dict()
-    assert settings.get_text_config(decoder=True).layer_types == ["mlnmt_recurrence"] * 2

@@ -12,7 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from reference import transformer as reference
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration, UserError, config_for
-from hf_mlnmt.modeling.attention import kernels_without_plans
+from hf_mlnmt.modeling.fused import kernels_without_plans
 
 VARIANTS = {
     "post": {},
@@ -188,36 +188,6 @@ def test_decoder_vocabulary_defaults_to_the_sources():
     assert TransformerConfig(vocab_size=77).get_text_config(decoder=True).vocab_size == 77
     two = TransformerConfig(vocab_size=77, decoder_vocab_size=55, share_encoder_decoder_embeddings=False)
     assert two.get_text_config(decoder=True).vocab_size == 55
-
-
-def test_norm_position():
-    """Post-norm: every state is normalised. Pre-norm: only the last is, and a layer adds to the identity."""
-    batch = Batch.draw(5)
-    for where in ("post", "pre"):
-        model = build({"norm_position": where})
-        for module in model.modules():
-            if isinstance(module, torch.nn.LayerNorm):
-                torch.nn.init.ones_(module.weight), torch.nn.init.zeros_(module.bias)
-        out = model(**batch.inputs, output_hidden_states=True)
-        for states in (out.encoder_hidden_states, out.decoder_hidden_states):
-            normal = [torch.allclose(s.std(-1, unbiased=False), torch.ones(()).double(), atol=1e-3) for s in states]
-            assert normal == ([False, True, True] if where == "post" else [False, False, True])
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_attention_bias(bias):
-    names = [name for name, _ in build({"attention_bias": bias}).named_parameters()]
-    found = [name for name in names if "attn." in name and name.endswith("bias")]
-    assert len(found) == (2 * 2 + 2 * (2 + 3) if bias else 0)
-
-
-def test_embedding_scale():
-    model = build({})
-    plain = build({"scale_embedding": False})
-    batch = Batch.draw(6)
-    embeds = model.get_input_embeddings()(batch.source)
-    difference = model.get_encoder().embed(embeds) - plain.get_encoder().embed(embeds)
-    assert_same(difference, embeds * (math.sqrt(16) - 1))
 
 
 def test_first_weights():

@@ -11,7 +11,7 @@ import pytest
 from helpers.finished_runs import FEW, NAMES, OUTPUTS, SECOND, write_run
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.evaluation.runs import kind_of
+from hf_mlnmt.evaluation.outputs import kind_of
 from hf_mlnmt.reports.comparison import add_runs, read_comparison
 from hf_mlnmt.reports.comparison_page import page_of
 

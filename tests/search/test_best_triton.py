@@ -17,21 +17,23 @@ from helpers.searching import decode, sources, toy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_mlnmt import search
-from hf_mlnmt.search import best_triton, fixed
+from hf_mlnmt.search.gpu import kernels, static_shapes
 
 ROWS = {"draws": "row", "do_sample": True, "top_k": 0}
 LEAST = {"min_new_tokens": 3, "max_new_tokens": 8}
 NUMBERS, SCORES = ("tokens", "table", "last", "open", "going"), ("running", "best")
 
 
-def stages(device, vocabulary, sentences, kernels=(None, best_triton), **options):
+def stages(device, vocabulary, sentences, kernels=(None, kernels), **options):
     """Two stages for the same search, without kernels and with them."""
     model, found = toy(vocabulary).float().to(device), []
 
     def build(decoder, choice, source, prompt, width, rules, config, *others):
         for chosen in kernels:
-            patch.setattr(fixed, "kernels_for", lambda *given, chosen=chosen: chosen)
-            found.append(fixed.Stage(decoder, choice, fixed.Size(sentences, width, 3, 1, 8), rules, config, None))
+            patch.setattr(static_shapes, "kernels_for", lambda *given, chosen=chosen: chosen)
+            found.append(
+                static_shapes.Stage(decoder, choice, static_shapes.Size(sentences, width, 3, 1, 8), rules, config, None)
+            )
             found[-1].limit(rules, config)
             found[-1].found.begin(sentences)
             found[-1].clock.restart()
@@ -39,8 +41,8 @@ def stages(device, vocabulary, sentences, kernels=(None, best_triton), **options
 
     with pytest.MonkeyPatch.context() as patch, suppress(InterruptedError):
         patch.setattr(search, "runs_ahead", lambda tensor: True)
-        patch.setattr(fixed, "_run", build)
-        patch.setattr(fixed, "BLOCK", vocabulary + 1)  # the loop's numbers are then the kernels'
+        patch.setattr(static_shapes, "_run", build)
+        patch.setattr(static_shapes, "BLOCK", vocabulary + 1)  # the loop's numbers are then the kernels'
         decode(model, **{name: value.to(device) for name, value in sources((3,), vocabulary).items()}, **options)
     assert [stage.kernels for stage in found] == list(kernels)
     return found
@@ -76,7 +78,7 @@ def assert_same_choices(logits, **options):
 def assert_drawn_as_the_probabilities_say(logits, **options):
     """Uniform numbers in equal steps: each token as often as it is probable; the numbers between them nowhere else."""
     rows, vocabulary = logits.shape
-    (fused,) = stages(logits.device, vocabulary, rows, [best_triton], **ROWS, **options)
+    (fused,) = stages(logits.device, vocabulary, rows, [kernels], **ROWS, **options)
     numbers = torch.arange(fused.size.width, device=logits.device).add(0.5).div(fused.size.width)
     fused.noise.copy_(numbers.view(1, -1, 1).expand_as(fused.noise))
     fused.choose(logits.unsqueeze(1))
@@ -110,7 +112,7 @@ def check_kernels(device, vocabulary, generates):
     assert_same_choices(half, forced_bos_token_id=7, suppress_tokens=[1, 70], **LEAST)
     rows = torch.stack([logits[0, 0, 0], logits[0, 0, 1].round(), few[0, 0, 0], torch.zeros(vocabulary, device=device)])
     assert_drawn_as_the_probabilities_say(rows, num_return_sequences=8)
-    (fused,) = stages(device, vocabulary, 1, [best_triton], **ROWS, **LEAST, temperature=0.5)
+    (fused,) = stages(device, vocabulary, 1, [kernels], **ROWS, **LEAST, temperature=0.5)
     with torch.inference_mode():
         for number in (0.0, 0.24, 0.26, 1 - 2**-24):
             scores = torch.full((1, 1, vocabulary), -torch.inf, device=device)
@@ -119,23 +121,23 @@ def check_kernels(device, vocabulary, generates):
             fused.noise.fill_(number)
             fused.choose(scores)
             assert fused.tokens.item() == (5 if number < 0.25 else 9)
-    assert best_triton.works(torch.device(device))
+    assert kernels.works(torch.device(device))
     if generates:
         for model in (toy(22), next(member for member in members_once() if member.system == "rnn").model()):
             for options in ({"num_beams": 3, "min_new_tokens": 2}, {}):
                 found = []
-                for kernels in (None, best_triton):
+                for chosen in (None, kernels):
                     with pytest.MonkeyPatch.context() as patch:
                         patch.setattr(search, "runs_ahead", lambda tensor: True)
-                        patch.setattr(fixed, "kernels_for", lambda *given, kernels=kernels: kernels)
-                        fixed._STAGES.clear()
+                        patch.setattr(static_shapes, "kernels_for", lambda *given, chosen=chosen: chosen)
+                        static_shapes._STAGES.clear()
                         output = decode(model.float(), **sources((3, 2), 22), max_new_tokens=4, **options)
                         found.append(output.sequences.tolist())
                 assert found[0] == found[1]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.skipif(not best_triton.AVAILABLE, reason="needs Triton")
+@pytest.mark.skipif(not kernels.AVAILABLE, reason="needs Triton")
 def test_kernels_on_the_device():
     check_kernels("cuda", 26_430, generates=False)
 
@@ -144,7 +146,7 @@ def test_kernels_on_the_device():
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 def test_kernels_in_the_interpreter():
     """The kernels' arithmetic, without a device: Triton's interpreter, in a process of its own."""
-    code = "import test_best_triton as t; t.best_triton.TILE = 128; t.check_kernels('cpu', 203, True)"
+    code = "import test_best_triton as t; t.kernels.TILE = 128; t.check_kernels('cpu', 203, True)"
     here = os.path.dirname(__file__)
     path = os.pathsep.join([here, os.path.dirname(here), *sys.path])
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
@@ -172,11 +174,11 @@ def test_kernels_compile_for_a_gpu(types, tmp_path, monkeypatch):
         ("row_of", "step", "final", "keys", "last", "first_candidate", "table", "tokens", "origins", "pad"), "*i64"
     )
     of |= dict.fromkeys(("rows", "highest", "totals", "running", "best", "length_penalties", "noise"), "*fp32")
-    for kernel in (best_triton._read_kernel, best_triton._beams_kernel, best_triton._tokens_kernel):
+    for kernel in (kernels._read_kernel, kernels._beams_kernel, kernels._tokens_kernel):
         names = kernel.arg_names
         fixed_ = {p.name: constants[p.name] for p in kernel.params if p.is_constexpr}
         signature = {name: "constexpr" if name in fixed_ else of.get(name, "i32") for name in names}
-        aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in best_triton.ALIGNED if name in names}
+        aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in kernels.ALIGNED if name in names}
         source = ASTSource(kernel, signature, {(names.index(name),): fixed_[name] for name in fixed_}, aligned)
         compiled = compile(source, target=GPUTarget("cuda", 90, 32))
         assert compiled.asm["cubin"]
@@ -198,8 +200,8 @@ def test_a_choice_is_few_calls(options, monkeypatch):
             return function(*args, **(kwargs or {}))
 
     for name in ("_read_kernel", "_beams_kernel", "_tokens_kernel"):
-        monkeypatch.setattr(best_triton, name, Launch())
-    (stage,) = stages("cpu", 200, 3, [best_triton], **options)
+        monkeypatch.setattr(kernels, name, Launch())
+    (stage,) = stages("cpu", 200, 3, [kernels], **options)
     with torch.inference_mode(), Calls():
         stage.choose(torch.zeros(3, stage.size.width, 200))
     assert names["kernel"] == 2
@@ -211,24 +213,24 @@ def test_a_triton_that_does_not_work_is_not_used(monkeypatch):
         def __getitem__(self, grid):
             raise FileNotFoundError("no C compiler")
 
-    monkeypatch.setattr(best_triton, "_first_kernel", Broken())
-    assert not best_triton.works.__wrapped__(torch.device("cpu"))
+    monkeypatch.setattr(kernels, "_first_kernel", Broken())
+    assert not kernels.works.__wrapped__(torch.device("cpu"))
 
 
 def test_kernels_are_for_cuda_and_what_they_can(monkeypatch):
-    monkeypatch.setattr(best_triton, "AVAILABLE", True)
-    monkeypatch.setattr(best_triton, "works", lambda device: True)
+    monkeypatch.setattr(kernels, "AVAILABLE", True)
+    monkeypatch.setattr(kernels, "works", lambda device: True)
     model = toy(200).float()
-    assert fixed.kernels_for(model, 4, 8) is None
-    known = lambda *given, **more: fixed.kernels_for(  # noqa: E731
+    assert static_shapes.kernels_for(model, 4, 8) is None
+    known = lambda *given, **more: static_shapes.kernels_for(  # noqa: E731
         SimpleNamespace(**{"device": torch.device("cuda"), "dtype": torch.bfloat16, "config": model.config, **more}),
         *given,
     )
-    assert known(4, 8) is known(0, 0) is best_triton
+    assert known(4, 8) is known(0, 0) is kernels
     assert known(4, 8, dtype=torch.float64) is None
-    assert known(4, best_triton.MOST_CANDIDATES + 1) is known(best_triton.MOST_BEAMS + 1, 2) is None
-    monkeypatch.setattr(best_triton, "works", lambda device: False)
+    assert known(4, kernels.MOST_CANDIDATES + 1) is known(kernels.MOST_BEAMS + 1, 2) is None
+    monkeypatch.setattr(kernels, "works", lambda device: False)
     assert known(4, 8) is None
     for options in ({"repetition_penalty": 1.0, "renormalize_logits": True, "num_beams": 2}, {"do_sample": True}):
         with pytest.raises(AssertionError):  # which kernels the stages have
-            stages("cpu", 200, 2, [best_triton], **options)
+            stages("cpu", 200, 2, [kernels], **options)

@@ -19,7 +19,7 @@ from hf_mlnmt.modeling.layers import DecoderLayer
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.transformer import Decoder, Encoder
 from hf_mlnmt.search.cache import BeamCacheLayer
-from hf_mlnmt.search.steps import DecoderStep, find_step
+from hf_mlnmt.search.cpu.step import DecoderStep, find_step
 
 
 class Sharper(CrossAttention):

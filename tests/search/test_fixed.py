@@ -24,8 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_mlnmt import search
 from hf_mlnmt.generation.translating.batches import batches_by_tokens, filled, pad
-from hf_mlnmt.search import fixed
 from hf_mlnmt.search.decoder import SourceTokens
+from hf_mlnmt.search.gpu import static_shapes
 from hf_mlnmt.search.rules import Joining
 from hf_mlnmt.search.transformer import TransformerDecoder
 
@@ -41,9 +41,11 @@ ENDS = [1, *range(20, 200, 7)]  # many, so that sentences of a random model end,
 def ahead(monkeypatch):
     """Every search goes by steps of one shape; the stages that were begun."""
     stages = []
-    begin = fixed.Stage.begin
+    begin = static_shapes.Stage.begin
     monkeypatch.setattr(search, "runs_ahead", lambda tensor: True)
-    monkeypatch.setattr(fixed.Stage, "begin", lambda stage, *given: (stages.append(stage), begin(stage, *given))[1])
+    monkeypatch.setattr(
+        static_shapes.Stage, "begin", lambda stage, *given: (stages.append(stage), begin(stage, *given))[1]
+    )
     return stages
 
 
@@ -66,9 +68,9 @@ def assert_fixed(model, monkeypatch, stages, inputs=None, **options):
 
 def small_sizes(monkeypatch, steps):
     """A search of few sentences goes through several sizes."""
-    monkeypatch.setattr(fixed, "first_steps", lambda source: steps)
+    monkeypatch.setattr(static_shapes, "first_steps", lambda source: steps)
     for name, value in {"SHORTEST": 1, "FEW_ROWS": 0, "SMALLER": 2}.items():
-        monkeypatch.setattr(fixed, name, value)
+        monkeypatch.setattr(static_shapes, name, value)
 
 
 OPTIONS = {
@@ -111,9 +113,9 @@ def test_every_system(one, beams, monkeypatch, ahead):
 def test_sizes_shrink_and_grow(monkeypatch, ahead):
     """Half of the sentences ended: a smaller size; the slots used up: a larger one. Nothing is lost on the way."""
     sizes = []
-    stage_of = fixed.stage_of
+    stage_of = static_shapes.stage_of
     small_sizes(monkeypatch, steps=3)
-    monkeypatch.setattr(fixed, "stage_of", lambda *given: (sizes.append(given[2]), stage_of(*given))[1])
+    monkeypatch.setattr(static_shapes, "stage_of", lambda *given: (sizes.append(given[2]), stage_of(*given))[1])
     inputs = sources(tuple(range(1, 12)))
     draws = {"do_sample": True, "num_return_sequences": 2}
     for options in ({}, {"num_beams": 3}, {"num_beams": 3, "early_stopping": True}, draws):
@@ -146,7 +148,7 @@ class Loop:
 @pytest.mark.parametrize("beams", [1, 3])
 def test_kernels_are_given_what_the_model_computes(one, beams, monkeypatch, ahead):
     """In its own precision, in rows that begin at multiples of 64 numbers; with the changes that they are to make."""
-    monkeypatch.setattr(fixed, "kernels_for", lambda *given: Loop())
+    monkeypatch.setattr(static_shapes, "kernels_for", lambda *given: Loop())
     inputs = {"inputs": sources(LENGTHS, 22), "num_beams": beams, "min_new_tokens": 4, "max_new_tokens": 16}
     assert_fixed(one.model(), monkeypatch, ahead, **inputs)
     table = ahead[-1].table_of_changes
@@ -157,7 +159,7 @@ def test_kernels_are_given_what_the_model_computes(one, beams, monkeypatch, ahea
 @MEMBERS
 def test_every_system_in_changing_sizes(one, monkeypatch, ahead):
     small_sizes(monkeypatch, steps=2)
-    monkeypatch.setattr(fixed, "LATE", 0)
+    monkeypatch.setattr(static_shapes, "LATE", 0)
     options = {"max_new_tokens": 14, "eos_token_id": [1, *range(4, 20, 3)]}
     for beams in (1, 3) if one.system in KINDS else (3,):
         assert_fixed(one.model(), monkeypatch, ahead, sources(LENGTHS, 22), num_beams=beams, **options)
@@ -180,18 +182,18 @@ def test_as_many_are_kept_as_the_memory_has_room_for(monkeypatch, ahead):
     model = toy()
     for length in range(1, 10):
         decode(model, **sources((1,) * length), max_new_tokens=2)
-    kept = fixed._STAGES[model]
+    kept = static_shapes._STAGES[model]
     assert [key[0].sentences for key in kept] == [1, 2, 3, 4, 6, 8, 12]
     first = next(iter(kept.values()))
     assert first.nbytes == sum(x.nbytes for x in [*first.state.tensors(), first.sums, first.noise])
     taken = sum(stage.nbytes for stage in kept.values())
-    monkeypatch.setattr(fixed, "free_bytes", lambda device: taken / fixed.KEPT_SHARE - taken - 1)
+    monkeypatch.setattr(static_shapes, "free_bytes", lambda device: taken / static_shapes.KEPT_SHARE - taken - 1)
     decode(model, **sources((1,) * 9), max_new_tokens=2)  # one that is there
     assert len(kept) == 7
     decode(model, **sources((1,) * 13), max_new_tokens=2)
     assert [key[0].sentences for key in kept][-1] == 16
     assert 1 not in [key[0].sentences for key in kept]
-    monkeypatch.setattr(fixed, "free_bytes", lambda device: 0)
+    monkeypatch.setattr(static_shapes, "free_bytes", lambda device: 0)
     decode(model, **sources((1,) * 17), max_new_tokens=2)
     assert not kept
 
@@ -218,8 +220,8 @@ def captures(monkeypatch):
         seen.append((function.__name__, stage.size))
         return Recorded(function)
 
-    monkeypatch.setattr(fixed, "has_graphs", lambda tensor: True)
-    monkeypatch.setattr(fixed.Stage, "capture", capture)
+    monkeypatch.setattr(static_shapes, "has_graphs", lambda tensor: True)
+    monkeypatch.setattr(static_shapes.Stage, "capture", capture)
     return seen
 
 
@@ -278,9 +280,9 @@ def test_a_file_is_captured_once(beams, monkeypatch, captures):
     windows = [64, 128, 256, 512, 1088, 2048, 904]  # as of a file
     lines = [round(draw.triangular(5, 44, 11)) for _ in range(sum(windows))]
     targets = [max(4, round(length * draw.uniform(0.6, 1.4))) for length in lines]
-    Pretended.capture = fixed.Stage.capture  # the one of `captures`
-    monkeypatch.setattr(fixed, "Stage", Pretended)
-    monkeypatch.setattr(fixed, "asked_of", lambda *given: ("asked", 0, 0))
+    Pretended.capture = static_shapes.Stage.capture  # the one of `captures`
+    monkeypatch.setattr(static_shapes, "Stage", Pretended)
+    monkeypatch.setattr(static_shapes, "asked_of", lambda *given: ("asked", 0, 0))
     decoder = SimpleNamespace(model=torch.nn.Identity())
     decoder.model.config = SimpleNamespace(max_position_embeddings=1024)
     rules, config = SimpleNamespace(max_length=257), SimpleNamespace(num_beams=1)
@@ -294,7 +296,7 @@ def test_a_file_is_captured_once(beams, monkeypatch, captures):
                 ids[:, 0] = torch.tensor([targets[i] for i in chosen])
                 record = SimpleNamespace(steps=[], write=None)
                 given = decoder, None, SourceTokens(ids, ids), torch.zeros(len(chosen), 1), beams, rules, config
-                lefts = fixed._run(*given, record, None)
+                lefts = static_shapes._run(*given, record, None)
                 assert next(i for i, left in enumerate(lefts, 1) if not left) == ids[:, 0].max()
                 assert sum(len(step[0]) for step in record.steps) >= ids[:, 0].sum()
         seen.append(len(captures))
@@ -344,7 +346,7 @@ def test_a_beginning_is_recorded_with_the_encoder(one, monkeypatch, ahead, captu
 )
 def test_a_step_that_could_not_be_captured_goes_on_call_by_call(one, monkeypatch, ahead):
     """What a captured step makes is not computed: it is forgotten."""
-    run = fixed.Stage.run
+    run = static_shapes.Stage.run
 
     def failing(stage):
         if stage.runs == 1:
@@ -361,7 +363,7 @@ def test_a_step_that_could_not_be_captured_goes_on_call_by_call(one, monkeypatch
         values = *(value for part in parts for value in vars(part).values()), *stage.state.tensors()
         return [value for value in values if isinstance(value, torch.Tensor)]
 
-    monkeypatch.setattr(fixed.Stage, "run", failing)
+    monkeypatch.setattr(static_shapes.Stage, "run", failing)
     assert_fixed(one.model(), monkeypatch, ahead, sources(LENGTHS, 22), num_beams=3, max_new_tokens=8)
 
 
@@ -380,7 +382,7 @@ def test_a_step_is_one_graph(one, monkeypatch, ahead):
     """Nothing in it depends on values: torch.compile traces it whole. A value that is read the next test sees, too."""
     model, options = one.model(), {**sources((5, 3), 22), "num_beams": 3, "max_new_tokens": 3}
     expected = decode(model, **options).sequences.tolist()
-    run, traced = fixed.Stage.run, []
+    run, traced = static_shapes.Stage.run, []
 
     def by_graph(stage):
         if not stage.runs or traced:  # what is made at the first step is there later; each trace takes a second
@@ -389,8 +391,8 @@ def test_a_step_is_one_graph(one, monkeypatch, ahead):
         stage.runs += 1
         return torch.compile(stage.step, fullgraph=True, backend="eager")()
 
-    monkeypatch.setattr(fixed.Stage, "run", by_graph)
-    fixed._STAGES.clear()
+    monkeypatch.setattr(static_shapes.Stage, "run", by_graph)
+    static_shapes._STAGES.clear()
     with torch._dynamo.config.patch(allow_rnn=True):  # it is called cell by cell here
         assert decode(model, **options).sequences.tolist() == expected
     assert traced
@@ -413,7 +415,7 @@ class Calls(TorchDispatchMode):
 READS = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "masked_select", "unique", "_unique2", "equal"}
 
 
-KERNELS = 3  # that choose candidates on a card (best_triton.py), in the place of Stage.choose_beams and choose_tokens
+KERNELS = 3  # that choose candidates on a card (kernels.py), in the place of Stage.choose_beams and choose_tokens
 LAUNCH_NOTHING = {"promote_types", "dropout"}  # outside of training
 
 
@@ -424,7 +426,7 @@ def test_a_step_reads_nothing_and_has_few_operations(one, beams, monkeypatch, ah
     deep = {"decoder_layers": 6} if one.system in STATEFUL else {}
     model, counts, chosen = one.model(**deep), [], []
     run_ahead(monkeypatch)
-    run, prepare = fixed.Stage.run, TransformerDecoder.__init__
+    run, prepare = static_shapes.Stage.run, TransformerDecoder.__init__
 
     def counted(stage):
         with Calls() as calls:
@@ -440,12 +442,12 @@ def test_a_step_reads_nothing_and_has_few_operations(one, beams, monkeypatch, ah
         prepare(decoder, *given)
         decoder.arguments.pop("attention_function", None)  # which is for a CPU
 
-    monkeypatch.setattr(fixed.Stage, "run", counted)
+    monkeypatch.setattr(static_shapes.Stage, "run", counted)
     monkeypatch.setattr(TransformerDecoder, "__init__", prepared)
     for name in ("choose_beams", "choose_tokens"):
-        choose = getattr(fixed.Stage, name)
+        choose = getattr(static_shapes.Stage, name)
         monkeypatch.setattr(
-            fixed.Stage, name, lambda stage, scores, choose=choose: counted_apart(choose, stage, scores)
+            static_shapes.Stage, name, lambda stage, scores, choose=choose: counted_apart(choose, stage, scores)
         )
     decode(model, **sources((5, 3), 22), num_beams=beams, min_new_tokens=4, max_new_tokens=6)
     assert counts
@@ -458,7 +460,7 @@ def test_a_step_reads_nothing_and_has_few_operations(one, beams, monkeypatch, ah
 
 def test_beams_over_a_large_vocabulary_have_few_operations(monkeypatch, ahead):
     """As the page counts: at most 25 a layer and 40; views launch nothing."""
-    model, counts, run = toy(3000), [], fixed.Stage.run
+    model, counts, run = toy(3000), [], static_shapes.Stage.run
 
     def counted(stage):
         with Calls() as calls:
@@ -466,7 +468,7 @@ def test_beams_over_a_large_vocabulary_have_few_operations(monkeypatch, ahead):
         counts.append(calls.names.total())
 
     with monkeypatch.context() as patch:
-        patch.setattr(fixed.Stage, "run", counted)
+        patch.setattr(static_shapes.Stage, "run", counted)
         decode(model, **sources((5, 3), 3000), num_beams=4, max_new_tokens=5)
     assert max(counts) <= 25 * model.config.decoder_layers + 40
     assert_fixed(model, monkeypatch, ahead, sources((5, 3), 3000), num_beams=4)
@@ -519,13 +521,13 @@ def test_sentences_join_in_the_rows_of_those_that_have_ended(one, beams, monkeyp
 
 def test_a_longer_sentence_comes_when_the_last_ones_have_ended(monkeypatch, ahead):
     """Of whom nobody has read yet that they have: nothing is left to be moved into a larger size."""
-    left, move = [], fixed.Running.move
+    left, move = [], static_shapes.Running.move
 
     def noted(running, **sizes):
         move(running, **sizes)
         left.append(len(running.rows))
 
-    monkeypatch.setattr(fixed.Running, "move", noted)
+    monkeypatch.setattr(static_shapes.Running, "move", noted)
     given = {"ends": [1, *range(4, 20, 3)], "vocabulary": 22, "num_beams": 3, "max_new_tokens": 14}
     small_sizes(monkeypatch, steps=3)
     for seed in range(8):
@@ -544,15 +546,15 @@ def test_who_joins_keeps_the_rules_of_its_own_length(how, monkeypatch, ahead):
 @pytest.mark.parametrize("beams", [1, 3])
 def test_who_joins_costs_few_operations_and_no_read(beams, monkeypatch, ahead):
     """Beside its own beginning; as many as a step's, at most."""
-    counts, move, run = [], fixed.Stage.move_to, fixed.Stage.run
+    counts, move, run = [], static_shapes.Stage.move_to, static_shapes.Stage.run
 
     def counted(call, *given):
         with Calls() as calls:
             call(*given)
         counts.append(calls.names)
 
-    monkeypatch.setattr(fixed.Stage, "move_to", lambda *given: counted(move, *given))
-    monkeypatch.setattr(fixed.Stage, "run", lambda *given: counted(run, *given))
+    monkeypatch.setattr(static_shapes.Stage, "move_to", lambda *given: counted(move, *given))
+    monkeypatch.setattr(static_shapes.Stage, "run", lambda *given: counted(run, *given))
     model = ending()
     options = {"ends": ENDS, "vocabulary": 200, "num_beams": beams, "max_new_tokens": 30}
     assert_joined_as_alone(model, monkeypatch, (6, 1, 4, 9, 2, 12, 5), 2, 1, **options)
@@ -687,8 +689,8 @@ def test_what_python_does_in_an_encoder_is_done_at_every_call(place, ahead, capt
 
 
 def test_sizes():
-    assert [fixed.rounded(n) for n in range(1, 14)] == [1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 12, 12, 16]
-    assert [fixed.rounded(n, 8) for n in (1, 8, 9, 13, 100)] == [8, 8, 12, 16, 128]
+    assert [static_shapes.rounded(n) for n in range(1, 14)] == [1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 12, 12, 16]
+    assert [static_shapes.rounded(n, 8) for n in (1, 8, 9, 13, 100)] == [8, 8, 12, 16, 128]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from helpers.searching import decode, sources, toy, written_out
 from torch import nn
 
-from hf_mlnmt.search.int8 import Int8Linear, compiled, in_int8
+from hf_mlnmt.search.cpu.int8 import Int8Linear, compiled, in_int8
 
 has_instructions = compiled(Int8Linear(nn.Linear(4, 4))) is not None
 ROWS = (1, 2, 3, 16, 17, 33, 70)  # vectors and tiles of 16 and 32 rows, whole and not

@@ -26,8 +26,8 @@ from transformers.generation.logits_process import LogitsProcessor
 from hf_mlnmt import TransformerForConditionalGeneration, config_for, search
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search import shared
+from hf_mlnmt.search.cpu.native import library
 from hf_mlnmt.search.loop import SearchBatch
-from hf_mlnmt.search.native import library
 from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.search.strategies import Draws, DrawsByRow, best_continuations, best_tokens
 

@@ -11,8 +11,8 @@ import torch
 from helpers.contract import redraw
 from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy, written_out
 
-from hf_mlnmt.search import native, steps
-from hf_mlnmt.search.native import NativeUnits, best_continuations_natively, library
+from hf_mlnmt.search.cpu import native, step
+from hf_mlnmt.search.cpu.native import NativeUnits, best_continuations_natively, library
 from hf_mlnmt.search.strategies import best_tokens
 
 needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
@@ -32,7 +32,7 @@ def no_library(monkeypatch, tmp_path):
 def logits(monkeypatch):
     """The logits of every step that is written out."""
     seen = []
-    call = steps.DecoderStep.__call__
+    call = step.DecoderStep.__call__
 
     def spy(self, *arguments):
         result = call(self, *arguments)
@@ -40,7 +40,7 @@ def logits(monkeypatch):
         seen.append((compiled, result.clone()))
         return result
 
-    monkeypatch.setattr(steps.DecoderStep, "__call__", spy)
+    monkeypatch.setattr(step.DecoderStep, "__call__", spy)
     return seen
 
 
@@ -195,10 +195,10 @@ def test_what_it_leaves_to_pytorch(logits, monkeypatch):
 @pytest.mark.parametrize("rows", [0, 5, 1000])
 def test_large_weights_are_multiplied_here_by_few_rows_alone(rows, monkeypatch):
     """And one search changes over as beams appear and sentences leave."""
-    monkeypatch.setattr(steps, "SMALL", 10)
-    monkeypatch.setattr(steps, "MANY_ROWS", rows)
+    monkeypatch.setattr(step, "SMALL", 10)
+    monkeypatch.setattr(step, "MANY_ROWS", rows)
     calls = {"here": 0, "there": 0}
-    units, residual = NativeUnits.__call__, steps.DecoderStep.residual
+    units, residual = NativeUnits.__call__, step.DecoderStep.residual
 
     def here(*arguments):
         calls["here"] += 1
@@ -209,7 +209,7 @@ def test_large_weights_are_multiplied_here_by_few_rows_alone(rows, monkeypatch):
         return residual(*arguments)
 
     monkeypatch.setattr(NativeUnits, "__call__", here)
-    monkeypatch.setattr(steps.DecoderStep, "residual", there)
+    monkeypatch.setattr(step.DecoderStep, "residual", there)
     assert_equal_loops(toy(), monkeypatch, **sources((6, 1, 17, 4)), num_beams=3, **ENDING)
     assert (calls["here"] > 0, calls["there"] > 0) == (rows > 0, rows < 1000)
 

@@ -12,10 +12,10 @@ from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy, 
 from transformers.cache_utils import DynamicLayer
 
 from hf_mlnmt.search.cache import BeamCache
+from hf_mlnmt.search.cpu.native import NativeUnits
+from hf_mlnmt.search.cpu.step import AdditiveMask, DecoderStep, StepContext
 from hf_mlnmt.search.decoder import RealPositions
 from hf_mlnmt.search.loop import SearchBatch
-from hf_mlnmt.search.native import NativeUnits
-from hf_mlnmt.search.steps import AdditiveMask, DecoderStep, StepContext
 from hf_mlnmt.zoo.systems import list_systems
 
 

@@ -20,8 +20,9 @@ import torch
 from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.generation import Hypothesis, TranslationPipeline, detection
-from hf_mlnmt.generation.translating.pipeline import TranslationCall
+from hf_mlnmt.generation import Hypothesis, TranslationPipeline
+from hf_mlnmt.generation.translating import detection
+from hf_mlnmt.generation.translating.call import TranslationCall
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, Statistics, TimedOut, Translations
 from hf_mlnmt.serving.models import ServedModels
 

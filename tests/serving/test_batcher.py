@@ -16,10 +16,11 @@ from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import Hypothesis
-from hf_mlnmt.generation.translating.pipeline import TranslationCall
-from hf_mlnmt.search import fixed
+from hf_mlnmt.generation.translating.call import TranslationCall
+from hf_mlnmt.search.gpu import static_shapes
 from hf_mlnmt.search.rules import Rules
-from hf_mlnmt.serving.batcher import Batcher, Costs, Overloaded, TimedOut, _Piece, _Queue, _Request
+from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, _Request
+from hf_mlnmt.serving.fair_queue import Costs, Piece
 from hf_mlnmt.serving.models import ServedModels
 
 
@@ -215,28 +216,6 @@ class Machine:
         return [[Hypothesis(one.text, 0.0, 0.0, 1)] for one in inputs]
 
 
-def test_the_fewest_pieces_that_cost_about_the_least_are_searched_together():
-    """By what a token took: each size is measured thrice, for the first ones make things ready, and now and then."""
-    for of_sizes, expected in [
-        ({1: 1.0, 2: 1.8, 4: 1.2, 8: 0.9}, 1),
-        ({1: 2.0, 2: 2.1, 4: 1.14, 8: 1.0}, 4),
-        ({1: 2.0, 2: 2.0, 4: 1.2, 8: 1.0}, 11),
-    ]:
-        costs, asked = Costs(), []
-        for number in range(12):
-            asked.append(costs.size(11))
-            tokens = 10 * asked[-1]
-            costs.add(asked[-1], tokens, tokens * (of_sizes[min(asked[-1], 8)] + 5 * (number % 3 < 2)))
-        assert asked == [1, 1, 1, 11, 11, 11, 4, 4, 4, 2, 2, 2]
-        answers = [costs.size(11) for _ in range(400)]
-        assert answers.count(expected) > 390
-        assert set(answers) == {1, 2, 4, 11}  # the others are tried again
-        assert costs.size(20) == 20  # of which nothing is known
-        for _ in range(3):
-            costs.add(expected, 10, 1000.0)
-        assert costs.size(11) != expected  # the newest searches count
-
-
 def test_where_a_batch_saves_nothing_pieces_are_searched_one_after_the_other(models, monkeypatch):
     """But for the searches by which that is found out: three for each size, and one in 64."""
     machine = Machine(monkeypatch, lambda number, inputs: sum(len(one.ids) for one in inputs) / 1000, alone=True)
@@ -268,7 +247,7 @@ def test_who_comes_passes_a_long_text_between_two_steps_of_its_batch(pair_folder
             ask = partial(batcher.translate_now, [SHORT], "en", "de", **options)
             thread = threading.Thread(target=lambda: came.append((options, ask())))
             thread.start()
-            until(lambda: sum(len(line.uncut) for line in batcher._lines.values()))
+            until(lambda: sum(len(queue.uncut) for queue in batcher._fair.queues.values()))
             ended = at_step(batcher, pieces, passed, active)
             thread.join(30)  # it is answered before the batch goes on
             return ended
@@ -304,7 +283,9 @@ def test_who_passes_and_fails_or_leaves_harms_nobody(models, monkeypatch):
 
         async def leave():
             task = asyncio.create_task(batcher.translate([SHORT], "en", "de", num_beams=2))
-            await asyncio.to_thread(until, lambda: sum(len(line.uncut) for line in batcher._lines.values()) == 2)
+            await asyncio.to_thread(
+                until, lambda: sum(len(queue.uncut) for queue in batcher._fair.queues.values()) == 2
+            )
             task.cancel()
 
         def come():
@@ -332,7 +313,7 @@ def test_a_long_text_does_not_hold_up_a_short_one(models, monkeypatch, when):
         def come():
             shorts.append(threading.Thread(target=batcher.translate_now, args=([SHORT], "en", "de")))
             shorts[0].start()
-            until(lambda: any(line.uncut for line in batcher._lines.values()))
+            until(lambda: any(queue.uncut for queue in batcher._fair.queues.values()))
 
         machine.comes[when] = come
         batcher.translate_now(SENTENCES[:100] * 3, "en", "de")
@@ -344,16 +325,16 @@ def test_a_long_text_does_not_hold_up_a_short_one(models, monkeypatch, when):
 @pytest.fixture
 def card(monkeypatch):
     """The CPU is searched on as a card is; how many sentences entered a search at once, and when."""
-    entered, enter = [], fixed.Running.enter
+    entered, enter = [], static_shapes.Running.enter
     monkeypatch.setattr("hf_mlnmt.search.runs_ahead", lambda tensor: True)
-    monkeypatch.setattr("hf_mlnmt.generation.translating.pipeline.runs_alone", lambda model: True)
+    monkeypatch.setattr("hf_mlnmt.generation.translating.searching.runs_alone", lambda model: True)
     monkeypatch.setattr("hf_mlnmt.search.prepare.Text.ready", lambda *given: None)
 
     def noted(running, sentences):
         entered.append((running, running.width, len(sentences.ids)))
         return enter(running, sentences)
 
-    monkeypatch.setattr(fixed.Running, "enter", noted)
+    monkeypatch.setattr(static_shapes.Running, "enter", noted)
     return entered
 
 
@@ -370,16 +351,16 @@ def test_on_a_card_pieces_join_a_search_that_runs(models, card, beams):
         def ask():
             came.append(batcher.translate_now(SENTENCES[60:62], "en", "de", num_beams=others))
 
-        thread, stepping = threading.Thread(target=ask), fixed.Stage.run
+        thread, stepping = threading.Thread(target=ask), static_shapes.Stage.run
 
         def run(stage):
             if len(card) == 4 and not thread.ident:  # when it has gone on for a while
                 thread.start()
-                until(lambda: any(line.uncut for line in batcher._lines.values()))
+                until(lambda: any(queue.uncut for queue in batcher._fair.queues.values()))
             stepping(stage)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fixed.Stage, "run", run)
+            patch.setattr(static_shapes.Stage, "run", run)
             answer = batcher.translate_now(SENTENCES[:60], "en", "de", num_beams=beams)
         thread.join(30)
         assert batcher.statistics.waiting == batcher._active == 0
@@ -394,7 +375,7 @@ def test_on_a_card_pieces_join_a_search_that_runs(models, card, beams):
 
 
 def test_a_search_that_others_joined_and_that_fails_is_tried_again(models, card, monkeypatch):
-    tell = fixed.Running.tell
+    tell = static_shapes.Running.tell
 
     def fail(running, ended):
         tell(running, ended)
@@ -402,21 +383,14 @@ def test_a_search_that_others_joined_and_that_fails_is_tried_again(models, card,
 
     with batching(models, batch_tokens=96) as batcher:
         batcher.translate_now(SENTENCES[:1], "en", "de")
-        monkeypatch.setattr(fixed.Running, "tell", fail)
+        monkeypatch.setattr(static_shapes.Running, "tell", fail)
         answer = batcher.translate_now(SENTENCES[:12], "en", "de")
     assert [best[0].text for best in answer.texts] == models.models[0].pipeline(SENTENCES[:12])
 
 
-def pieces_of_requests(*turns_and_lengths):
-    """A piece each, of requests of their own."""
-    return [
-        _Piece(turn, number, _Request(None, [""]), SimpleNamespace(ids=[0] * length))
-        for number, (turn, length) in enumerate(turns_and_lengths)
-    ]
-
-
 def test_a_joined_search_goes_on_for_who_is_left(batcher):
-    pieces, told = pieces_of_requests((0, 3), (0, 3)), []
+    pieces = [Piece(0, n, _Request(None, [""]), 3, SimpleNamespace()) for n in range(2)]
+    told = []
 
     def search_joined(inputs, room, abandoned, newcomers, ended):
         for piece in pieces:
@@ -428,20 +402,13 @@ def test_a_joined_search_goes_on_for_who_is_left(batcher):
     assert told == [False, False, True]
 
 
-def test_those_whose_turn_has_come_go_before_those_that_waste_less_padding(batcher):
-    batcher._served, batcher.statistics.waiting = 5.0, 2
-    line = _Queue(pieces=pieces_of_requests((0, 10), (3, 4), (8, 10)))
-    batch, _ = batcher._take(SimpleNamespace(most=2, ahead=True), line)
-    assert [piece.number for piece in batch] == [0, 1]
-
-
 def test_who_is_due_is_not_searched_beside_those_whose_turn_has_not_come(models, monkeypatch):
     """On a CPU, where a short text would wait for a part of a long one in its own batch."""
     machine, taken, take = Machine(monkeypatch, lambda number, inputs: 1.0), [], Batcher._take
 
     def noted(batcher, *given):
         batch, wanted = take(batcher, *given)
-        taken.append((batcher._served, batch))
+        taken.append((batcher._fair.served, batch))
         return batch, wanted
 
     monkeypatch.setattr(Batcher, "_take", noted)
@@ -450,41 +417,15 @@ def test_who_is_due_is_not_searched_beside_those_whose_turn_has_not_come(models,
 
         def come():
             thread.start()
-            until(lambda: any(line.uncut for line in batcher._lines.values()))
+            until(lambda: any(queue.uncut for queue in batcher._fair.queues.values()))
 
         machine.comes[2] = come
         batcher.translate_now(SENTENCES[:100] * 2, "en", "de")
         thread.join(30)
-    ((served, batch),) = [each for each in taken if SHORT in [piece.input.text for piece in each[1]]]
+    ((served, batch),) = [each for each in taken if SHORT in [piece.content.text for piece in each[1]]]
     assert all(piece.turn <= served for piece in batch)
     assert len(taken) > 5
     assert any(piece.turn > served for served, batch in taken for piece in batch)  # of the long text alone
-
-
-def test_turns_are_counted_in_the_order_of_the_search(models, monkeypatch):
-    """Pieces that a batch leaves, because others are of a better length, are not due because they came before those."""
-    machine = Machine(monkeypatch, lambda number, inputs: 1.0)
-    long_first = sorted(SENTENCES[:60], key=len, reverse=True)
-    texts = [text for pair in zip(long_first[:30], long_first[30:], strict=True) for text in pair]
-    tokens, seen = sum(len(tokens_of(models, text)) for text in texts), []
-    with batching(models, batch_tokens=1024) as batcher:
-        take = batcher._take
-
-        def noted(run, line):
-            batch, wanted = take(run, line)
-            seen.append(([piece.turn for piece in batch], sum(len(piece.input.ids) for piece in batch), line.turn))
-            return batch, wanted
-
-        monkeypatch.setattr(batcher, "_take", noted)
-        answer = batcher.translate_now(texts, "en", "de")
-    assert [best[0].text for best in answer.texts] == texts
-    assert machine.batches[0] != texts[: len(machine.batches[0])]  # others were of a better length
-    served = 0
-    for turns, size, following in seen:
-        assert turns[0] == served == min(turns)
-        served += size
-        assert max(turns) < served
-        assert following == (served if served < tokens else math.inf)
 
 
 def test_who_comes_while_a_batch_is_searched_shares_its_tokens(models, monkeypatch):
@@ -500,7 +441,7 @@ def test_who_comes_while_a_batch_is_searched_shares_its_tokens(models, monkeypat
         for _ in range(4):  # steps, before each of which the client has asked again
             thread = threading.Thread(target=batcher.translate_now, args=([SHORT], "en", "de"))
             thread.start()
-            until(lambda: any(line.uncut for line in batcher._lines.values()))
+            until(lambda: any(queue.uncut for queue in batcher._fair.queues.values()))
             came.append(machine.now)
             abandoned()
             thread.join(1)
@@ -541,7 +482,7 @@ def test_the_turn_of_a_long_text_begins_when_it_is_cut(models, monkeypatch):
         for text in SENTENCES[30:40]:
             batcher.translate_now([text], "en", "de")
         until(lambda: batcher.statistics.pieces == 10)  # which is counted after the answer
-        served = batcher._served
+        served = batcher._fair.served
         may.set()
         thread.join(30)
     assert len(turns[-1]) == 30
@@ -560,7 +501,7 @@ def test_a_long_text_comes_to_its_turn_among_many_short_ones(models, monkeypatch
             for thread in some:
                 thread.start()
             threads.extend(some)
-            until(lambda: sum(len(line.uncut) for line in batcher._lines.values()) == len(some))
+            until(lambda: sum(len(queue.uncut) for queue in batcher._fair.queues.values()) == len(some))
             if len(machine.batches) < 300:
                 machine.comes[len(machine.batches) + 1] = come
 
@@ -820,28 +761,18 @@ def test_numbers_that_are_refused(models, settings):
         Batcher(models, **settings)
 
 
-def test_a_worker_that_ends_is_started_once_more(models, monkeypatch, caplog):
-    """The second end is seen, and nobody waits for what cannot come."""
-    failing, real = [1], Batcher._next_run
+def test_a_worker_that_ends_is_seen(models, monkeypatch, caplog):
+    """And nobody waits for what cannot come."""
 
-    def next_run(batcher):
-        if failing:
-            failing.pop()
-            raise RuntimeError("a" + " secret")
-        return real(batcher)
+    def fail(batcher):
+        raise RuntimeError("a" + " secret")
 
-    monkeypatch.setattr(Batcher, "_next_run", next_run)
+    monkeypatch.setattr(Batcher, "_next_run", fail)
     with batching(models) as batcher:
-        assert batcher.translate_now(SENTENCES[:1], "en", "de").texts
-        assert batcher.healthy
-        failing.append(1)
-        with pytest.raises(Overloaded, match="worker has ended"):
-            for _ in range(3):  # the worker waits in the real one at first
-                batcher.translate_now(SENTENCES[:1], "en", "de")
-        assert not batcher.healthy
+        until(lambda: not batcher.healthy)
         with pytest.raises(Overloaded, match="worker has ended"):
             batcher.translate_now(SENTENCES[:1], "en", "de")
-    assert "a worker ended, and is started once more" in caplog.text
+    assert "the worker ended" in caplog.text
     assert "a secret" not in caplog.text
 
 

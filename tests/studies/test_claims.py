@@ -2,11 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
-from claims import Claim, answer, claims, claims_table, main, pairs_to_test
+from claims import Claim, answer, claims, claims_table, main, pairs_to_test, smallest_seen
 from helpers.finished_runs import compare, write_runs
 
 from hf_mlnmt.evaluation.comparison import Comparison
+from hf_mlnmt.evaluation.significance import randomisation_test
 
 BETTER, NO_BETTER = Claim("ms-1"), Claim("fertility", gain=False)
 
@@ -127,3 +129,27 @@ def test_the_command_tests_the_pairs_and_makes_the_page(tmp_path, capsys):
     assert "| `m-10` better than `transformer` | +0.13 to +0.71 (2 tasks) |" in page
     assert main([str(tmp_path / "runs")]) == 1
     assert "not a folder of `hf-mlnmt compare`" in capsys.readouterr().err
+
+
+def test_the_smallest_difference_that_would_have_been_seen() -> None:
+    """Without spread it is the one whose p is 0.05; with it what a normal distribution says; and it is found again."""
+    draw = np.random.default_rng(0)
+    base = [draw.integers([0, 10], [9, 11], (400, 2)) for _ in range(3)]  # edits in sentences of ten words
+    own = [draw.integers([0, 10], [9, 11], (400, 2)) for _ in range(3)]
+    threshold = smallest_seen("TER", base, own, 0.0)
+    for edits, significant in ((0.93, False), (1.07, True)):  # a system worse by a little less and more than that
+        more = edits * threshold / 10 - (_mean_ter(own) - _mean_ter(base)) / 10
+        worse = [run + np.array([more, 0]) for run in own]
+        assert (randomisation_test("TER", base, worse, 10_000, 1) < 0.05) == significant
+    spread = 2 * threshold
+    one = smallest_seen("TER", base[:1], own[:1], 0.0)
+    assert smallest_seen("TER", base[:1], own[:1], spread) == pytest.approx(one + 0.8416 * 2**0.5 * spread, rel=0.03)
+    assert smallest_seen("TER", base, own, 0.0, tests=20) == pytest.approx(threshold * 3.0233 / 1.96, rel=0.05)
+    found = smallest_seen("TER", base, own, spread, every_seed=True)
+    trained = found + np.random.default_rng(9).standard_normal((40_000, 3)) * spread * 2**0.5
+    seen = (trained.mean(1) > threshold) & (trained.min(1) > 0)
+    assert seen.mean() == pytest.approx(0.8, abs=0.01)
+
+
+def _mean_ter(runs) -> float:
+    return float(np.mean([100 * run[:, 0].sum() / run[:, 1].sum() for run in runs]))

@@ -14,7 +14,7 @@ from monolingual_tables import LAYOUTS, study_page, study_pages, study_tables
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import write_json
-from hf_mlnmt.evaluation.runs import COMPARISON
+from hf_mlnmt.evaluation.outputs import COMPARISON
 
 STUDY = "monolingual"
 

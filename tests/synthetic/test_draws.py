@@ -10,7 +10,7 @@ import torch
 from helpers.model_folders import SENTENCES
 
 from hf_mlnmt import UserError, search
-from hf_mlnmt.generation.translating.pipeline import TextDraws, unit_interval
+from hf_mlnmt.generation.translating.searching import TextDraws, unit_interval
 
 SAMPLING = {"do_sample": True, "draws": "text", "seed": 3, "max_new_tokens": 20}
 

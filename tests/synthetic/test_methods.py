@@ -9,10 +9,10 @@ import pytest
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.text import word_overlap
-from hf_mlnmt.generation import detection
-from hf_mlnmt.generation.detection import Detected
 from hf_mlnmt.generation.synthetic.back_translation import Method
 from hf_mlnmt.generation.synthetic.methods import Counts, Judge
+from hf_mlnmt.generation.translating import detection
+from hf_mlnmt.generation.translating.detection import Detected
 
 WORDS = [f"w{i}" for i in range(40)]
 TEXT = " ".join(WORDS)

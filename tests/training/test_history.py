@@ -145,16 +145,8 @@ def test_what_is_written(tmp_path):
 def test_curves_are_drawn_at_the_end_and_never_stop_a_training(whole, tmp_path):
     assert (whole[0] / "curves.png").read_bytes().startswith(b"\x89PNG")
     said: list[str] = []
-    curves = DrawCurves(tmp_path, said.append)
-    state = TrainerState(is_world_process_zero=True)
-    curves.on_evaluate(None, state, TrainerControl())
-    assert not said  # just begun: it is not time to draw
-    curves._last -= 1000
-    curves.on_evaluate(None, state, TrainerControl())
+    DrawCurves(tmp_path, said.append).on_train_end(None, TrainerState(is_world_process_zero=True), TrainerControl())
     assert "curves.png was not drawn" in said[0]
-    curves.on_evaluate(None, state, TrainerControl())
-    curves.on_train_end(None, state, TrainerControl())
-    assert len(said) == 1  # the reason is the same
 
 
 def test_a_bar_with_the_time_left_on_a_terminal(data, tmp_path):

@@ -120,26 +120,6 @@ def test_the_account_names_what_is_dropped_and_initialised(folders, tokenizers):
     assert next(iter(account.dropped)) in text
 
 
-@pytest.mark.parametrize(
-    ("sources", "fields", "expected"),
-    [
-        ({"all": "a"}, {}, []),
-        ({"encoder": "a", "embeddings": "a", "all": "b"}, {}, []),
-        ({"encoder": "a", "all": "b"}, {}, ["the encoder is of a, but the token embeddings that it reads are of b"]),
-        ({"decoder": "a"}, {}, ["the decoder is of a, but the token embeddings that it reads begin anew"]),
-        ({"encoder": "a", "decoder": "b", "embeddings": "b"}, {}, ["the encoder is of a"]),
-        ({"encoder": "c", "decoder": "c"}, SEPARATE, []),  # each side brings its own
-        ({"encoder": "c", "embeddings": "d"}, SEPARATE, ["the encoder is of c"]),
-    ],
-)
-def test_a_note_says_which_side_reads_embeddings_of_others(folders, tokenizers, sources, fields, expected):
-    write(folders / "d", tokenizers, 4, **SEPARATE)
-    account = initialise(tiny_model(0, **fields), sources, folders, tokenizers)
-    assert len(account.notes) == len(expected)
-    assert all(note.startswith(start) for note, start in zip(account.notes, expected))
-    assert all(f"note: {note}" in account.table() for note in account.notes)
-
-
 @pytest.mark.parametrize("part", ["all", "encoder", "decoder", "embeddings"])
 def test_one_table_there_fills_two_here(folders, tokenizers, part):
     """Two tables that begin alike compute what the one does."""

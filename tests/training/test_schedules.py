@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hf_mlnmt import UserError
-from hf_mlnmt.training.schedules import Schedule
+from hf_mlnmt.training.arguments import Schedule
 
 
 def test_warmup_begins_above_zero_and_ends_at_one():

@@ -21,19 +21,15 @@ from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.reports.sweep import read_sweep, sweep_figure, sweep_table, write_sweep
-from hf_mlnmt.training.sweep import Queue, State, duration, last_words, plan, read_values, state_of
+from hf_mlnmt.training.sweep import Queue, duration, last_words, plan, read_values, state_of, write_table
 
 
 @pytest.mark.parametrize(
     ("text", "values"),
     [
         ("2..8", [2, 3, 4, 5, 6, 7, 8]),
-        ("8..20..5", [8, 13, 18]),
-        ("0.1..0.5..0.2", [0.1, 0.3, 0.5]),
         ("-1..1", [-1, 0, 1]),
         ("1,4..6, 9", [1, 4, 5, 6, 9]),
-        ("1e-3,3.0e-3", [0.001, 0.003]),
         ("post,pre", ["post", "pre"]),
         ("[1],[1,2],null,true", [[1], [1, 2], None, True]),
         ("'a,b',{x: [1, 2]}", ["a,b", {"x": [1, 2]}]),
@@ -47,15 +43,7 @@ def test_values(text, values):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("", "no values"),
-        ("8..2", "holds no number"),
-        ("1..5..0", "holds no number"),
-        ("0.1..0.5", "needs a step, as in 0.1..0.5..0.1"),
-        ("1..1000000", "holds 1,000,000 numbers"),
-        ("2,2..4", "value 2: is there twice"),
-        ("[1", "not valid YAML"),
-    ],
+    [("", "no values"), ("8..2", "expected LOW..HIGH"), ("1..1000000", "at most 10,000"), ("[1", "not valid YAML")],
 )
 def test_wrong_values(text, message):
     with pytest.raises(UserError, match=message):
@@ -88,11 +76,7 @@ def test_the_runs_of_a_plan(recipe, tmp_path):
     assert [job.name for job in plan([recipe, other], [], [3, 1])] == [
         "tiny.seed3", "tiny.seed1", "other.seed3", "other.seed1"
     ]  # fmt: skip
-    ordered = plan([recipe, other], [], [3, 1], order="seeds")
-    assert [job.name for job in ordered] == ["tiny.seed3", "other.seed3", "tiny.seed1", "other.seed1"]
     assert [job.name for job in plan([recipe])] == ["tiny.seed1"]  # the recipe's own
-    same = plan([recipe], ["batch.tokens=60", "data.max_length=30,40", "model.settings.max_length=5"][:2])
-    assert same[0].name == "tiny.tokens-60.max_length-30.seed1"
 
 
 def test_systems_of_a_setup():
@@ -103,11 +87,10 @@ def test_systems_of_a_setup():
         for setup in ("multi30k-ende", "wmt14-ende")
         for system in ("m-10", "transformer-wide")
     ]
-    assert [job.stem for job in jobs][:2] == ["m-10.multi30k-ende", "transformer-wide.multi30k-ende"]
     recipes = [job.recipe() for job in jobs]
     assert [recipe.model.system for recipe in recipes] == ["m-10", "transformer"] * 2
     assert [recipe.model.settings.get("encoder_ffn_dim") for recipe in recipes] == [None, 512, None, 4096]
-    with pytest.raises(UserError, match=r"recipe m-10\.multi30k-ende: is there twice"):
+    with pytest.raises(UserError, match=r"run m-10\.multi30k-ende\.seed1: is there twice"):
         plan(["multi30k-ende"], systems=["m-10", "m-10"])
     with pytest.raises(UserError, match="did you mean 'enc-dc'"):
         plan(["multi30k-ende"], systems=["m-10", "encdc"])
@@ -117,15 +100,13 @@ def test_mistakes_are_found_before_anything_begins(recipe):
     for over, message in [
         (["dropout"], "expected KEY=VALUES"),
         (["seed=1,2"], "--seeds"),
-        ([DROPOUT, DROPOUT], "given twice"),
+        ([DROPOUT, DROPOUT], "all values of a key at once"),
         (["bugdet.steps=1,2"], "did you mean 'budget'"),
     ]:
         with pytest.raises(UserError, match=message):
             plan([recipe], over)
-    with pytest.raises(UserError, match="recipe tiny: is there twice"):
+    with pytest.raises(UserError, match="is there twice"):
         plan([recipe, recipe])
-    with pytest.raises(UserError, match="expected values or seeds"):
-        plan([recipe], order="random")
     with pytest.raises(UserError, match="no such file, and no setup"):
         plan(["nothing.yaml"])
 
@@ -175,7 +156,7 @@ class Trainings:
 
 
 def kinds(states):
-    return [state.kind for state in states.values()]
+    return list(states.values())
 
 
 @pytest.fixture
@@ -201,17 +182,11 @@ def test_one_that_fails_is_kept_and_the_rest_goes_on(jobs, tmp_path):
     trainings = Trainings(root, {"tiny.seed2": "fail", "tiny.seed3": "kill"})
     states = Queue(root, trainings, 1, said.append).run(jobs)
     assert kinds(states) == ["finished", "failed", "failed", "finished"]
-    assert states["tiny.seed2"].message == "no such file: x\nlook for it"
-    assert "memory runs out" in states["tiny.seed3"].message
-    kept = json.loads((root / "failed" / "tiny.seed2.json").read_text())
-    assert kept == {"run": "tiny.seed2", "exit_code": 1, "message": "no such file: x\nlook for it"}
-    left = Trainings(root)
-    assert kinds(Queue(root, left, retry=False, tell=said.append).run(jobs)).count("failed") == 2
-    assert left.started == []
+    assert "2/4 tiny.seed2: failed: no such file: x\nlook for it" in said
+    assert any("memory runs out" in line for line in said)
     mended = Trainings(root)
     assert kinds(Queue(root, mended, tell=said.append).run(jobs)) == ["finished"] * 4
     assert mended.started == ["tiny.seed2", "tiny.seed3"]
-    assert not list((root / "failed").iterdir())
     assert "2/4 tiny.seed2: started again" in said
 
 
@@ -233,7 +208,7 @@ def test_a_signal_stops_in_order_and_the_next_call_goes_on(jobs, tmp_path):
     assert signal.getsignal(signal.SIGTERM) is before
     assert kinds(states) == ["finished", "begun", "begun", "new"]
     assert all((root / name / "state").read_text() == "saved" for name in ("tiny.seed2", "tiny.seed3"))
-    assert "2/4 tiny.seed2: stopped, its state is saved" in said
+    assert "2/4 tiny.seed2: stopped" in said
     after = Trainings(root)
     assert kinds(Queue(root, after, 2, said.append).run(jobs)) == ["finished"] * 4
     assert after.started == ["tiny.seed2", "tiny.seed3", "tiny.seed4"]
@@ -261,8 +236,8 @@ def test_a_folder_with_another_training_is_refused(recipe, tmp_path):
         state_of(tmp_path / "out", other[0])
     amended = plan([recipe], [], [1], ["decoding.beams=4"])  # train scores it again
     (tmp_path / "out" / jobs[0].name / "checkpoints" / "checkpoint-7").mkdir(parents=True)
-    assert state_of(tmp_path / "out", amended[0]) == State("begun", 7)
-    assert state_of(tmp_path / "out", jobs[0]).kind == "finished"
+    assert state_of(tmp_path / "out", amended[0]) == "begun"
+    assert state_of(tmp_path / "out", jobs[0]) == "finished"
 
 
 def test_durations():
@@ -296,49 +271,21 @@ def scored(recipe, tmp_path):
     for job, score in zip(jobs, (10.0, 13.0, 20.0)):
         (root / job.name).mkdir(parents=True)
         (root / job.name / "results.json").write_text(results(score))
-    states = {job.name: State("finished") for job in jobs[:3]} | {jobs[3].name: State("failed", message="no memory")}
-    return read_sweep(root, jobs, states), root
+    states = dict(zip((job.name for job in jobs), ["finished"] * 3 + ["failed"]))
+    return write_table(root, jobs, states), root
 
 
 def test_means_and_deviations(scored):
     """By hand: of 10 and 13 the mean is 11.5, the sample's deviation sqrt(2 * 1.5 ** 2) = 2.1213."""
-    sweep, root = scored
-    first, second = sweep.groups
-    (column,) = sweep.columns
-    assert (first.name, second.name, column) == ("dropout 0.1", "dropout 0.2", ("val", "cased", "BLEU"))
-    deviation = pytest.approx(4.5**0.5)
-    assert first.spread(column) == {"mean": 11.5, "deviation": deviation, "scores": [10.0, 13.0]}
-    assert second.spread(column)["deviation"] is None
-    assert sweep_table(sweep).rows == [
-        ["dropout 0.1", "2 of 2", "2.50 M", "11.50 ± 2.12"],
-        ["dropout 0.2", "1 of 2", "2.50 M", "20.00"],
-    ]
-    write_sweep(sweep, root, {"seeds": "1,2"})
-    content = json.loads((root / "sweep.json").read_text())
-    assert content["means"][0]["scores"][0]["mean"] == 11.5
+    table, root = scored
+    assert table.rows == [["tiny.dropout-0.1", "2 of 2", "11.50 ± 2.12"], ["tiny.dropout-0.2", "1 of 2", "20.00"]]
     rows = list(csv.DictReader((root / "sweep.csv").open()))
-    assert [(row["seed"], row["state"], row["score"], row["message"]) for row in rows] == [
-        ("1", "finished", "10.0", ""),
-        ("2", "finished", "13.0", ""),
-        ("1", "finished", "20.0", ""),
-        ("2", "failed", "", "no memory"),
+    assert [(row["seed"], row["state"], row["metric"], row["score"]) for row in rows] == [
+        ("1", "finished", "BLEU", "10.0"),
+        ("2", "finished", "BLEU", "13.0"),
+        ("1", "finished", "BLEU", "20.0"),
+        ("2", "failed", "", ""),
     ]
-    line = sweep_figure(sweep).axes[0].containers[0].lines[0]
-    assert line.get_ydata().tolist() == [11.5, 20.0]
-    assert (root / "sweep.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_systems_are_drawn_below_one_another(recipe, tmp_path):
-    """Recipes of one setup are called by their systems."""
-    paths = [write_recipe(tmp_path / f"{name}.toy.yaml") for name in ("base", "other")]
-    jobs = plan(paths, [], [1])
-    root = tmp_path / "out"
-    for job in jobs:
-        (root / job.name).mkdir(parents=True)
-        (root / job.name / "results.json").write_text(results(5.0))
-    sweep = read_sweep(root, jobs, {job.name: State("finished") for job in jobs})
-    axis = sweep_figure(sweep).axes[0]
-    assert [text.get_text() for text in axis.get_xticklabels()] == ["base", "other"]
 
 
 def command(*arguments):
@@ -349,19 +296,16 @@ def test_a_dry_run_checks_and_lists(recipe, tmp_path):
     data = write_corpus(tmp_path / "data")
     out = tmp_path / "out"
     common = ["--over", DROPOUT, "--seeds", "1..2", "--data", data, "-o", out, "--dry-run"]
-    impossible = command(recipe, "--over", "model.settings.dropout=0.5..1.5..0.5", *common[2:])
+    impossible = command(recipe, "--over", "model.settings.dropout=0.5,1.0", *common[2:])
     assert "tiny.dropout-1.0.seed1" in str(impossible.exception)
     found = command(recipe, *common)
     assert found.exit_code == 0, found.output
-    assert "4 runs: 0 finished, 0 failed, 0 begun, 4 new" in found.output
+    assert found.output.count("new") == 4
     assert not out.exists()
     (data / "test.de").unlink()
     refused = command(recipe, *common)
     assert isinstance(refused.exception, UserError)
     assert str(refused.exception).startswith("tiny.dropout-0.1.seed1: ")
-    bad = command(recipe, "--over", "model.settings.dropout=0.5..1.5..0.5", "--data", data, "-o", out)
-    assert "tiny.dropout-1.0.seed1" in str(bad.exception)
-    assert not out.exists()
     assert "is no seed" in str(command(recipe, "--seeds", "1,x", "-o", out).exception)
     write_recipe(tmp_path / "recipe.yaml")
     assert "folder of one training" in str(command(recipe, "-o", tmp_path).exception)
@@ -416,5 +360,5 @@ def test_a_sweep_that_is_killed_leaves_nobody_behind_and_goes_on(tmp_path):
     assert "stopped at step" in (out / "logs" / "tiny.seed1.log").read_text()
     done = fresh.package(*map(str, arguments))
     assert done.returncode == 0, done.stderr
-    assert "1/1 tiny.seed1: started again, from step" in done.stdout + done.stderr
-    assert json.loads((out / "sweep.json").read_text())["rows"][0]["state"] == "finished"
+    assert "1/1 tiny.seed1: started again" in done.stdout + done.stderr
+    assert ",finished," in (out / "sweep.csv").read_text()

@@ -25,8 +25,10 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 
 import hf_mlnmt.modeling
 from hf_mlnmt.hub.publish import _write_model
-from hf_mlnmt.modeling.caches import StaticConvolutionCacheLayer, StaticLSTMCacheLayer, StaticRecurrentCacheLayer
+from hf_mlnmt.modeling.caches import StaticRecurrentCacheLayer
+from hf_mlnmt.modeling.dual_context import StaticConvolutionCacheLayer
 from hf_mlnmt.modeling.releases import CACHE, takes_cache
+from hf_mlnmt.modeling.rnn import StaticLSTMCacheLayer
 from hf_mlnmt.zoo import find_system
 from hf_mlnmt.zoo.systems import SYSTEMS, architectures
 

@@ -13,7 +13,7 @@ import torch
 from helpers.contract import DECODING, Member, assert_same, assert_same_decoding, gradients, members, redraw
 from peft import AdaLoraConfig, IA3Config, LoHaConfig, LoraConfig, VeraConfig, get_peft_model
 
-from hf_mlnmt.search.int8 import Int8Linear, in_int8
+from hf_mlnmt.search.cpu.int8 import Int8Linear, in_int8
 
 SYSTEMS = list({member.system: member for member in members()}.values())
 each_system = pytest.mark.parametrize("system", SYSTEMS, ids=lambda member: member.system)

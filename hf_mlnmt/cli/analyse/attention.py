@@ -25,9 +25,6 @@ def attention(
     ),
     sample: int = option(1000, "Sentences to draw from the file; 0: all.", min=0),
     seed: int = option(1, "Seed of the sample.", min=0),
-    renormalize: bool = option(False, "distance, entropy: weights sum to 1 over the range.", "--renormalize"),
-    over_heads: bool = option(False, "divergence: mean of the heads' own, not of their maximum.", "--over-heads"),
-    summed: bool = option(False, "dependency: sum over target positions, not their mean.", "--summed"),
     layer: int | None = option(None, "alignments, maps, coverage: one decoder layer, from 1.", min=1),
     head: int | None = option(None, "alignments, maps, coverage: one head, from 1; else the mean.", min=1),
     gold: Path | None = option(None, "alignments: those made by people, i-j sure, i?j possible."),
@@ -77,11 +74,11 @@ def attention(
     for question in dict.fromkeys(what):
         used = drawn
         if question in ("distance", "entropy"):
-            study = self_attention.heads_study(systems, used, question, of, renormalize)
+            study = self_attention.heads_study(systems, used, question, of)
         elif question == "divergence":
-            study = self_attention.divergence_study(systems, used, of, over_heads)
+            study = self_attention.divergence_study(systems, used, of)
         elif question == "dependency":
-            study = self_attention.dependency_study(systems, used, summed, sentence)
+            study = self_attention.dependency_study(systems, used, sentence)
         elif question == "alignments":
             if golden is not None and len(golden) != len(sources):
                 raise UserError(f"{gold}: {len(golden)} lines for {len(sources)} sentences: expected the same.")
@@ -98,8 +95,8 @@ def attention(
                 study = source_attention.map_study(systems, used, side or "source", layer, head)
             else:
                 study = source_attention.coverage_study(systems, used, layer, head, decoding.num_beams or 1)
-        settings = {"source": str(source), "seed": seed, "renormalize": renormalize, "over_heads": over_heads}
+        settings = {"source": str(source), "seed": seed}
         settings |= {"beams": decoding.num_beams} if question == "coverage" else {}
         shown = f"line {line}" if question in ("maps", "coverage") else f"{len(used.sources):,} sentences"
         study.note = f"{shown} of {source.name}"
-        finish(study, output, {**settings, "summed": summed, **used.settings(), "systems": classes})
+        finish(study, output, {**settings, **used.settings(), "systems": classes})

@@ -40,7 +40,7 @@ def cost(
     """
     import torch
 
-    from hf_mlnmt.reports.cost import Work, cost_study
+    from hf_mlnmt.analysis.cost import Work, cost_study
     from hf_mlnmt.zoo.systems import positions_of
 
     if device != "cpu" and not torch.cuda.is_available():
@@ -54,8 +54,7 @@ def cost(
         if (positions := positions_of(config)) and positions < length:
             raise UserError(f"--length {length}: {name} reads {positions} tokens (max_position_embeddings) at most.")
     drawn = min([vocabulary, *(config.vocab_size for config in configs.values())])
-    keep = shape != "base" and len(configs) <= 8
-    work = Work(drawn, tokens, length, batch, decoding.num_beams or 1, steps, rounds, device, keep)
+    work = Work(drawn, tokens, length, batch, decoding.num_beams or 1, steps, rounds, device)
     use_machine(threads)  # as our trainer does
     study = cost_study(configs, work, tell)
     finish(study, output, {"shape": shape, "threads": threads, "systems": list(map(str, systems))})

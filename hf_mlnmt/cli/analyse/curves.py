@@ -20,7 +20,7 @@ def curves(
 
         hf-mlnmt analyse curves runs/transformer runs/enc-dc -o comparison
     """
-    from hf_mlnmt.analysis.curves import curves_study, read_metrics
+    from hf_mlnmt.evaluation.curves import curves_study, read_metrics
 
     named = by_name(runs)
     study = curves_study({name: read_metrics(path) for name, path in named.items()}, over)

@@ -33,7 +33,7 @@ def embed(
     from hf_mlnmt.cli.terminal import silence
     from hf_mlnmt.common.files import atomic_path, check_file
     from hf_mlnmt.common.languages import check_files
-    from hf_mlnmt.generation.embedding import check_told
+    from hf_mlnmt.generation.choosing.embedding import check_told
     from hf_mlnmt.generation.translating.loading import load
 
     if output.suffix != ".npy":

@@ -29,15 +29,13 @@ def probe(
     words: int = option(100, "word-content: how many words; the paper has 1,000.", min=2),
     sizes: str = option("100000,10000,10000", "Sentences for train, dev and test, at most."),
     seed: int = option(1, "Seed of the tasks and the perceptron.", min=0),
-    cache: Path | None = option(None, "Folder of vectors. Unless given: vectors/ in --output."),
     source_language: options.From = None,
     target_language: options.To = None,
     device: options.Device = None,
 ) -> None:
     """Train classifiers on frozen sentence vectors, or correlate their cosines: JSON, csv, png and svg in --output.
 
-    The vectors are the mean of an encoder layer's states; with --pooling the model's embeddings. They are kept: the
-    same command goes on where it was interrupted.
+    The vectors are the mean of an encoder layer's states; with --pooling the model's embeddings.
 
     Examples:
 
@@ -69,7 +67,6 @@ def probe(
     tasks += senteval_tasks(senteval or [])
     place = pooling if row is None else f"row {row}"
     kinds: Any = classifier or None
-    vectors = cache or output / "vectors"
-    study = probing_study(systems, tasks, vectors, layer, kinds, preset, seed, tell, place, languages)
+    study = probing_study(systems, tasks, layer, kinds, preset, seed, tell, place, languages)
     settings = {"preset": preset, "seed": seed, "texts": texts, "senteval": [str(path) for path in senteval or []]}
     finish(study, output, {**settings, "sizes": sizes, "words": words})

@@ -27,7 +27,7 @@ def fuse(
     """
     from hf_mlnmt.cli.terminal import plain_console, silence
     from hf_mlnmt.common.files import check_new_folder
-    from hf_mlnmt.generation.fusing import fuse_folders
+    from hf_mlnmt.generation.translating.fusing import fuse_folders
 
     silence()
     check_new_folder(output, force, "config.json")

@@ -44,7 +44,7 @@ def reranker(
     options.use_machine()
     from dataclasses import replace
 
-    from hf_mlnmt.evaluation.tuning import make_reranker
+    from hf_mlnmt.analysis.tuning import make_reranker
 
     made = make_reranker(
         model,

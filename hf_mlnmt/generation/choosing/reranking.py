@@ -230,7 +230,8 @@ def given_translations(
 ) -> tuple[Any, Callable[[Sequence[str], Sequence[str], str], list[Given]]]:
     """Returns a model's Direction, and (sources, translations, name for messages) -> what it makes of each."""
     from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, token_logs_of
-    from hf_mlnmt.generation.translating.languages import TextEncoder, direction, has_modules, language_codes, pair_of
+    from hf_mlnmt.generation.translating.directions import direction, has_modules, language_codes, pair_of
+    from hf_mlnmt.generation.translating.segments import TextEncoder
 
     if has_modules(parts.model):
         of_pair = pair_of(parts.model, *pair, folder)

@@ -28,7 +28,7 @@ from hf_mlnmt.common.errors import OptionError
 from hf_mlnmt.data.subwords import BYTES
 from hf_mlnmt.data.tokenizer import encode, own_copy
 from hf_mlnmt.data.words import is_unspaced
-from hf_mlnmt.generation.translating.languages import code_tokens
+from hf_mlnmt.generation.translating.directions import code_tokens
 from hf_mlnmt.generation.translating.options import CONTROL
 
 Phrases = tuple[tuple[str, ...], ...]  # of each phrase its alternatives
@@ -287,24 +287,9 @@ def as_word(term: str, ends: bool = True) -> str:
     return before + re.escape(term) + behind
 
 
-_SENTENCE_END = re.compile(
-    r"[.!?\u2026\u061f\u06d4\u0964][\"'\u00bb\u2019\u201c\u201d)]*\s+|[\u3002\uff01\uff1f][\u300d\u300f\u201d]*(?=.)"
-)
-
-
-def is_met(source: str, translation: str, targets: Iterable[str]) -> bool:
-    """Returns whether a translation has one of a term's translations, and not behind the source's sentences alone, in
-    one with little else: there a search puts what nothing in the translation stands for."""
-    sentences = 1 + len(_SENTENCE_END.findall(source.strip()))
-    ends = [end.end() for end in _SENTENCE_END.finditer(translation)]
-    for target in filter(None, targets):
-        size = len if is_unspaced(target) else lambda text: len(text.split())
-        for match in re.finditer(as_word(target, ends=False), translation):
-            before = [0, *(end for end in ends if end <= match.start())]
-            stop = next((end for end in ends if end >= match.end()), None)
-            if len(before) <= sentences or size(translation[before[-1] : stop]) > 2 * size(target):
-                return True
-    return False
+def is_met(translation: str, targets: Iterable[str]) -> bool:
+    """Returns whether a translation has one of a term's translations at a word's beginning."""
+    return any(re.search(as_word(target, ends=False), translation) for target in targets if target)
 
 
 def times_in(ids: Sequence[int], phrases: Iterable[Sequence[int]]) -> int:

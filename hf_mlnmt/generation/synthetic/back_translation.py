@@ -7,14 +7,12 @@ Reference: Sennrich, Haddow and Birch 2016, "Improving Neural Machine Translatio
 the thesis on monolingual data section 4.3, where the text is the target and a beam search writes the source; other
 methods: methods.py. In forward translation the text is the source (with a larger model: distillation).
 
-While it is made, its files are a journal's (journal.py). A shard is a corpus of some windows of the text, in a folder
-within that of the whole, which is put together from its shards without asking the model again.
+While it is made, its files are a journal's (journal.py).
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
@@ -42,8 +40,7 @@ from hf_mlnmt.generation.synthetic.methods import (
     doubts_about_language,
 )
 from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, log_probabilities_of
-from hf_mlnmt.generation.translating.languages import is_told
-from hf_mlnmt.generation.translating.lines import Shard
+from hf_mlnmt.generation.translating.directions import is_told
 from hf_mlnmt.zoo.systems import positions_of
 
 
@@ -123,7 +120,6 @@ def back_translate(
     watcher: Watcher | None = None,
     device: str | None = None,
     revision: str | None = None,
-    shard: Shard | None = None,
 ) -> Manifest:
     """Writes a synthetic corpus into the folder `output` (files: data/synthetic.py): pairs in the order of the text.
 
@@ -135,8 +131,6 @@ def back_translate(
         texts: files of one sentence a line, plain or packed, read one after the other.
         forward: the text is the source and the model's output the target.
         tag: a token, as "<bt>", which a training is to put before every source of these pairs; kept in the manifest.
-        shard: make this part only, in a folder of its own in `output`. When all are made, a call without it puts them
-            together to the bytes that one call would have made.
 
     Raises: UserError, and for a folder that holds a corpus of something else, naming what changed.
     """
@@ -155,10 +149,7 @@ def back_translate(
         there = direction_of(model) if model is not None else None
         check_direction(settings.reverse, list(there or told)[::-1], f"reverse: {settings.reverse}")
     _check_judging(model, texts, method, settings)
-    if shard and "duplicate" in drop:
-        raise UserError("--shard: duplicates are known in the whole text only. Leave duplicate out of --drop.")
-    place = folder / f"shard-{shard.number}-of-{shard.count}" if shard else folder
-    with only_one(place, f"{place}: another back-translation is writing into this folder. Wait for it."):
+    with only_one(folder, f"{folder}: another back-translation is writing into this folder. Wait for it."):
         watcher.tell(f"reading {', '.join(map(str, texts))}")
         here = model is None or Path(model).is_dir()  # a model of the Hub is known when it was loaded
         pipeline = None if here else _load(model, settings, device, revision)
@@ -171,25 +162,15 @@ def back_translate(
             "tag": tag,
             "settings": settings.to_dict(),
         }
-        for path in (folder, place) if shard else (folder,):
-            if path != folder:
-                about["shard"] = str(shard)
-            if finished := _finished(path, about):
-                watcher.tell(f"{path} is finished, and nothing changed since: {finished.pairs:,} pairs.")
-                return finished
-        if shard and (folder / STATE).is_file():
-            raise UserError(f"{folder}: was begun without --shard. Go on so, or choose another --output.")
-        if not shard and _shards(folder):
-            return _put_together(folder, about, watcher)
+        if finished := _finished(folder, about):
+            watcher.tell(f"{folder} is finished, and nothing changed since: {finished.pairs:,} pairs.")
+            return finished
         if not any(map(is_visible, text_lines(texts, settings.bad_lines))):
             raise UserError(f"{', '.join(map(str, texts))}: every line is blank or dropped. Give text to translate.")
         count = sum(text["lines"] for text in about["text"])
-        lines = range(min(count, settings.limit or count))
-        if shard:
-            window = settings.window
-            _, lines = shard.windows([min(window, len(lines) - start) for start in lines[::window]])
+        total = min(count, settings.limit or count)
         pipeline = pipeline or _load(model, settings, device, revision)
-        job = _Job(pipeline, texts, lines, _journal(place, about), method, settings, forward, watcher)
+        job = _Job(pipeline, texts, total, _journal(folder, about), method, settings, forward, watcher)
         job.languages = _languages(model, settings)
         return job.run()
 
@@ -207,7 +188,7 @@ def _check(
         raise UserError(f"tag: one token without spaces is expected, such as <bt>, not {tag!r}.")
     check_folder_name(folder)
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    others = {name for name in inside if not name.startswith(".") and not _SHARD.fullmatch(name)}
+    others = {name for name in inside if not name.startswith(".")}
     if others and not inside & {MANIFEST, STATE}:
         raise UserError(f"{folder}: holds other things. Choose another --output, which need not exist.")
     for name in FILES.values():
@@ -252,14 +233,6 @@ def _journal(folder: Path, about: Mapping[str, Any]) -> Journal:
     return Journal(folder, {side: folder / name for side, name in FILES.items()}, about, MADE_FROM)
 
 
-def _complete(journal: Journal, manifest: Mapping[str, Any], pairs: int) -> Manifest:
-    """Gives the files their names and writes the manifest, with their sizes and hashes."""
-    files = journal.finish()
-    write_json(journal.folder / MANIFEST, {**manifest, "pairs": {"lines": pairs, **files}})
-    (journal.folder / STATE).unlink()
-    return read_manifest(journal.folder)
-
-
 def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:
     """Returns the manifest of a corpus that is finished; None when it is not, or not begun.
 
@@ -276,51 +249,6 @@ def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:
     return manifest
 
 
-_SHARD = re.compile(r"shard-(\d+)-of-(\d+)")
-
-
-def _shards(folder: Path) -> dict[int, dict[int, Path]]:
-    """Returns {number of all shards: {number of a shard: its folder}} of those that are begun or finished."""
-    shards: dict[int, dict[int, Path]] = {}
-    for path in folder.iterdir():
-        if match := _SHARD.fullmatch(path.name):
-            shards.setdefault(int(match[2]), {})[int(match[1])] = path
-    return shards
-
-
-def _put_together(folder: Path, about: dict[str, Any], watcher: Watcher) -> Manifest:
-    """Puts the whole together of its finished shards.
-
-    Raises: UserError naming the shards that are missing, not finished or made from something else.
-    """
-    shards = _shards(folder)
-    if len(shards) > 1:
-        kinds = ", ".join(f"of {count}" for count in sorted(shards))
-        raise UserError(f"{folder}: holds shards {kinds}. Delete those that do not belong to the whole.")
-    [(count, places)] = shards.items()
-    manifests = []
-    for number in range(1, count + 1):
-        place = places.get(number, folder / f"shard-{number}-of-{count}")
-        manifest = _finished(place, {**about, "shard": f"{number}/{count}"}) if place.is_dir() else None
-        if manifest is None:
-            raise UserError(f"{place}: this shard is not finished. Start it again, with --shard {number}/{count}.")
-        manifests.append(manifest)
-    counts, warnings = Counts(), []
-    journal = _journal(folder, about)
-    with closing(journal):
-        journal.restore(None)
-        for manifest in manifests:
-            counts.add(Counts(**manifest.content["counts"]))
-            warnings += manifest.content["warnings"]
-            for side, name in FILES.items():
-                journal.copy(side, manifest.folder / name, counts.read)
-        versions = manifests[-1].content["versions"]
-        made = {**about, "counts": asdict(counts), "warnings": warnings, "versions": versions}
-        whole = _complete(journal, made, counts.kept)
-    watcher.tell(f"{folder}: put together from {count} shards, which may be deleted now")
-    return whole
-
-
 def nearest(hypotheses: Sequence[Any], reference: str) -> Any:
     """Returns the hypothesis that is nearest to a reference by chrF, the first of equal ones; without one the best."""
     if not reference.strip():
@@ -333,11 +261,11 @@ def nearest(hypotheses: Sequence[Any], reference: str) -> Any:
 
 @dataclass
 class _Job:
-    """The making of a corpus, of some lines of the text, from where an earlier start left it to its end."""
+    """The making of a corpus of the first `total` lines of a text, from where an earlier start left it."""
 
     pipeline: Any
     texts: Sequence[str | Path]
-    lines: range
+    total: int
     journal: Journal
     method: Method
     settings: Settings
@@ -348,7 +276,7 @@ class _Job:
 
     def run(self) -> Manifest:
         """Makes the corpus."""
-        state, self.total = self.journal.kept(), len(self.lines)
+        state = self.journal.kept()
         with closing(self.journal):
             self.journal.restore(state)
             progress, done = self.journal.progress, self.journal.progress["lines"]
@@ -360,16 +288,18 @@ class _Job:
             if done:
                 self.watcher.tell(f"going on at line {done + 1:,} of {self.total:,}")
             self.watcher.progress(done, self.total, counts)
-            first, lines = self.lines.start, text_lines(self.texts, self.settings.bad_lines)
-            lines = islice(lines, first + done, first + self.total)
+            lines = islice(text_lines(self.texts, self.settings.bad_lines), done, self.total)
             known = chain(text_lines(self.settings.references, self.settings.bad_lines), repeat(""))
-            references = islice(known, first + done, None)
+            references = islice(known, done, None)
             while window := list(islice(lines, self.settings.window)):
                 near = list(islice(references, len(window))) if self.settings.references else []
-                self._window(first + self.journal.progress["lines"], window, near)
+                self._window(self.journal.progress["lines"], window, near)
             versions = {name: importlib.metadata.version(name) for name in ("hf-mlnmt", "torch", "transformers")}
-            manifest = {**self.journal.about, "counts": asdict(counts), "warnings": self.warnings}
-            return _complete(self.journal, {**manifest, "versions": versions}, counts.kept)
+            manifest = {**self.journal.about, "counts": asdict(counts), "warnings": self.warnings, "versions": versions}
+            pairs = {"lines": counts.kept, **self.journal.finish()}
+            write_json(self.journal.folder / MANIFEST, {**manifest, "pairs": pairs})
+            (self.journal.folder / STATE).unlink()
+            return read_manifest(self.journal.folder)
 
     def _window(self, first: int, lines: list[str], references: list[str]) -> None:
         """Translates, judges and keeps some lines; `first` is the number of the first of them, from 0."""
@@ -380,7 +310,7 @@ class _Job:
             changed = self.method.change(output, number)
             if self.judge.keeps(line, output, finished, changed, number - first in unlikely):
                 pairs.append((line, changed) if self.forward else (changed, line))
-        counts, done = self.judge.counts, first - self.lines.start + len(lines)
+        counts, done = self.judge.counts, first + len(lines)
         if first == 0 and self.pipeline is not None:
             written, reader = [output for output, _ in outputs], self.pipeline.parts.source
             self.warnings = list(doubts_about_language(lines, written, self.judge.spoilt, reader))
@@ -394,7 +324,7 @@ class _Job:
         """Returns what the method makes of each line, and whether it ended by itself."""
         if self.pipeline is None:
             return [(line, True) for line in lines]
-        settings, done = self.settings, first - self.lines.start
+        settings, done = self.settings, first
 
         def update(count: int) -> None:
             nonlocal done
@@ -406,7 +336,7 @@ class _Job:
             names += ["source_language", "target_language"]  # else they are the detector's alone
         decoding = replace(self.method.decoding(), **{name: getattr(settings, name) for name in names})
         if references:
-            from hf_mlnmt.generation.translating.pipeline import TranslationCall
+            from hf_mlnmt.generation.translating.call import TranslationCall
 
             call = TranslationCall(self.pipeline, replace(decoding, num_return_sequences=self.method.beams), first)
             each = zip(call.translate(lines, first, update), references, strict=True)

@@ -61,9 +61,7 @@ def _what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
     for old, new in zip(before["text"], now["text"]):
         if old["sha256"] != new["sha256"]:
             yield f"text {new['name']}: its content changed ({old['lines']:,} lines -> {new['lines']:,})"
-    old, new = (
-        {key: about.get(key) for key in ("direction", "tag", "settings", "method", "shard")} for about in (before, now)
-    )
+    old, new = ({key: about.get(key) for key in ("direction", "tag", "settings", "method")} for about in (before, now))
     for key, (was, is_now) in differences(old, new).items():
         yield f"{key.removeprefix('settings.').replace('method.', 'method, ')}: {was} -> {is_now}"
 
@@ -147,12 +145,6 @@ class Journal:
         hashes = {side: each.hexdigest() for side, each in self._hashes.items()}
         self.progress |= {"lines": lines, "sha256": hashes, **progress}
         self._save()
-
-    def copy(self, side: str, path: Path, lines: int) -> None:
-        """Adds all of a file."""
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                self.append({side: block}, lines)
 
     def finish(self) -> dict[str, dict[str, Any]]:
         """Gives the files their names; returns {side: its file's name, bytes and SHA-256}. The state is still there."""

@@ -29,7 +29,7 @@ from hf_mlnmt.data.lines import problem_in
 from hf_mlnmt.data.text import word_overlap
 from hf_mlnmt.data.tokenizer import encode
 from hf_mlnmt.data.words import is_unspaced, spoken, words
-from hf_mlnmt.generation.detection import is_of_another
+from hf_mlnmt.generation.translating.detection import is_of_another
 from hf_mlnmt.generation.translating.options import LARGEST_SEED, DecodingOptions
 
 # Which options a method knows, beside `name`.

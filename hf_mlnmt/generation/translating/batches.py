@@ -20,7 +20,7 @@ from hf_mlnmt.generation.translating.options import OF_TEXTS, longest_translatio
 from hf_mlnmt.search.rules import Joining
 
 if TYPE_CHECKING:
-    from hf_mlnmt.generation.alignments import SourceAttention
+    from hf_mlnmt.generation.translating.alignments import SourceAttention
     from hf_mlnmt.generation.translating.loading import Parts
 
 _ELEMENTS = 1 << 25  # logits held at once: 128 MiB in float32

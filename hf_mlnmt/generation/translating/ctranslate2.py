@@ -8,9 +8,8 @@ forbidden get no probability, and the others share it, which is `renormalize_log
 sentence is forced. Any option that is not listed here and does not have its default value is refused.
 
 Models are written for ctranslate2.specs.TransformerSpec revision 7: of this zoo CTranslate2 has the baseline, in both
-norm positions, tied or not, with one vocabulary or two. They are kept in the user's cache (`files.cache_folder`), made
-once for the same weights and vocabularies, by one process at a time. `ctranslate2/<hash>-<dtype>/` holds the model and
-entry.json: the versions that made it, and size and CRC-32 of every file; what does not fit that is made anew.
+norm positions, tied or not, with one vocabulary or two. They are kept in the user's cache (`files.cache_folder`), in
+`ctranslate2/<hash>-<CTranslate2's version>-<LAYOUT>-<dtype>/`: the hash is of config, weights and vocabularies.
 """
 
 from __future__ import annotations
@@ -18,11 +17,9 @@ from __future__ import annotations
 import copy
 import importlib.metadata
 import importlib.util
-import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +27,7 @@ import torch
 from torch import nn
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.files import atomic_folder, cache_folder, size_and_crc, write_json
+from hf_mlnmt.common.files import atomic_folder, cache_folder
 from hf_mlnmt.common.made_from import Digest
 from hf_mlnmt.common.weight_cache import Fingerprint, fingerprint_of
 from hf_mlnmt.data.tokenizer import Tokenizers
@@ -163,48 +160,13 @@ def _array(tensor: torch.Tensor) -> Any:
     return tensor.detach().float().cpu().clone().numpy()
 
 
-ENTRY = "entry.json"
-LAYOUT = 1  # to be raised when this file writes something else
+LAYOUT = 2  # to be raised when this file writes something else
 
 
 def content_hash(model: Any, vocabularies: Sequence[Sequence[str]]) -> str:
     """Hashes what a converted model is made of: the config, every weight, the tokens of both sides."""
     settings = {name: value for name, value in model.config.to_dict().items() if not name.startswith(("_", "transf"))}
     return Digest().value([settings, *vocabularies]).weights(model.state_dict()).hex()
-
-
-@contextmanager
-def entry(name: str, build: Callable[[Path], None], tell: Callable[[str], None]) -> Iterator[Path]:
-    """Yields the folder of this name in the cache; `build` fills it if it is not there, damaged or of other versions.
-
-    Nobody else changes it while the context lasts. Raises: OSError or UserError where nothing can be written.
-    """
-    from filelock import FileLock
-
-    folder = cache_folder() / "ctranslate2" / name
-    locks = folder.parent / ".locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    with FileLock(locks / f"{name}.lock"):
-        try:
-            whole = json.loads((folder / ENTRY).read_text(encoding="utf-8")) == _record(folder)
-        except (OSError, ValueError):
-            whole = False
-        if not whole:
-            tell(f"{'making it again' if folder.exists() else 'made once'}, kept in {folder.parent}")
-            with atomic_folder(folder) as new:
-                build(new)
-                write_json(new / ENTRY, _record(new))
-        yield folder
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ENTRY)
-    return {
-        "schema": "hf_mlnmt.generation.translating.ctranslate2/1",
-        "layout": LAYOUT,
-        "ctranslate2": importlib.metadata.version("ctranslate2"),
-        "files": {path.relative_to(folder).as_posix(): size_and_crc(path) for path in files},
-    }
 
 
 # What of a generation config `Request` expresses.
@@ -351,19 +313,23 @@ class CTranslate2Search:
     def translator(self) -> Translator:
         """Returns the converted model; it is made, or taken from the cache, when the model's weights have changed."""
 
-        def tell(line: str) -> None:
-            logger.warning("%s for CTranslate2, %s: %s", self.name, self.dtype, line)
-
         weights = [fingerprint_of(weight) for weight in self.parts.model.parameters()]
         with self.lock:
             if len(weights) != len(self.weights) or not all(map(Fingerprint.equals, weights, self.weights)):
                 model, tokenizers = single_decoder(self.parts.model), self.parts.tokenizers
-                name = f"{content_hash(model, vocabularies_of(model, tokenizers))}-{self.dtype}"
+                hashed = content_hash(model, vocabularies_of(model, tokenizers))
+                name = f"{hashed}-{importlib.metadata.version('ctranslate2')}-{LAYOUT}-{self.dtype}"
+                folder = cache_folder() / "ctranslate2" / name
                 try:
-                    with entry(name, lambda folder: write(model, tokenizers, folder, self.dtype), tell) as folder:
-                        self.converted = Translator(folder, model, tokenizers, self.dtype)
+                    if not folder.exists():
+                        logger.warning("%s: converted for CTranslate2, once, into %s", self.name, folder)
+                        with atomic_folder(folder) as new:
+                            write(model, tokenizers, new, self.dtype)
+                    self.converted = Translator(folder, model, tokenizers, self.dtype)
                 except (OSError, RuntimeError, ValueError) as error:
-                    raise UserError(f"engine 'ctranslate2' cannot load {self.name}: {error}") from error
+                    raise UserError(
+                        f"engine 'ctranslate2' cannot load {self.name}: {error} (the cache {folder} may be deleted)"
+                    ) from error
                 self.weights = weights
             return self.converted
 

@@ -6,13 +6,12 @@ folder beside it (journal.py) and goes on where it was stopped.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from hf_mlnmt.generation.synthetic.journal import Journal, check_same, identity_
 from hf_mlnmt.generation.translating.options import DecodingOptions
 
 if TYPE_CHECKING:
-    from hf_mlnmt.generation.translating.pipeline import Hypothesis
+    from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 
 STANDARD_INPUT = "-"
 WINDOW = 2048  # lines of a file that are read and sorted by length together
@@ -242,43 +241,87 @@ def made_from(
     return {"model": model, "text": list(texts), "settings": settings}
 
 
-def unsure(source: str, result: list[Hypothesis], below: float | None, mark: str | None) -> list[Hypothesis]:
-    """Returns the result with a mark before the translations whose confidence is `below`, or without a mark with the
-    source in their place."""
-    if below is None:
-        return result
-    return [
-        best if (best.confidence or 0.0) >= below else replace(best, text=source if mark is None else mark + best.text)
-        for best in result
-    ]
+@dataclass(frozen=True)
+class Style:
+    """How results are written (`hypotheses.format_result`): as text or JSON, and what is done with unsure ones.
 
-
-def format_result(
-    number: int, source: str, result: list[Hypothesis], jsonl: bool, scores: bool, plain: bool = False
-) -> str:
-    """Returns a text's result as it is written.
-
-    Plain: the translation, or 'number ||| translation ||| score' for each of an n-best list (from 0, as in Moses), with
-    alignments as ' ||| 0-0 1-2' behind it. jsonl: an object with source, translation, alignment, confidences and next
-    words, with `scores` also score, log_probability and length, and n_best when there is more than one.
+    `below`: a confidence; translations that are less sure get `mark` before them, or without a mark the source instead.
     """
-    from hf_mlnmt.generation.alignments import to_pharaoh  # which imports torch, as results have
 
-    links = [None if best.alignment is None else to_pharaoh(best.alignment) for best in result]
-    if not jsonl:
-        texts = [best.text.replace("\n", " ") for best in result]
-        shown = [text if plain else f"{number} ||| {text} ||| {best.score:.6f}" for text, best in zip(texts, result)]
-        return "\n".join(line if link is None else f"{line} ||| {link}" for line, link in zip(shown, links))
-    records, numbers = [], ("score", "log_probability", "length")
-    sure = ("confidence", "word_confidences", "word", "probability")
-    for best, link in zip(result, links):
-        records.append({"translation": best.text} | ({} if link is None else {"alignment": link}))
-        records[-1] |= {name: value for name in sure if (value := getattr(best, name, None)) is not None}
-        if scores or len(result) > 1:
-            records[-1] |= {name: getattr(best, name) for name in numbers}
-    record: dict[str, Any] = {"source": source, **records[0]}
-    if not scores:
-        record = {name: value for name, value in record.items() if name not in numbers}
-    if len(records) > 1:
-        record["n_best"] = records
-    return json.dumps(record, ensure_ascii=False)
+    jsonl: bool = False
+    scores: bool = False
+    below: float | None = None
+    mark: str | None = None
+
+
+class TextFiles:
+    """Source texts of files, or of standard input, which are translated line by line into one output.
+
+    Args:
+        inputs: names; "-" is standard input.
+        of_lines: {option of decoding: file with a line for each text}.
+        window: lines that are read and sorted by length together. shard: the part that is translated.
+        form: of the inputs, as of `read_lines`.
+    Raises: UserError for what cannot be read, and files of different numbers of lines.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[str],
+        decoding: DecodingOptions,
+        of_lines: Mapping[str, Path] | None = None,
+        window: int = WINDOW,
+        shard: Shard | None = None,
+        form: Form = "lines",
+    ) -> None:
+        self.texts, self.of_lines, self.window, self.shard = identities(inputs, form), of_lines or {}, window, shard
+        given: dict[str, Any] = {name: list(_lines(file, "lines")) for name, file in self.of_lines.items()}
+        self.decoding = replace(decoding, **given)
+        self.groups, self.first = text_groups(inputs, window, form), 0
+        self.total = None if self.texts is None else sum(text["lines"] for text in self.texts)
+        if self.total is not None:
+            self._check_counts(self.total)
+        if shard:
+            numbers, self.groups = shard_groups(self.texts, window, shard, form)
+            self.first, self.total = numbers.start, len(numbers)
+
+    def _check_counts(self, texts: int) -> None:
+        for name, file in self.of_lines.items():
+            if (given := len(getattr(self.decoding, name))) != texts:
+                raise UserError(f"{file}: {given} lines for {texts} texts: give one for each text.")
+
+    def made_from(self, model: Mapping[str, Any], style: Style, **others: Any) -> dict[str, Any] | None:
+        """Returns what `opened` compares, by which an output that was begun goes on; None where it cannot.
+
+        model: its identity (journal.py). others: further settings that decide the translations.
+        """
+        shard = None if self.shard is None else str(self.shard)
+        return made_from(model, self.texts, self.decoding, window=self.window, shard=shard, **asdict(style), **others)
+
+    def translate(
+        self,
+        pipeline: TranslationPipeline,
+        write: Callable[[str, int], Any],
+        update: Callable[[int], Any],
+        done: int = 0,
+        style: Style = Style(),
+    ) -> None:
+        """Writes the translations of all lines but the first `done`; `write` and `done` are of `opened`.
+
+        update: called with the number of lines translated since the last call.
+        """
+        from hf_mlnmt.generation.translating.call import TranslationCall
+        from hf_mlnmt.generation.translating.hypotheses import format_result, unsure
+
+        call, count = TranslationCall(pipeline, self.decoding), done
+        plain = not self.decoding.num_return_sequences and not style.scores  # no n-best list: the translation alone
+        groups = call.translate_groups(self.groups, update, 1 + self.first, done, self.texts is not None)
+        for line, group, results in groups:
+            count += len(group)
+            written = []
+            for number, (source, result) in enumerate(zip(group, results, strict=True), line - 1):
+                result = unsure(source, result, style.below, style.mark)
+                written.append(format_result(number, source, result, style.jsonl, style.scores, plain) + "\n")
+            write("".join(written), count)
+        if self.total is None:
+            self._check_counts(count)

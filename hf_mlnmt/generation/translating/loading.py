@@ -36,9 +36,9 @@ from hf_mlnmt.data.placeholders import checked_patterns
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.text import ending
 from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, load_tokenizers, own_copy
-from hf_mlnmt.generation.translating.languages import has_modules
+from hf_mlnmt.generation.translating.directions import has_modules
 from hf_mlnmt.generation.translating.options import NUMBERS, DecodingOptions, problem_of_number
-from hf_mlnmt.search import int8
+from hf_mlnmt.search.cpu import int8
 
 logger = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from hf_mlnmt.data.placeholders import PATTERNS, checked_patterns
 from hf_mlnmt.zoo.systems import positions_of
 
 if TYPE_CHECKING:
-    from hf_mlnmt.generation.translating.languages import Direction
+    from hf_mlnmt.generation.translating.directions import Direction
 
 LengthNormalization = Literal["generate", "length", "length+1", "gnmt"]
 LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
@@ -89,7 +89,7 @@ def problem_of_number(name: str, value: Any) -> str | None:
 class LengthPenalty:
     """A `length_penalty` for generate(): the exponent a and its formula.
 
-    Beam search (`length_penalties` in search/hypotheses.py; search/single.py) uses `length_penalty` in two places, the
+    Beam search (`length_penalties` in search/hypotheses.py) uses `length_penalty` in two places, the
     score of
     a finished hypothesis and the bound that stops the search, both times as `length ** length_penalty`. That power of
     this class, of a number or of a tensor, is the formula's divisor, so both follow it with no copy of the search loop.
@@ -676,6 +676,11 @@ class DecodingOptions:
             longest = f"is more than the longest translation of this model, {most}"
             raise OptionError(f"min_new_tokens: {self.min_new_tokens} {longest}; lower it, or raise max_new_tokens.")
         return limit
+
+
+def of_texts(options: DecodingOptions) -> dict[str, Any]:
+    """Returns the options that may be a list, one for each text."""
+    return {name: getattr(options, name) for name in OF_TEXTS}
 
 
 def longest_translation(model: Any, arguments: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""Texts in pieces that the model can take, and the pieces' translations as texts again.
+"""Texts in pieces that the model can take, encoded, and the pieces' translations as texts again.
 
 A text that is too long is cut into sentences, and a sentence that is too long into clauses or words; translations are
 put together again. The cuts keep the whitespace between the pieces: all `piece.text + piece.space` joined are the
@@ -7,13 +7,23 @@ stripped text again, but for invisible characters.
 
 from __future__ import annotations
 
+import logging
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.data.words import between_characters
+from hf_mlnmt.data.tokenizer import Tokenizers, encode, own_copy
+from hf_mlnmt.data.words import between_characters, without_invisible
+
+if TYPE_CHECKING:
+    from hf_mlnmt.generation.constraints.lexical_constraints import Asked
+    from hf_mlnmt.generation.constraints.linked import KeptPart
+    from hf_mlnmt.generation.translating.directions import Direction
+
+logger = logging.getLogger(__name__)
 
 
 class Piece(NamedTuple):
@@ -63,7 +73,7 @@ def split_to_fit(text: str, limit: int, lengths: Callable[[list[str]], list[int]
     """
     pieces = []
     levels = (_CLAUSE, _WORD, between_characters())
-    for sentence, length in measured(split_sentences(text), lengths):
+    for sentence, length in _measured(split_sentences(text), lengths):
         pieces += [sentence] if length <= limit else _cut(sentence, limit, lengths, levels)
     return pieces
 
@@ -81,7 +91,7 @@ def _cut(piece: Piece, limit: int, lengths: Callable, levels: tuple[re.Pattern, 
     marks = ((match.start(match.lastindex or 0), match.end()) for match in levels[0].finditer(piece.text))
     packed: list[Piece] = []
     room = 0
-    for part, length in measured(_pieces(piece.text, marks), lengths):
+    for part, length in _measured(_pieces(piece.text, marks), lengths):
         if packed and length <= room:
             packed[-1] = Piece(packed[-1].text + packed[-1].space + part.text, part.space)
             room -= length
@@ -90,13 +100,13 @@ def _cut(piece: Piece, limit: int, lengths: Callable, levels: tuple[re.Pattern, 
             room = limit - length
     cut = [Piece(part.text, part.space, len(packed) == 1 and piece.whole) for part in packed]
     if len(levels) > 1:
-        sizes = measured(cut, lengths)
+        sizes = _measured(cut, lengths)
         cut = [p for part, size in sizes for p in ([part] if size <= limit else _cut(part, limit, lengths, levels[1:]))]
     cut[-1] = Piece(cut[-1].text, piece.space, cut[-1].whole)
     return cut
 
 
-def measured(pieces: list[Piece], lengths: Callable[[list[str]], list[int]]) -> Iterator[tuple[Piece, int]]:
+def _measured(pieces: list[Piece], lengths: Callable[[list[str]], list[int]]) -> Iterator[tuple[Piece, int]]:
     return zip(pieces, lengths([piece.text for piece in pieces]), strict=True)
 
 
@@ -134,3 +144,115 @@ def check_characters(text: Any, where: str) -> None:
             f"{where}: U+{number:04X} at column {error.start + 1} is half of a character (a lone surrogate), which no "
             "tokenizer reads. Remove it."
         ) from error
+
+
+class Input(NamedTuple):
+    """A piece of a text that is searched: its ids, the line and the number of the piece in it, its own text, where
+    tokens may stand for the parts of the `source` that are `kept`; translations of terms that are `chosen` for all."""
+
+    ids: list[int]
+    line: int
+    number: int
+    text: str
+    source: str = ""
+    kept: tuple[KeptPart, ...] = ()
+    chosen: Mapping[str, list[str]] = MappingProxyType({})
+    pieces: int = 1  # that the text is cut into
+    begins: Asked | None = None  # in the place of a target_prefix
+
+
+class CutText(NamedTuple):
+    """A text in the pieces that are translated alone; `inputs`: those that have something to translate."""
+
+    line: int
+    pieces: list[Piece]
+    inputs: list[Input]
+
+    def on_line(self, line: int) -> CutText:
+        """Returns the same text as line `line`."""
+        return CutText(line, self.pieces, [piece._replace(line=line) for piece in self.inputs])
+
+
+class TextEncoder:
+    """Source side of a direction: text processing, language marks, tokens, and the length that the model takes."""
+
+    def __init__(
+        self, tokenizers: Tokenizers, direction: Direction, prefix: str | None = None, limit: int | None = None
+    ):
+        self.tokenizer, self.processing = own_copy(tokenizers.source), tokenizers.processing["source"]
+        self.prefix_ids = list(direction.prefix_ids)
+        self.prefix = direction.prefix_text if prefix is None else prefix
+        check_characters(self.prefix, "prefix")
+        if direction.source is not None:
+            self.tokenizer.src_lang = direction.source
+        self.overhead = len(self([""])[0])
+        self.limit = limit
+        self.in_parts: list[int] = []  # numbers of lines with a sentence that was cut
+        if limit is not None and limit <= self.overhead:
+            raise UserError(f"max_source_tokens={limit}: special tokens and prefix alone take {self.overhead}.")
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the token ids of each text with all special tokens, never cut off."""
+        if not texts:
+            return []
+        processed = [self.prefix + self.processing.apply(text) for text in texts]
+        return [self.prefix_ids + ids.tolist() for ids in encode(self.tokenizer, processed)]
+
+    def lengths(self, texts: list[str]) -> list[int]:
+        """Counts the tokens of each text, all special tokens included."""
+        return [len(ids) for ids in self(texts)]
+
+    def segments(
+        self, texts: Sequence[str], split_long: bool, first_line: int = 1, sentences: bool = False
+    ) -> tuple[list[list[Piece]], list[list[int]]]:
+        """Cuts and encodes texts: returns the pieces of each, and the tokens of all pieces in that order.
+
+        Lines are always separate, with `sentences` their sentences too; what is longer than the limit is split, or cut
+        off.
+        """
+        for line, text in enumerate(texts, start=first_line):
+            check_characters(text, f"line {line}")
+        pieces = [split_lines(without_invisible(text)) for text in texts]
+        if sentences:
+            pieces = [[part for piece in of_text for part in sentences_of(piece)] for of_text in pieces]
+        ids = self([piece.text for of_text in pieces for piece in of_text])
+        if self.limit is not None and any(len(sequence) > self.limit for sequence in ids):
+            if split_long:
+                pieces = [self._split(of_text, first_line + i) for i, of_text in enumerate(pieces)]
+                ids = self([piece.text for of_text in pieces for piece in of_text])
+            ids = self._cut_off(ids, [first_line + i for i, of_text in enumerate(pieces) for _ in of_text])
+        return pieces, ids
+
+    def _split(self, pieces: list[Piece], line: int) -> list[Piece]:
+        assert self.limit is not None
+        result: list[Piece] = []
+        for piece, length in _measured(pieces, self.lengths):
+            parts = [piece] if length <= self.limit else split_to_fit(piece.text, self.limit, self.lengths)
+            if not all(part.whole for part in parts) and line not in self.in_parts[-1:]:
+                self.in_parts.append(line)
+            result += [*parts[:-1], Piece(parts[-1].text, piece.space)]
+        return result
+
+    def _cut_off(self, ids: list[list[int]], lines: list[int]) -> list[list[int]]:
+        assert self.limit is not None
+        for i, sequence in enumerate(ids):
+            if len(sequence) > self.limit:
+                logger.warning(
+                    "line %d: %d tokens, the model takes %d; the rest is not translated (split_long divides it where "
+                    "there are spaces)",
+                    lines[i],
+                    len(sequence),
+                    self.limit,
+                )
+                # The last token closes the sentence (or names the language, after the closing one, in mBART).
+                closing = [t for t in sequence[-2:] if t in self.tokenizer.all_special_ids]
+                ids[i] = sequence[: self.limit - len(closing)] + closing
+        return ids
+
+
+def source_limit(model: Any, tokenizer: Any, asked: int | None) -> int | None:
+    """Returns the longest input in tokens: as asked, within what model and tokenizer allow (None: no limit)."""
+    limits = [getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length, asked]
+    # Tokenizers without a limit say 10^30.
+    known = [limit for limit in limits if limit is not None and limit < 10**9]
+    return min(known) if known else None

@@ -1,0 +1,308 @@
+"""Costs of systems beside a baseline: parameters, operations, memory, speed of training and of decoding.
+
+Weights and sentences are random, and the same for all. Speed is measured by turns: contestants run A B A C A B A C ...,
+and each ratio is to the baseline's turn right before.
+"""
+
+import os
+import statistics
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.matmul_backends import record
+from hf_mlnmt.common.memory import GIB, memory_of_machine
+from hf_mlnmt.evaluation import figures
+from hf_mlnmt.evaluation.figures import Study
+from hf_mlnmt.reports.parameters import parameters_of_config
+from hf_mlnmt.training import Translation
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A turn of a contestant: `amount` of work (tokens, sentences) in `seconds`."""
+
+    amount: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.amount / self.seconds
+
+
+Turn = Callable[[], Measure]
+
+
+def take_turns(contestants: Mapping[str, Turn], rounds: int, tell: Callable[[str], Any]) -> dict[str, list[float]]:
+    """Returns rates of every contestant, A B C A B C ..., after one turn each that does not count."""
+    rates: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(rounds + 1):
+        for name, run in contestants.items():
+            rate = run().rate
+            tell(f"{'warm-up' if turn == 0 else f'round {turn}'}: {name}: {rate:,.1f}/s")
+            if turn:
+                rates[name].append(rate)
+    return rates
+
+
+def beside_baseline(
+    baseline: Turn, others: Mapping[str, Turn], rounds: int, tell: Callable[[str], Any]
+) -> dict[str, tuple[float, float]]:
+    """Returns the median rate of each of the others, and the median of its ratios to the baseline's turn before it."""
+    runs: dict[str, Turn] = {}
+    for name, run in others.items():
+        runs |= {f"baseline before {name}": baseline, name: run}
+    rates = take_turns(runs, rounds, tell)
+    medians = {}
+    for name in others:
+        ratios = [own / base for own, base in zip(rates[name], rates[f"baseline before {name}"], strict=True)]
+        medians[name] = statistics.median(rates[name]), statistics.median(ratios)
+    return medians
+
+
+def machine() -> str:
+    """Returns processor, threads, versions and who computes products, so that a number can be placed."""
+    import psutil
+    import transformers
+
+    device = f"{torch.cuda.get_device_name()}, " if torch.cuda.is_available() else ""
+    now = record()
+    return (
+        f"{device}{now['processor']}, {now['threads']} threads of {os.cpu_count()}, torch {now['torch']} "
+        f"(oneDNN: {' '.join(now['onednn']) or 'none'}), "
+        f"transformers {transformers.__version__}, load {psutil.getloadavg()[0]:.1f}"
+    )
+
+
+MEASURES = {
+    "parameters": "parameters",
+    "operations_per_token": "operations",
+    "peak_memory": "memory",
+    "training_steps_per_second": "training",
+    "decoding_tokens_per_second": "decoding",
+}
+"""A row's field -> the beginning of its ratio's, `<...>_ratio`."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work that is measured: `steps` of training of so many target `tokens`; decoding of a `batch` with `beams`."""
+
+    vocabulary: int = 8000
+    tokens: int = 1024
+    length: int = 20
+    batch: int = 32
+    beams: int = 1
+    steps: int = 2
+    rounds: int = 5
+    device: str = "cpu"
+
+
+def build(config: Any, device: str) -> Any:
+    """Returns the model with seeded weights."""
+    from transformers import AutoModelForSeq2SeqLM
+
+    torch.manual_seed(1)
+    return AutoModelForSeq2SeqLM.from_config(config).to(device)
+
+
+def batches(work: Work) -> list[dict[str, Tensor]]:
+    """Returns a batch for each step of a turn, of as many pairs as fit into `tokens`."""
+    draw, objective, made = np.random.default_rng(1), Translation(0, label_smoothing=0.1), []
+    for length in (0.6 + 0.8 * (np.arange(work.steps) + 0.5) / work.steps) * work.length:
+        size = max(1, work.tokens // round(length))
+        ids = [draw.integers(5, work.vocabulary, round(length), dtype=np.int32) for _ in range(2 * size)]
+        pairs = [{"input_ids": source, "labels": target} for source, target in zip(ids[::2], ids[1::2])]
+        made.append({name: tensor.to(work.device) for name, tensor in objective.collate(pairs).items()})
+    return made
+
+
+def train(model: Any, optimizer: Any, inputs: Sequence[dict[str, Tensor]]) -> None:
+    """Takes an optimizer step on every batch."""
+    objective = Translation(0, label_smoothing=0.1)
+    for batch in inputs:
+        loss, _ = objective.loss(model, batch)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def training(config: Any, work: Work) -> Turn:
+    """Returns a turn of an optimizer step on every batch; a new model has done a turn before."""
+    inputs = batches(work)
+    return _turn(lambda: _trained(config, work, inputs), lambda made: train(made[0], made[1], inputs), work.steps, work)
+
+
+def _turn(make: Callable[[], Any], run: Callable[[Any], Any], amount: float, work: Work) -> Turn:
+    """Returns a turn of `run` on what `make` makes and warms up; each turn makes its own, and leaves nothing."""
+
+    def turn() -> Measure:
+        made = make()
+        start = _now(work)
+        run(made)
+        return Measure(amount, _now(work) - start)
+
+    return turn
+
+
+def _trained(config: Any, work: Work, inputs: Sequence[dict[str, Tensor]]) -> tuple[Any, Any]:
+    """Returns a model and its optimizer after a step on every batch."""
+    model = build(config, work.device).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+    train(model, optimizer, inputs)
+    return model, optimizer
+
+
+def decoding(config: Any, work: Work) -> Turn:
+    """Returns a turn of one batch, `length` tokens for every sentence; a new model decodes three tokens first."""
+    ids = torch.randint(5, work.vocabulary, (work.batch, work.length), generator=torch.manual_seed(1))
+    inputs = {"input_ids": ids.to(work.device), "attention_mask": torch.ones_like(ids).to(work.device)}
+
+    @torch.inference_mode()
+    def decode(model: Any, length: int) -> Any:
+        exact = {"min_new_tokens": length, "max_new_tokens": length, "do_sample": False}
+        model.generate(**inputs, num_beams=work.beams, **exact)
+        return model
+
+    amount = work.batch * work.length
+    return _turn(
+        lambda: decode(build(config, work.device).eval(), 3), lambda model: decode(model, work.length), amount, work
+    )
+
+
+def _now(work: Work) -> float:
+    """Returns the time when the device has done what it was told."""
+    if work.device != "cpu":
+        torch.accelerator.synchronize()
+    return time.perf_counter()
+
+
+def operations(config: Any, work: Work) -> int:
+    """Counts the operations of the matrix products of one training step, without those of the recurrent scans."""
+    model = build(config, work.device).train()
+    model.set_attn_implementation("eager")  # the counter does not see into a CPU's fused attention
+    with FlopCounterMode(display=False) as counter:
+        Translation(0, label_smoothing=0.1).loss(model, batches(work)[0])[0].backward()
+    return int(counter.get_total_flops())
+
+
+class LiveBytes(TorchDispatchMode):
+    """A counter of the bytes of tensors that are alive among those made inside; `peak` is the most at once."""
+
+    def __init__(self, before: Sequence[Tensor] = ()) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: set[int] = set()
+        for tensor in before:
+            self._count(tensor)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self._count(leaf)
+        return result
+
+    def _count(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if (key := storage.data_ptr()) and key not in self._known:
+            self._known.add(key)
+            self.now += storage.nbytes()
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self._free, key, storage.nbytes()).atexit = False
+
+    def _free(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+
+def peak_memory(config: Any, work: Work) -> int:
+    """Counts bytes at the highest point of a training step, not the first: weights, gradients, Adam's moments, states.
+
+    On a GPU the allocator's own count; on a CPU the tensors that operations return, without what they use inside.
+    """
+    inputs = batches(work)[:1]
+    parts = _trained(config, work, inputs)
+    if work.device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        train(*parts, inputs)
+        return int(torch.cuda.max_memory_allocated())
+    model, optimizer = parts
+    moments = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    held = [*model.parameters(), *model.buffers(), *moments, *inputs[0].values()]
+    with LiveBytes([tensor.detach() for tensor in held]) as counter:
+        train(model, optimizer, inputs)
+    return counter.peak
+
+
+def cost_study(configs: Mapping[str, Any], work: Work, tell: Callable[[str], Any]) -> Study:
+    """Measures the costs of each system, a row each, and as multiples of those of the first, the baseline.
+
+    Raises: UserError for a system that does not fit into the memory.
+    """
+    baseline = next(iter(configs))
+    counts = {name: parameters_of_config(config)["total"] for name, config in configs.items()}
+    _check_memory(counts, work)
+    tokens = int((batches(work)[0]["labels"] != -100).sum())
+    speeds = []
+    for turn in (training, decoding):
+        turns = {name: turn(config, work) for name, config in configs.items()}
+        speeds.append(beside_baseline(turns[baseline], turns, work.rounds, tell))
+    study = Study("cost")
+    for name, config in configs.items():
+        row: dict[str, Any] = {"system": name, "parameters": counts[name]}
+        row["operations_per_token"] = operations(config, work) / tokens
+        row["peak_memory"] = peak_memory(config, work)
+        for field, of_systems in zip(list(MEASURES)[3:], speeds, strict=True):
+            row[field], row[f"{MEASURES[field]}_ratio"] = of_systems[name]
+        first = study.rows[0] if study.rows else row
+        for field in list(MEASURES)[:3]:
+            row[f"{MEASURES[field]}_ratio"] = row[field] / first[field]
+        study.rows.append({**row, "baseline": baseline, "machine": machine(), **asdict(work)})
+    study.summary = [_summary(row) for row in study.rows]
+    names = list(MEASURES.values())
+    values = {row["system"]: [(row[f"{name}_ratio"], None, None) for name in names] for row in study.rows}
+    directed = [f"{name} {'↓' if place < 3 else '↑'}" for place, name in enumerate(names)]
+    better = "↓ lower is better, ↑ higher is better"
+    study.figures["cost"] = figures.points({"": values}, directed, better, f"times {baseline}'s")
+    study.note = (
+        f"Random weights and sentences. Operations, memory: of a training step of {work.tokens:,} target tokens. "
+        f"Training: steps/s; decoding: tokens/s, {work.batch} sentences, beams: {work.beams}; "
+        f"medians of {work.rounds} turns on a {'CPU' if work.device == 'cpu' else 'GPU'}."
+    )
+    return study
+
+
+def _check_memory(counts: Mapping[str, int], work: Work) -> None:
+    """Refuses what does not fit: weights, gradients and Adam's moments, four times the parameters, and logits."""
+    there = memory_of_machine(work.device == "cpu")
+    logits = max(work.tokens, work.batch * work.beams) * work.vocabulary
+    for name, count in counts.items():
+        if (needed := 4 * (4 * count + logits)) > there:
+            raise UserError(
+                f"{name}: takes at least {needed / GIB:,.1f} GiB, of {there / GIB:,.1f} that this machine has. Use a "
+                "smaller --vocabulary or --shape, or fewer --tokens, --batch and --beams."
+            )
+
+
+def _summary(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns each cost as text, in brackets as a multiple of the baseline's."""
+    return {
+        "system": row["system"],
+        "parameters": f"{row['parameters']:,} ({row['parameters_ratio']:.2f})",
+        "Mflop/token": f"{row['operations_per_token'] / 1e6:.1f} ({row['operations_ratio']:.2f})",
+        "MiB": f"{row['peak_memory'] / 2**20:.0f} ({row['memory_ratio']:.2f})",
+        "steps/s": f"{row['training_steps_per_second']:.2f} ({row['training_ratio']:.2f})",
+        "tokens/s": f"{row['decoding_tokens_per_second']:,.0f} ({row['decoding_ratio']:.2f})",
+    }

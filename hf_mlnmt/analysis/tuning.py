@@ -1,0 +1,236 @@
+"""Weights of a reranker (generation/choosing/reranking.py): those of the best score of a development set.
+
+Reference: Och 2003, "Minimum Error Rate Training in Statistical Machine Translation".
+
+The score of a set is a function of sums of its sentences' counts. Along a line, weights w + t d, each
+candidate's score is a straight line of t, and the best candidate of a sentence changes where the lines cross: so the
+score of the whole set is known for every t, and the best t is found exactly (`best_along`). The search goes along the
+axes and random lines until nothing is better, from the search's own order and from random weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import check_file, write_json
+from hf_mlnmt.common.languages import check_files, language_in
+from hf_mlnmt.evaluation.outputs import read_references, read_texts
+from hf_mlnmt.evaluation.scores import MetricName, Protocol, check_counts, count_metric, score, scores_of_sums
+from hf_mlnmt.generation.synthetic.journal import identity_of_model, identity_of_text
+from hf_mlnmt.generation.translating.call import TranslationCall
+from hf_mlnmt.generation.translating.hypotheses import Candidate
+from hf_mlnmt.generation.translating.options import OF_RERANKERS, DecodingOptions, check_feature
+from hf_mlnmt.generation.translating.pipeline import TranslationPipeline, progress_bar
+
+RESTARTS = 10
+RANDOM_LINES = 2  # as many times as there are features
+FEWEST = 100  # sentences
+NEAR = 1e-7  # crossings that are closer are taken as one
+GAIN = 1e-6  # of the score, below which nothing is better
+
+
+class Candidates(NamedTuple):
+    """Candidates of a development set: `values` (sentences, candidates, features), -inf where a sentence has fewer, and
+    `counts` (sentences, candidates, numbers) of the metric."""
+
+    values: np.ndarray
+    counts: np.ndarray
+
+    def best(self, weights: np.ndarray) -> np.ndarray:
+        """Returns the place of the best candidate of each sentence; of equal ones the first."""
+        return np.where(self.there, self.known @ weights, -np.inf).argmax(1)
+
+    def score(self, weights: np.ndarray, metric: MetricName) -> float:
+        """Returns the score of the best candidates."""
+        return float(scores_of_sums(metric, self.counts[np.arange(len(self.counts)), self.best(weights)].sum(0)))
+
+    @property
+    def there(self) -> np.ndarray:
+        """Returns which candidates there are, (sentences, candidates)."""
+        return np.isfinite(self.values).all(2)
+
+    @property
+    def known(self) -> np.ndarray:
+        """Returns the values, 0 for candidates that there are not."""
+        return np.where(np.isfinite(self.values), self.values, 0.0)
+
+    def of(self, sentences: np.ndarray) -> Candidates:
+        """Returns those of some sentences."""
+        return Candidates(self.values[sentences], self.counts[sentences])
+
+
+def best_along(
+    candidates: Candidates, weights: np.ndarray, direction: np.ndarray, metric: MetricName
+) -> tuple[float, float]:
+    """Returns t and the score of the weights w + t d that have the best score of all t."""
+    there, known, counts = candidates.there, candidates.known, candidates.counts
+    offsets = np.where(there, known @ weights, -np.inf)  # (sentences, candidates)
+    slopes = np.where(there, known @ direction, np.inf)
+    rows = np.arange(len(counts))
+    # At t = -infinity the smallest slope is best, of equal ones the largest offset.
+    smallest = slopes == slopes.min(1, keepdims=True)
+    now = np.where(smallest, offsets, -np.inf).argmax(1)
+    slopes = np.where(there, slopes, -np.inf)
+    sums = counts[rows, now].sum(0)
+    times: list[np.ndarray] = []
+    changes: list[np.ndarray] = []
+    while True:
+        rising = slopes - slopes[rows, now][:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            crossing = np.where(rising > 0, (offsets[rows, now][:, None] - offsets) / rising, np.inf)
+        first = crossing.min(1)
+        if not (moving := np.isfinite(first)).any():
+            break
+        # Of lines that cross at the same point the steepest goes on.
+        after = np.where(crossing <= first[:, None], slopes, -np.inf).argmax(1)
+        times.append(first[moving])
+        changes.append((counts[rows, after].astype(float) - counts[rows, now])[moving])
+        now = np.where(moving, after, now)
+    if not times:
+        return 0.0, float(scores_of_sums(metric, sums))
+    order = np.argsort(every := np.concatenate(times), kind="stable")
+    every = every[order]
+    totals = np.vstack([sums, sums + np.cumsum(np.concatenate(changes)[order], 0)])
+    middles = np.concatenate([[every[0] - 1], (every[1:] + every[:-1]) / 2, [every[-1] + 1]])
+    wide = np.concatenate([[True], np.diff(every) > NEAR, [True]])
+    found = np.where(wide, scores_of_sums(metric, np.round(totals)), -np.inf)
+    best = np.flatnonzero(found >= found.max() - GAIN)
+    chosen = best[np.abs(middles[best]).argmin()]
+    return float(middles[chosen]), float(found[chosen])
+
+
+def search(candidates: Candidates, start: np.ndarray, metric: MetricName, seed: int) -> np.ndarray:
+    """Returns the weights (features,) of the best score; the same for the same seed."""
+    draw, size = np.random.default_rng(seed), len(start)
+    known = candidates.known[candidates.there]
+    scales = np.where((spread := known.std(0)) > 0, spread, 1.0)
+    scaled = candidates._replace(values=candidates.values / scales)
+    best, of_best = start * scales, -np.inf
+    for restart in range(RESTARTS + 1):
+        weights = draw.standard_normal(size) if restart else start * scales
+        reached, before = scaled.score(weights, metric), -np.inf
+        while reached > before + GAIN:
+            before = reached
+            lines = np.vstack([np.eye(size), draw.standard_normal((RANDOM_LINES * size, size))])
+            for direction in draw.permutation(lines):
+                step, value = best_along(scaled, weights, direction, metric)
+                if value > reached + GAIN:
+                    weights, reached = weights + step * direction, value
+        if reached > of_best + GAIN:
+            best, of_best = weights, reached
+    found = best / scales
+    return found / max(np.abs(found).max(), 1e-30)
+
+
+def make_reranker(
+    model: str,
+    source: Path,
+    reference: Path,
+    output: Path,
+    features: Sequence[str],
+    decoding: DecodingOptions,
+    *,
+    metric: MetricName = "BLEU",
+    samples: int = 64,
+    by: str = "sentence",
+    seed: int = 1,
+    device: str | None = None,
+    shown: bool = True,
+) -> dict[str, Any]:
+    """Fits weights to a development set, and writes the file that `rerank` takes; returns what it holds.
+
+    Args:
+        features: names as of reranking.py; decoding: of the search whose beams or samples are the candidates.
+        by: "document": the lines of the set are sentences of documents, with blank lines between these. What language
+            models and commands see before a sentence is then the search's best translations of the lines before.
+    Raises: UserError for features that there are not, files of different lengths, or fewer than 100 sentences.
+    """
+    check_file(output)
+    for name in features:
+        check_feature(name, "--feature")
+    check_files(model, [source], [reference], decoding.told)
+    texts, (references,) = read_texts(source), read_references([reference])
+    check_counts(texts, [references], [str(source), str(reference)])
+    if len(texts) < FEWEST:
+        raise UserError(f"{source}: {len(texts)} sentences are too few to fit weights to: give {FEWEST} or more.")
+    pipeline = TranslationPipeline.from_pretrained(model, device=device)
+    if not decoding.do_sample:
+        decoding = replace(decoding, num_beams=decoding.beams(pipeline.model))
+        if decoding.num_beams == 1:
+            raise UserError("one beam is one candidate, with nothing to choose: say --beams, 8 or more, or --sample.")
+    start = "score" if "score" in features else features[0]
+    content: dict[str, Any] = {
+        "features": {name: float(name == start) for name in features},
+        "by": by,
+        "samples": samples,
+        "decoding": {name: value for name, value in decoding.given.items() if name in OF_RERANKERS},
+    }
+    rows = _candidates(pipeline, texts, replace(decoding, rerank=content), shown)
+    real = [i for i, row in enumerate(rows) if isinstance(row[0], Candidate)]  # no blank lines
+    found = candidates_of([rows[i] for i in real], [references[i] for i in real], metric, language_in(reference))
+    weights = np.array(list(content["features"].values()))
+    best = search(found, weights, metric, seed)
+    halves = [np.arange(part, len(real), 2) for part in (0, 1)]
+    held_out = np.zeros(found.counts.shape[2])
+    for own, other in (halves, halves[::-1]):
+        of_half = search(found.of(own), weights, metric, seed)
+        chosen = found.of(other)
+        held_out += chosen.counts[np.arange(len(other)), chosen.best(of_half)].sum(0)
+    firsts = [rows[i][0].text for i in real]
+    how = Protocol("cased", language_in(reference))
+    first = score(firsts, [references[i] for i in real], language=how.language, metrics=[metric], bootstrap=0)
+    content["features"] = {name: float(f"{weight:.6g}") for name, weight in zip(features, best.tolist())}
+    others = {name: name.partition("=")[2] for name in features if "=" in name and not name.startswith("command=")}
+    content["made_from"] = {
+        "model": identity_of_model(model),
+        "models": {name: identity_of_model(folder) for name, folder in others.items()},
+        "source": identity_of_text(source, texts),
+        "reference": identity_of_text(reference, references),
+        "metric": first.metrics[metric].signature,
+        "search_alone": round(first[metric], 4),
+        "reranked": round(found.score(np.array(list(content["features"].values())), metric), 4),
+        "reranked_by_weights_of_the_other_half": round(float(scores_of_sums(metric, held_out)), 4),
+        "seed": seed,
+    }
+    write_json(output, content)
+    return content
+
+
+def candidates_of(
+    rows: Sequence[Sequence[Any]], references: Sequence[str], metric: MetricName, language: str | None
+) -> Candidates:
+    """Returns the candidates of a development set, each of which has a text and features, with their counts."""
+    how, most = Protocol("cased", language), max(map(len, rows))
+    flat = [each for row in rows for each in row]
+    given = how.prepare([reference for reference, row in zip(references, rows, strict=True) for _ in row])
+    counted = count_metric(how, metric, how.prepare([each.text for each in flat]), [given])
+    values = np.full((len(rows), most, len(flat[0].features)), -np.inf)
+    counts = np.zeros((len(rows), most, counted.shape[1]))
+    places = [(i, j) for i, row in enumerate(rows) for j in range(len(row))]
+    at = tuple(np.array(places).T)
+    values[at], counts[at] = [each.features for each in flat], counted
+    return Candidates(values, counts)
+
+
+def _candidates(
+    pipeline: TranslationPipeline, texts: Sequence[str], decoding: DecodingOptions, shown: bool
+) -> list[list[Any]]:
+    """Returns the candidates of each text with their features, in the search's order."""
+    call = TranslationCall(pipeline, decoding)
+    assert call.reranker is not None
+    reranker, call.reranker = call.reranker, call.reranker.keeping_all()
+    call.count = call.searched
+    with progress_bar(len(texts), shown) as update:
+        ((_, _, rows),) = call.translate_groups([texts], update)
+    before: list[str] = []
+    for place, (text, row) in enumerate(zip(texts, rows, strict=True)):
+        if reranker.by_document and isinstance(row[0], Candidate):
+            rows[place] = reranker.in_context(text, row, before)
+        before = [*before, row[0].text] if row[0].text else []
+    return rows

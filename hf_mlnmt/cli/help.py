@@ -1,0 +1,74 @@
+"""The help of a verb: with --help the options that most people need, with --help-all every option by its group."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from hf_mlnmt.generation.translating.options import SAMPLING, SEARCH, SPEED
+
+# Of these groups --help shows the everyday options alone, of all other groups what is not rare.
+LONG = {SEARCH, SAMPLING, SPEED, "Limits", "Method", "Text and pairs", "What is said of translations"}
+EVERYDAY = frozenset({"--beams", "--length-penalty", "--terms", "--keep", "--device", "--batch-tokens"})
+RARE = {"--alternatives", "--below", "--mark", "--leave", "--fuzzy", "--alignments"}
+RARE |= {"--confidence", "--prefix", "--trust-remote-code", "--tokenize", "--protocol", "--smallest"}
+RARE |= {"--methods", "--requeue-code", "--progress", "--matrix", "--bootstrap", "--test-set"}
+RARE |= {"--name", "--language", "--scores", "--over-heads", "--summed", "--one-based"}
+
+
+class Verb(TyperCommand):
+    """A verb, whose help has no boxes, no types and at most 80 columns."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Writes usage, description, arguments, and options by group."""
+        self.format_usage(ctx, formatter)
+        for paragraph in (self.help or "").split("\n\n"):
+            formatter.write_paragraph()
+            for line in paragraph.split("\n"):
+                if line.startswith("  "):  # an example
+                    formatter.write(f"{line}\n")
+                else:
+                    formatter.write_text(line)
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        left = 0
+        for parameter in self.params:
+            kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            group, names = getattr(parameter, "rich_help_panel", None) or kind, set(parameter.opts)
+            rare = bool(names & RARE) or (group in LONG and not names & EVERYDAY)
+            if rare and "help_all" not in ctx.meta:
+                left += 1
+            else:
+                groups.setdefault(group, []).append(_row(parameter, ctx))
+        for group, rows in groups.items():
+            if rows:
+                with formatter.section(group):
+                    formatter.write_dl(rows, col_max=24)
+        if left:
+            formatter.write_paragraph()
+            formatter.write_text(f"{left} more options: --help-all")
+
+
+def _row(parameter: Any, ctx: Any) -> tuple[str, str]:
+    """Returns names and help of an argument or option, with its default and its choices."""
+    text = re.sub(r"  \[default: no-[a-z-]+\]$", "", parameter.get_help_record(ctx)[1])
+    if parameter.param_type_name == "argument":
+        return (parameter.metavar or parameter.name.upper()) + "..." * (parameter.nargs != 1), text
+    kind = "" if parameter.is_flag else parameter.display_type_rich(ctx=ctx)
+    choices = ", ".join(re.findall(r"[^<>\[\]|]+", kind.replace("list[", ""))) if "|" in kind else ""
+    return ", ".join(sorted(parameter.opts, key=len)), f"{text}  ({choices})" if choices else text
+
+
+def _show_all(ctx: typer.Context, asked: bool) -> None:
+    """Prints the help with every option, and ends."""
+    if asked:
+        ctx.meta["help_all"] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool, typer.Option("--help-all", callback=_show_all, is_eager=True, help="Show every option and exit.")
+]

@@ -1,0 +1,238 @@
+"""Training curves: losses, dev scores, learning rate and speed of one run or several, from their metrics.jsonl.
+
+Colours are those of all figures, which colour-blind people tell apart; runs differ in their markers too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import atomic_path, misfit
+from hf_mlnmt.evaluation.figures import COLOURS, MARKERS, Study, new_figure
+
+FILE = "metrics.jsonl"
+SPEED = "target_tokens_per_second"
+LABELS = {"loss": "loss per token", "learning_rate": "learning rate", SPEED: "target tokens / s"}
+LABELS |= {"eval_bleu": "dev BLEU", "eval_chrf": "dev chrF", "eval_ter": "dev TER"}
+AXES = {"step": "optimizer step", "epoch": "epoch"}
+DIFFER = (
+    "training: mean since the point before, with dropout, and label smoothing where it is used\n"
+    "development: without dropout and smoothing"
+)
+INSIDE = 3  # runs whose names fit into the first panel
+
+Series = tuple[list[float], list[float]]  # steps or epochs, values
+Metrics = Sequence[Mapping[str, Any]]
+"""The lines of a run's metrics.jsonl."""
+
+
+def read_metrics(run: str | Path) -> list[dict[str, Any]]:
+    """Reads the lines of a run's metrics.jsonl, in their order; one that is being written is left out.
+
+    Raises: UserError when there is none, it is empty, or a line of it is broken.
+    """
+    path = Path(run) / FILE
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except (OSError, UnicodeDecodeError) as error:
+        why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else f"not UTF-8 text ({error})"
+        raise UserError(f"{path}: {why}. Give folders that `hf-mlnmt train` made.") from error
+    metrics = []
+    for number, line in enumerate(lines, 1):
+        try:
+            content = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if not line.endswith("\n"):
+                break  # the training is writing this line, or was killed while it wrote
+            raise UserError(f"{path}, line {number}: not a JSON object ({error}).") from error
+        if problem := misfit(content, {"step": float, "samples?": list, ...: (None, float)}):
+            raise UserError(f"{path}, line {number}: {problem}")
+        metrics.append(content)
+    if not metrics:
+        raise UserError(f"{path}: nothing is logged yet. Wait for the first line, or lower the recipe's logging.every.")
+    return metrics
+
+
+def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]]:
+    """Returns {system: lines of its training's metrics.jsonl} of those that are runs, or models in one's folder."""
+    curves = {}
+    for name, path in paths.items():
+        folders = [folder for folder in (Path(path), Path(path).resolve().parent) if Path(path).is_dir()]
+        if logged := [folder for folder in folders if (folder / FILE).is_file()]:
+            curves[name] = read_metrics(logged[0])
+    return curves
+
+
+def series(metrics: Metrics, key: str, over: str = "step") -> Series:
+    """Returns the steps or epochs in which a value was written, and the values."""
+    points = [(line[over], line[key]) for line in metrics if line.get(key) is not None and line.get(over) is not None]
+    return [where for where, _ in points], [value for _, value in points]
+
+
+def draw(run: str | Path, path: Path) -> Path:
+    """Draws a run's losses, below them dev scores, learning rate and speed, over optimizer steps; returns the path.
+
+    Raises: UserError without matplotlib, or if the run has no metrics.
+    """
+    drawn = figure({Path(run).name: read_metrics(run)})
+    with atomic_path(path) as temporary:
+        drawn.savefig(temporary, format=path.suffix[1:], dpi=120)
+    return path
+
+
+def curves_study(runs: Mapping[str, Metrics], over: str = "step") -> Study:
+    """Returns every number that the runs logged, as rows; the figure; and how far each run is, for the terminal.
+
+    over: "step" or "epoch", what the curves are drawn over.
+    """
+    if over not in AXES:
+        raise UserError(f"curves over {over!r}: expected {' or '.join(AXES)}.")
+    study = Study("curves")
+    for name, lines in runs.items():
+        study.rows += [{"run": name, **{key: line[key] for key in line if key != "samples"}} for line in lines]
+        study.summary.append(_summary(name, lines))
+    study.figures["curves"] = figure(runs, over)
+    return study
+
+
+def _summary(name: str, lines: Metrics) -> dict[str, Any]:
+    """Returns last step, last losses, and the best of each dev score with its step."""
+    row: dict[str, Any] = {"run": name, "step": max(line["step"] for line in lines)}
+    for key in ("loss", "eval_loss"):
+        _, values = series(lines, key)
+        row["training loss" if key == "loss" else "dev loss"] = values[-1] if values else None
+    for key in dev_scores([lines]):
+        steps, values = series(lines, key)
+        if values:
+            best = (min if key == "eval_ter" else max)(range(len(values)), key=values.__getitem__)
+            row[f"best {label(key)}"] = f"{values[best]:.2f} at {steps[best]:,}"
+    return row
+
+
+def figure(runs: Mapping[str, Metrics], over: str = "step") -> Any:
+    """Draws the curves of runs {name: lines of metrics.jsonl} as a matplotlib figure."""
+    scores = scores_of_sets(runs.values())
+    last = [key for key in ("learning_rate", SPEED) if any(series(lines, key)[0] for lines in runs.values())]
+    panels = ["loss", *scores, *last]
+    heights = [
+        2.0 if key == "loss" or len(scores.get(key, ())) > INSIDE else 0.7 if key in ("learning_rate", SPEED) else 1.2
+        for key in panels
+    ]
+    many = len(runs) > INSIDE
+    drawn = new_figure(7.5, 1.0 + 1.7 * sum(heights) + (0.1 * len(runs) if many else 0))
+    axes = drawn.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    for axis, key in zip(axes, panels):
+        _draw_panel(axis, key, scores.get(key, {}), runs, over)
+        axis.grid(alpha=0.3, linewidth=0.6)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[-1].set_xlabel(AXES[over])
+    axes[-1].xaxis.set_major_formatter("{x:,.0f}" if over == "step" else "{x:g}")
+    drawn.align_ylabels(axes)
+    handles, names = axes[0].get_legend_handles_labels()
+    if many:
+        drawn.legend(handles, names, loc="outside lower center", frameon=False, fontsize=8, ncols=3)
+    elif names:
+        axes[0].legend(frameon=False, fontsize=9, loc="upper right")
+    return drawn
+
+
+def dev_scores(metrics: Iterable[Metrics]) -> list[str]:
+    """Returns the keys of scores on the development set, without its loss and perplexity."""
+    keys = dict.fromkeys(key for lines in metrics for line in lines for key in line if key.startswith("eval_"))
+    return [key for key in keys if not key.endswith(("loss", "perplexity", "_per_second", "runtime"))]
+
+
+def scores_of_sets(metrics: Iterable[Metrics]) -> dict[str, dict[str, str]]:
+    """Returns metric -> {development set: key of metrics.jsonl}; the first set is "", the mean of several "mean"."""
+    metrics = list(metrics)
+    keys = {key for lines in metrics for line in lines for key in line}
+    sets = {key[len("eval_") : -len("_loss")] for key in keys if key.startswith("eval_") and key.endswith("_loss")}
+    found: dict[str, dict[str, str]] = {}
+    for key in dev_scores(metrics):
+        name = key.removeprefix("eval_")
+        of = next((each for each in sets if name.startswith(f"{each}_")), "")
+        found.setdefault(name.removeprefix(f"{of}_"), {})[of] = key
+    return found
+
+
+def in_words(dev: Metrics) -> str:
+    """Returns what the curves of a run show, for who does not see them: first and last loss and scores."""
+    scores = scores_of_sets([dev])
+    keys = {"loss": "eval_mean_loss" if "mean" in scores.get("bleu", {}) else "eval_loss"}
+    keys |= {name: of.get("mean", of.get("", "")) for name, of in scores.items() if f"eval_{name}" in LABELS}
+    changes = []
+    for name, key in keys.items():
+        steps, values = series(dev, key)
+        if len(steps) > 1:
+            what = "dev loss" if name == "loss" else label(f"eval_{name}")
+            changes.append(f"{what} {values[0]:.2f} at step {steps[0]:,}, {values[-1]:.2f} at step {steps[-1]:,}")
+    mean = ["each the mean of all development sets"] if changes and keys["loss"] == "eval_mean_loss" else []
+    return "; ".join(["Training curves over optimizer steps", *changes, *mean])
+
+
+def label(key: str) -> str:
+    """Returns the name of a key of metrics.jsonl in figures."""
+    return LABELS.get(key, f"dev {key.removeprefix('eval_')}")
+
+
+def _draw_panel(axis: Any, key: str, sets: Mapping[str, str], runs: Mapping[str, Metrics], over: str) -> None:
+    """Draws one panel; of a score, `sets` says the keys. Of one run each set is a thin line, named at its end."""
+    main = sets.get("mean", sets.get("", next(iter(sets.values()), "")))
+    for number, (name, lines) in enumerate(runs.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        marker = MARKERS[number if len(runs) <= len(COLOURS) else number // len(COLOURS) % len(MARKERS)]
+        run = f"{name}, " if len(runs) > 1 else ""
+        dev = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.8}
+        if key == "loss":
+            training, lines = _training(lines)
+            several = "eval_mean_loss" if series(lines, "eval_mean_loss")[0] else "eval_loss"
+            both = training, "development" if several == "eval_loss" else "development, mean of all sets"
+            thin, thick = (None, name) if len(runs) > INSIDE else (f"{run}{each}" for each in both)
+            if (points := series(lines, "loss", over))[0]:
+                axis.plot(*points, color=colour, alpha=0.55, linewidth=1.0, label=thin)
+            axis.plot(*series(lines, several, over), **dev, label=thick)
+        elif key in ("learning_rate", SPEED):
+            axis.plot(*series(lines, key, over), color=colour, linewidth=1.2)
+        else:
+            ends = {}
+            for of, each in sets.items() if len(runs) == 1 else ():
+                if each != main and (points := series(lines, each, over))[0]:
+                    axis.plot(*points, color="#999999", linewidth=0.8)
+                    ends[of or "dev"] = points[0][-1], points[1][-1]
+            axis.plot(*series(lines, main, over), **dev)
+            lowest, (bottom, top) = float("-inf"), axis.get_ylim()
+            for of, (x, y) in sorted(ends.items(), key=lambda end: end[1][1]):
+                lowest = max(y, lowest + 0.028 * (top - bottom))  # names that do not cover one another
+                axis.annotate(f"  {of}", (x, lowest), fontsize=6, va="center")
+    if main and len(sets) > 1:
+        what = "the mean of all sets" if "mean" in sets else "the first set"
+        axis.set_title(f"thick: {what}{'; thin: each set' * (len(runs) == 1)}", loc="left", fontsize=8)
+    if key == "loss":
+        axis.set_title(DIFFER, loc="left", fontsize=8)
+    if key == SPEED:
+        axis.set_ylim(bottom=0)  # half the speed should look like half
+    axis.set_ylabel(
+        "loss per token\n(thin: training)"
+        if key == "loss" and len(runs) > INSIDE
+        else label(f"eval_{key}" if sets else key)
+    )
+
+
+def _training(lines: Metrics) -> tuple[str, Metrics]:
+    """Returns how a run's training loss is called, and the lines with a "loss" per token.
+
+    Of several tasks, or with auxiliary decoders, the one that is logged is a sum: drawn is the mean of the tasks', or
+    translation's alone.
+    """
+    parts = {key for line in lines for key in line if key.startswith("loss_")}
+    whole = sorted(key for key in parts if not any(key.startswith(f"{other}_") for other in parts))
+    if len(whole) < 2:
+        return "training", lines
+    drawn = ["loss_translation"] if "loss_translation" in whole else whole
+    values = [[line[key] for key in drawn if line.get(key) is not None] for line in lines]
+    lines = [{**line, "loss": sum(each) / len(each) if each else None} for line, each in zip(lines, values)]
+    return "training, translation alone" if len(drawn) == 1 else f"training, mean of {len(drawn)} tasks", lines

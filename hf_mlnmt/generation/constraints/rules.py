@@ -1,0 +1,259 @@
+"""Everything that a call asks of the translations of single texts, worked out for each piece as rules of its search.
+
+Prefixes, glossary terms, phrases that must or must not be there, parts of the source that are kept, and drafts.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from hf_mlnmt.common.errors import OptionError
+from hf_mlnmt.data.placeholders import Kept, Part, replaced
+from hf_mlnmt.data.tokenizer import decode
+from hf_mlnmt.generation.constraints.lexical_constraints import (
+    Asked,
+    Demand,
+    ForbiddenPhrases,
+    PrefixProcessor,
+    Terms,
+    WholeParts,
+    as_word,
+    constraints_of,
+    is_met,
+    phrases_of,
+    spelling_of,
+)
+from hf_mlnmt.generation.constraints.linked import KeptPart, Linked, filled
+from hf_mlnmt.generation.translating.hypotheses import Hypothesis
+from hf_mlnmt.generation.translating.options import OF_TEXTS, DecodingOptions
+from hf_mlnmt.generation.translating.segments import Input, TextEncoder, sentences_of, split_lines
+from hf_mlnmt.search.rules import Constraints, Drafts
+
+if TYPE_CHECKING:
+    from hf_mlnmt.generation.translating.loading import Parts
+
+logger = logging.getLogger(__name__)
+
+
+class TextConstraints:
+    """The constraints of a call's texts.
+
+    Args:
+        first_line: number of the first text. first: tokens that are forced before a translation begins (a language).
+        ends: end tokens. longest: how many tokens are generated at most.
+    """
+
+    def __init__(
+        self,
+        options: DecodingOptions,
+        parts: Parts,
+        encoder: TextEncoder,
+        first_line: int,
+        first: list[int],
+        ends: set[int],
+        longest: int,
+    ) -> None:
+        self.options, self.encoder, self.first_line = options, encoder, first_line
+        self.first, self.skipped, self.ends, self.longest = first, len(first), ends, longest
+        self.target, self.processing = parts.target, parts.target_processing
+        self.keep = Kept(options.keep) if options.keep else None
+        known = getattr(parts.model.generation_config, "placeholders", None) or {}
+        self.placeholders = {pattern: token for token, pattern in known.items()}  # that the model was trained with
+        self.put_back: list[int] = []  # numbers of lines
+        self.unmet: list[tuple[int, str]] = []  # numbers of lines, terms
+
+    @property
+    def spelling(self) -> Any:
+        """Returns the spelling of the target's tokenizer, which takes a moment to make."""
+        return spelling_of(self.target)
+
+    @cached_property
+    def terms(self) -> Terms | None:
+        """Returns the glossary, if there is one."""
+        options = self.options
+        if not options.terms:
+            return None
+        assert isinstance(options.terms, dict)  # DecodingOptions has read the file
+        return Terms(options.terms, options.terms_ignore_case, self.spelling, self.processing)
+
+    def of_line(self, name: str, line: int) -> Any:
+        """Returns an option of OF_TEXTS of a line, "" for none. Raises: UserError where there are fewer than lines."""
+        given, number = getattr(self.options, name), line - self.first_line
+        if given is None or isinstance(given, str):
+            return given or ""
+        if number >= len(given):
+            raise OptionError(f"{name}: {len(given)} given, but there is a text {number + 1}: give one for each.")
+        return given[number] or ""
+
+    def check_pieces(self, line: int, pieces: int) -> None:
+        """Raises UserError for options of a line in several pieces that do not say which of these they are of."""
+        if pieces < 2:
+            return
+        if self.of_line("force_phrases", line):
+            raise OptionError(
+                f"force_phrases of line {line}: its {pieces} sentences or parts are translated one by one, and none of "
+                "them is named: give a sentence a line, or split='long' (--split long)."
+            )
+        if self.options.alternatives:
+            raise OptionError(f"alternatives of line {line}: it has {pieces} sentences or parts: give one of them.")
+        prefix = self.of_line("target_prefix", line)
+        if isinstance(prefix, str) and sum(len(sentences_of(piece)) for piece in split_lines(prefix)) > 1:
+            raise OptionError(
+                f"target_prefix of line {line}: holds several sentences, and the line's {pieces} sentences "
+                "or parts are translated one by one: give what the first one's translation begins with."
+            )
+
+    # Parts of the source that are kept
+
+    def with_kept(self, inputs: list[Input]) -> list[Input]:
+        """Returns the pieces with the parts that are kept; tokens stand for those of which the model knows tokens."""
+        if self.keep is None:
+            return inputs
+        marked: list[Input] = []
+        for piece, parts in zip(inputs, self.keep([piece.text for piece in inputs]), strict=True):
+            given = self.of_line("bad_phrases", piece.line)
+            bad = [text for each in phrases_of(given, "bad_phrases") for text in each] if given else []
+            kept = [part for part in parts if not any(re.search(as_word(text), part.text) for text in bad)]
+            if len(kept) < len(parts):
+                logger.warning("line %d: a part is not kept, for it has a phrase that must not be there", piece.line)
+            if not any(self.of_line(name, piece.line) for name in OF_TEXTS):  # which may name what a token stands for
+                kept = [part._replace(token=self._token_of(part, piece.text)) for part in kept]
+            ids = piece.ids
+            if (text := replaced(piece.text, kept)) != piece.text:
+                (ids,) = self.encoder([text])
+                if self.encoder.limit is not None and len(ids) > self.encoder.limit:
+                    kept, ids = [part._replace(token="") for part in kept], piece.ids
+                    text = replaced(piece.text, kept)
+            shown = tuple(self._kept_part(part, piece.text) for part in kept)
+            marked.append(piece._replace(ids=ids, source=piece.text, text=text, kept=shown))
+        return marked
+
+    def _token_of(self, part: Part, text: str) -> str:
+        """Returns the token that the model was trained with for such a part; "" for none, or where the text has it."""
+        token = self.placeholders.get(part.pattern, "")
+        return "" if token in text or len(part.text.split()) > 1 else token
+
+    def _kept_part(self, part: Part, source: str) -> KeptPart:
+        text = part.token or part.text
+        joined = part.start > 0 and not source[part.start - 1].isspace()
+        ids = self.spelling.inside(text, self.processing, joined)
+        if ids and not part.token:
+            text = self.processing.undo(decode(self.spelling.tokenizer, ids[:1])[0]).strip()
+        return KeptPart(part, text, ids)
+
+    def is_unclear(self, piece: Input, hypotheses: Sequence[Hypothesis]) -> bool:
+        """Returns whether only an alignment says where a piece's kept parts go: the same token stands for several, or a
+        translation lacks one."""
+        if len({each.part.text for each in piece.kept}) > len(_times(piece)):
+            return True
+        return any(filled(piece.source, each.text, piece.kept, ())[1] for each in hypotheses)
+
+    def with_parts(self, piece: Input, hypothesis: Hypothesis) -> Hypothesis:
+        """Returns a hypothesis with the parts that are kept as the source has them; those that it lacks are put in by
+        its alignment."""
+        if not piece.kept:
+            return hypothesis
+        text, missing = filled(piece.source, hypothesis.text, piece.kept, hypothesis.alignment or ())
+        new = replace(hypothesis, text=text)
+        if missing:
+            self.put_back.append(piece.line)
+            linked, own = Linked(piece.source, text, hypothesis.alignment), {each.part.text for each in piece.kept}
+            places = [(each.part.text, each.part.start, each.part.end) for each in piece.kept]
+            before = linked.put_back(missing, places, lambda word: [(part, 0, 0) for part in own if part in word])
+            sure = hypothesis.word_confidences
+            if sure is not None and len(before) == len(linked.target.split()):
+                sure = tuple(1.0 if was is None else sure[was] for was in before)
+            new = replace(new, text=linked.target, alignment=linked.links, word_confidences=sure)
+        return new if self.options.alignments else replace(new, alignment=None)
+
+    # What a translation must have
+
+    def demands(self, piece: Input) -> list[Demand]:
+        """Returns what the translation of a piece must have: terms, phrases, parts that are kept and can be spelt."""
+        terms = self.terms.of(piece.text, piece.chosen) if self.terms else {}
+        demands = {name: Demand(name, ids) for name, ids in {**terms, **self._forced(piece)}.items()}
+        spelt = {each.shown: each.ids for each in piece.kept if each.ids}
+        return [*demands.values(), *(Demand(shown, ids, _times(piece)[shown]) for shown, ids in spelt.items())]
+
+    def _forced(self, piece: Input) -> dict[str, list[list[int]]]:
+        """Returns the phrases that the translation of a piece must have, each with its alternatives' tokens."""
+        if not (given := self.of_line("force_phrases", piece.line)):
+            return {}
+        return {
+            " or ".join(each): [ids for text in each for ids in self.spelling.inside(text, self.processing)]
+            for each in phrases_of(given, f"force_phrases of line {piece.line}")
+        }
+
+    def unmet_of(self, piece: Input, demands: Sequence[Demand], translation: str) -> list[tuple[int, str]]:
+        """Returns (line, name) of each term and phrase that a translation does not have where it should."""
+        terms = {each.name: map(self._shown, each.ids) for each in demands if each.name not in _times(piece)}
+        return [(piece.line, name) for name in terms if not is_met(translation, terms[name])]
+
+    def _shown(self, ids: Sequence[int]) -> str:
+        """Returns tokens as a translation shows them."""
+        return self.processing.undo(self.spelling.spelt(ids).decode(errors="replace").strip())
+
+    # Rules of a search
+
+    def rules(self, inputs: Sequence[Input], demands: Sequence[Sequence[Demand]] | None) -> list[Any]:
+        """Returns the rules of a batch's search; `demands` of each piece, None for a search without them."""
+        rules: list[Any] = [*self._prefixes(inputs), *self.forbidden(inputs)]
+        if demands is not None:
+            rules.append(Constraints([constraints_of(each) for each in demands]))
+        if any(piece.kept for piece in inputs):
+            counts = list(map(_times, inputs))
+            rules.append(WholeParts(self.spelling, counts, self.ends, self.skipped, self.longest))
+        if self.options.draft:
+            rules.append(Drafts([self._draft(piece) for piece in inputs]))
+        return rules
+
+    def beginning(self, piece: Input) -> Asked:
+        """Returns how the translation of a piece shall begin; a prefix belongs to the first piece of a text, unless it
+        is several, one for each."""
+        where, given = f"target_prefix of line {piece.line}", self.of_line("target_prefix", piece.line)
+        of_pieces = [given] if isinstance(given, str) else given
+        text = of_pieces[piece.number] if piece.number < len(of_pieces) else ""
+        asked = piece.begins or self.spelling.prefix(text, self.processing, where)
+        needed = len(asked.ids) + bool(asked.rest)
+        if needed + self.skipped >= self.longest and piece.begins is None:
+            raise OptionError(f"{where}: takes {needed} tokens and more, of {self.longest}: raise max_new_tokens.")
+        return asked
+
+    def _prefixes(self, inputs: Sequence[Input]) -> list[PrefixProcessor]:
+        if self.options.target_prefix is None and not self.options.alternatives:
+            return []
+        asked = [self.beginning(piece) for piece in inputs]
+        ends = [token for token in self.ends if token is not None] if self.options.alternatives else []
+        return [PrefixProcessor(self.spelling, asked, self.skipped, ends)] if any(map(any, asked)) else []
+
+    def forbidden(self, inputs: Sequence[Input]) -> list[ForbiddenPhrases]:
+        """Returns the rule that keeps phrases out of translations, or none."""
+        lines = [piece.line for piece in inputs]
+        given = [self.of_line("bad_phrases", line) for line in lines] if self.options.bad_phrases else []
+        if not any(given):
+            return []
+        phrases = [
+            [text for each in phrases_of(text, f"bad_phrases of line {line}") for text in each] if text else []
+            for line, text in zip(lines, given, strict=True)
+        ]
+        return [ForbiddenPhrases(self.spelling, phrases, self.ends, self.skipped, self.longest)]
+
+    def _draft(self, piece: Input) -> list[int]:
+        """Returns the tokens of a piece's draft: of a text in several pieces, those of its sentence."""
+        text = self.of_line("draft", piece.line)
+        if piece.pieces > 1:
+            sentences = [sentence.text for line in split_lines(text) for sentence in sentences_of(line)]
+            text = sentences[piece.number] if piece.number < len(sentences) else ""
+        ids = self.spelling.ids(" ".join(self.processing.apply(text).split()))
+        return [*self.first, *ids]
+
+
+def _times(piece: Input) -> Counter[str]:
+    """Returns what stands for the parts of a piece that are kept, and how often."""
+    return Counter(each.shown for each in piece.kept)

@@ -1,0 +1,297 @@
+"""A call's texts from beginning to end: cut into pieces, searched in batches, put together; and its warnings."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hf_mlnmt.data.words import is_visible
+from hf_mlnmt.generation.translating.batches import (
+    batches_by_tokens,
+)
+from hf_mlnmt.generation.translating.directions import code_tokens
+from hf_mlnmt.generation.translating.hypotheses import (
+    Candidate,
+    Hypothesis,
+    joined_alignment,
+)
+from hf_mlnmt.generation.translating.options import (
+    DecodingOptions,
+)
+from hf_mlnmt.generation.translating.searching import Search
+from hf_mlnmt.generation.translating.segments import (
+    CutText,
+    Input,
+    join,
+    sentences_of,
+)
+from hf_mlnmt.zoo.systems import positions_of
+
+if TYPE_CHECKING:
+    from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
+
+logger = logging.getLogger(__name__)
+PART = 128  # texts that are cut and encoded in one go beside a search
+
+
+class TranslationCall(Search):
+    """A call's texts from beginning to end, in windows: cut, searched in batches of their pieces, put together.
+
+    `translate` does all of it; a server calls the steps: `cut`, `rounds`, `search` and `together`.
+    """
+
+    def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1) -> None:
+        super().__init__(pipeline, options, first_line)
+        self.empty = Hypothesis("", 0.0, 0.0, 0, alignment=() if options.alignments else None)
+        self.codes = tuple(code_tokens(self.parts.source))
+        self.chosen: dict[str, list[str]] = {}  # translations of terms that stay, of all that this call translates
+        self.unfinished = 0
+        self.typed_codes: list[int] = []  # numbers of lines
+        self.of_several: list[int] = []  # numbers of lines
+
+    def translate_groups(
+        self,
+        groups: Iterable[Sequence[str]],
+        update: Callable[[int], Any],
+        first_line: int = 1,
+        done: int = 0,
+        read_ahead: bool = False,
+    ) -> Iterator[tuple[int, Sequence[str], list[list[Hypothesis]]]]:
+        """Yields the line of each group's first text, the group, and its n-best lists; then warns, as `report`.
+
+        The first `done` texts, whole groups of them, are passed over. read_ahead: where the device computes alone, the
+        next group is taken and encoded meanwhile, and results are read while that is searched.
+        """
+        if self.options.seed is not None:
+            torch.manual_seed(self.options.seed)
+        numbered = _numbered(groups, first_line, done)
+        if read_ahead and self.ahead:
+            yield from self._translated(numbered, update, True)
+        else:
+            yield from ((line, texts, self.translate(texts, line, update)) for line, texts in numbered)
+        self.report()
+
+    def translate(self, texts: Sequence[str], first_line: int, update: Callable[[int], Any]) -> list[list[Hypothesis]]:
+        """Returns n hypotheses for each text, best first; `update` is called with the number of texts done."""
+        ((_, _, results),) = self._translated([(first_line, texts)], update)
+        return results
+
+    def _translated(
+        self, groups: Iterable[tuple[int, Sequence[str]]], update: Callable[[int], Any], read_ahead: bool = False
+    ) -> Iterator[tuple[int, Sequence[str], list[list[Hypothesis]]]]:
+        late: Callable[[], Any] | None = None  # reads the results of the group before
+        with ThreadPoolExecutor(1) if self.ahead else AtOnce() as beside:
+            cut_ahead = ((*group, beside.submit(self._cut_in_parts, *group).result) for group in groups)
+            read: Callable[[], Any] | None
+            try:
+                for line, texts, cut in _one_ahead(cut_ahead) if read_ahead else cut_ahead:
+                    results: dict[tuple[int, int], Callable[[], list[Hypothesis]]] = {}  # by line, number of the piece
+                    pieces = cut()
+                    for count in self._search_all(pieces, results, beside):
+                        update(count)
+                        if late is not None:
+                            read, late = late, None
+                            yield read()
+                    read, late = late, partial(self._read, line, texts, pieces, results)
+                    if not read_ahead:
+                        read, late = late, None
+                    if read is not None:
+                        yield read()
+            except (Exception, KeyboardInterrupt):
+                if late is not None:  # what was found is not lost
+                    yield late()
+                raise
+            if late is not None:
+                yield late()
+
+    def _cut_in_parts(self, first_line: int, texts: Sequence[str]) -> list[CutText]:
+        """Returns `cut` of the texts; while a search runs in another thread it pauses after every PART texts."""
+        if not self.ahead:
+            return self.cut(texts, first_line)
+        cut: list[CutText] = []
+        for start in range(0, len(texts), PART):
+            cut += self.cut(texts[start : start + PART], first_line + start)
+            time.sleep(1e-4)
+        return cut
+
+    def _search_all(self, cut: Sequence[CutText], results: dict[Any, Any], beside: Any) -> Iterator[int]:
+        """Searches all pieces in batches, fills in what returns the hypotheses of each, yields the texts begun."""
+        pieces = [piece for text in cut for piece in text.inputs]
+        for inputs in self.rounds(pieces, lambda piece: results[piece.line, piece.number]()[0].text, self.chosen):
+            lengths = [len(piece.ids) for piece in inputs]
+            for batch in batches_by_tokens(lengths, self.options.batch_tokens, self.most, self.ahead):
+                chosen = [inputs[i] for i in batch]
+                for piece, found in zip(chosen, self.search(chosen, beside=beside), strict=True):
+                    results[piece.line, piece.number] = found
+                yield sum(piece.number == 0 for piece in chosen)  # texts are counted at their first piece
+
+    def rounds(
+        self, pieces: Sequence[Input], translation_of: Callable[[Input], str], chosen: dict[str, list[str]]
+    ) -> Iterator[Sequence[Input]]:
+        """Yields pieces that can be searched together: all, or with terms_consistent as `Terms.rounds`."""
+        if self.options.terms_consistent and self.constraints.terms:
+            return self.constraints.terms.rounds(pieces, translation_of, chosen)
+        return iter([pieces])
+
+    def _read(
+        self, line: int, texts: Sequence[str], cut: Sequence[CutText], results: Mapping[tuple[int, int], Any]
+    ) -> tuple[int, Sequence[str], list[list[Hypothesis]]]:
+        found = ({piece.number: results[text.line, piece.number]() for piece in text.inputs} for text in cut)
+        return line, texts, [self.together(text, of_text) for text, of_text in zip(cut, found)]
+
+    def cut(self, texts: Sequence[str], first_line: int) -> list[CutText]:
+        """Cuts and encodes texts. Raises: UserError for what is no text."""
+        sentences = self.options.split == "sentences"
+        pieces, ids = self.encoder.segments(texts, self.options.split_long, first_line, sentences)
+        places = ((line, *each) for line, of_text in enumerate(pieces, first_line) for each in enumerate(of_text))
+        every = [Input(own, line, number, piece.text) for own, (line, number, piece) in zip(ids, places, strict=True)]
+        cut, encoded = [], iter(self.constraints.with_kept(every))
+        for line, (text, of_text) in enumerate(zip(texts, pieces), first_line):
+            if not sentences and any(len(sentences_of(piece)) > 1 for piece in of_text):
+                self.of_several.append(line)
+            if text.lstrip().startswith(self.codes):
+                self.typed_codes.append(line)
+            self.constraints.check_pieces(line, len(of_text))
+            inputs = [next(encoded)._replace(pieces=len(of_text)) for _ in of_text]
+            # A piece without a token of its own (stray control characters), or that shows nothing, has no translation.
+            searched = [piece for piece in inputs if len(piece.ids) > self.encoder.overhead and is_visible(piece.text)]
+            cut.append(CutText(line, of_text, searched))
+        return cut
+
+    def forget_lines(self) -> None:
+        """Drops what `report` would say of the lines so far."""
+        self.typed_codes.clear()
+        self.of_several.clear()
+        self.constraints.put_back.clear()
+        self.encoder.in_parts.clear()
+
+    def together(self, text: CutText, of_pieces: Mapping[int, list[Hypothesis]]) -> list[Hypothesis]:
+        """Returns the n-best of a text from its pieces': the first ones together, the second ones, and so on."""
+        if self.reranker and self.reranker.by_document and not self.reranker.keeps_all:
+            of_pieces = self.reranker.chosen_in_context({piece.number: piece.text for piece in text.inputs}, of_pieces)
+        ranks = [of_pieces.get(number, [self.empty] * self.count) for number in range(len(text.pieces))]
+        whole = self._whole(text, ranks) if len(ranks) > 1 else (ranks or [[self.empty] * self.count])[0]
+        self.unfinished += sum(not hypothesis.finished for hypothesis in whole)
+        return whole
+
+    def _whole(self, text: CutText, ranks: list[list[Hypothesis]]) -> list[Hypothesis]:
+        whole = []
+        for ranked in zip(*ranks, strict=True):
+            joined_text = join([hypothesis.text for hypothesis in ranked], text.pieces)
+            length = sum(hypothesis.length for hypothesis in ranked)
+            total = sum(hypothesis.log_probability for hypothesis in ranked)
+            new = self._hypothesis(joined_text, total, length, all(hypothesis.finished for hypothesis in ranked))
+            if self.minimum_risk or self.reranker:  # the scores that the pieces were chosen by
+                scores = [hypothesis.score for hypothesis in ranked if hypothesis.length]
+                new = replace(new, score=sum(scores) / (max(1, len(scores)) if self.minimum_risk else 1))
+            if features := [each.features for each in ranked if isinstance(each, Candidate)]:
+                new = Candidate(**vars(new), features=tuple(map(sum, zip(*features))))
+            new = replace(new, alignment=joined_alignment(ranked, text.pieces)) if self.options.alignments else new
+            whole.append(self._sure(new, ranked) if self.options.confidence else new)
+        return sorted(whole, key=lambda hypothesis: -hypothesis.score)
+
+    def _sure(self, new: Hypothesis, ranked: Sequence[Hypothesis]) -> Hypothesis:
+        """Returns a text's translation with the confidence of the least sure of its pieces, and those of all words."""
+        sure = [piece.confidence for piece in ranked if piece.confidence is not None]
+        words = [number for piece in ranked for number in piece.word_confidences or ()]
+        return replace(new, confidence=min(sure, default=None), word_confidences=tuple(words))
+
+    def report(self) -> None:
+        """Warns once about language codes in the text, lines of several sentences, terms, and the length limit."""
+        counted = Counter(name for _, name in sorted(self.constraints.unmet)).most_common()
+        names = [f"{name} ({count})" if count > 1 else name for name, count in counted[:20]]
+        names += ["..."] * (len(counted) > 20)
+        for lines, what, hint in (
+            (
+                self.typed_codes,
+                "source lines that begin with a language code",
+                "a code in the text does not choose the language, target_language does",
+            ),
+            (
+                self.of_several,
+                "lines that hold several sentences",
+                "a model of single sentences may leave all but one out; split='sentences' (--split sentences) "
+                "translates each",
+            ),
+            (
+                self.encoder.in_parts,
+                f"lines with a sentence that is longer than the {self.encoder.limit} tokens the model reads at once",
+                "it is translated in parts, cut at commas, between words or characters",
+            ),
+            (
+                self.constraints.put_back,
+                "lines with a part that the search did not keep, or the vocabulary cannot spell",
+                "it was put in where the alignment says",
+            ),
+            (
+                sorted(line for line, _ in self.constraints.unmet),
+                "terms that are not met",
+                f"{', '.join(names)}: they cannot be spelt, or found no place",
+            ),
+        ):
+            if lines:
+                logger.warning("%s: %d, the first is line %d; %s", what, len(lines), lines[0], hint)
+        if self.calibration is not None and self.looked_at:
+            usual = self.calibration.usual
+            now = sorted(self.looked_at)[len(self.looked_at) // 2]
+            if now < self.calibration.far and not self.pipeline.has_warned:
+                self.pipeline.has_warned = True
+                logger.warning(
+                    "these texts are far from what the model was made for: ln P of a subword is %.2f here and %.2f on "
+                    "its development set; the translations may well be nonsense (what it is for, its card says)",
+                    now,
+                    usual,
+                )
+        if self.unfinished:
+            more = self.longest < (positions_of(self.parts.model.config) or math.inf) - 1
+            remedy = "raise max_new_tokens" if more else "the model has no more positions"
+            logger.warning(
+                "translations that reached the length limit and are cut there: %d; %s", self.unfinished, remedy
+            )
+
+
+class AtOnce:
+    """An executor that does what it is told at once."""
+
+    def __enter__(self) -> AtOnce:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls the function; `result` of what is returned returns what that did."""
+        found = function(*arguments)
+        return SimpleNamespace(result=lambda: found)
+
+
+def _numbered(groups: Iterable[Sequence[str]], first_line: int, done: int) -> Iterator[tuple[int, Sequence[str]]]:
+    """Yields the line of each group's first text, and the group, but for the first `done` texts."""
+    line = first_line
+    for texts in groups:
+        line += len(texts)
+        if line - first_line > done:
+            yield line - len(texts), texts
+
+
+def _one_ahead(items: Iterable[Any]) -> Iterator[Any]:
+    """Yields each item only once the next has been made; where that fails it yields the item first, then raises."""
+    before: list[Any] = []
+    try:
+        for item in items:
+            yield from before
+            before = [item]
+    except Exception:
+        yield from before
+        raise
+    yield from before

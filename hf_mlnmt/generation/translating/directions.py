@@ -1,0 +1,162 @@
+"""Languages as each family of models is told them: a token before the source, a forced first token, or a phrase.
+
+family                  | source                       | target
+ours, multilingual      | -                            | `<2de>` before the source
+Marian, multilingual    | -                            | `>>deu<<` before the source
+NLLB, M2M100, mBART-50  | the tokenizer's src_lang     | first token of the translation is forced
+mBART-25                | the tokenizer's src_lang     | the decoder starts with the code
+T5, mT5                 | "translate English to German: " before the source
+ours, modules of each   | chooses its encoder          | chooses its decoder
+one pair                | -                            | -
+
+A direction says so to the encoder of texts, and to generate().
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.data.tokenizer import language_code, languages_of
+
+logger = logging.getLogger(__name__)
+_MARIAN_CODE = re.compile(r">>(.+)<<")
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A prefix of each source and arguments of generate(); `source` is the src_lang of the tokenizer's copy."""
+
+    prefix_ids: tuple[int, ...] = ()
+    prefix_text: str = ""
+    source: str | None = None
+    generate: dict[str, Any] = field(default_factory=dict)
+
+
+_PHRASED = ("t5", "mt5", "umt5", "switch_transformers", "longt5")  # told by words before the text
+
+
+def is_told(model: Any, tokenizer: Any) -> bool:
+    """Returns whether a model can be told a language; one of a single direction cannot."""
+    told = has_modules(model) or hasattr(tokenizer, "src_lang") or model.config.model_type in _PHRASED
+    return bool(told or _prefix_tokens(tokenizer))
+
+
+def direction(model: Any, tokenizer: Any, source: str | None, target: str | None, name: str = "") -> Direction:
+    """Returns the direction for these languages. Raises: UserError with the available codes when one is lacking."""
+    if has_modules(model) and source is target is None:
+        return Direction()
+    if hasattr(tokenizer, "src_lang"):
+        return _coded(model, tokenizer, source, target, name)
+    if model.config.model_type in _PHRASED:
+        return Direction(prefix_text=_phrase(model, source, target, name))
+    known = _prefix_tokens(tokenizer)
+    if source is not None and known and source not in known:
+        _say_once(
+            f"source_language {source!r} changes nothing: {name or 'the model'} is told the target language alone, and "
+            f"knows of {', '.join(known)}"
+        )
+    if known:
+        token = known[_choose("target_language", target, known, name)]
+        return Direction(prefix_ids=(tokenizer.convert_tokens_to_ids(token),))
+    for option, value in (("source_language", source), ("target_language", target)):
+        if value is not None:
+            raise UserError(f"{option} {value!r}: {name or 'this model'} has no language codes. Leave the option out.")
+    return Direction()
+
+
+@functools.cache
+def _say_once(message: str) -> None:
+    logger.warning(message)
+
+
+def has_modules(model: Any) -> bool:
+    """Returns whether the model has an encoder or decoder for each language, as the attention bridge has."""
+    return hasattr(model, "pair") and hasattr(model.config, "source_languages")
+
+
+def pair_of(model: Any, source: str | None, target: str | None, name: str = "") -> Any:
+    """Returns the model of these two languages. Raises: UserError with the available codes when one is lacking."""
+    config = model.config
+    source = _choose("source_language", source, config.source_languages, name)
+    return model.pair(source, _choose("target_language", target, config.target_languages, name))
+
+
+def language_codes(tokenizer: Any) -> list[str]:
+    """Returns the codes that source_language and target_language may be; none for one pair."""
+    if hasattr(tokenizer, "src_lang"):
+        return list(_code_ids(tokenizer))
+    return list(_prefix_tokens(tokenizer))
+
+
+def code_tokens(tokenizer: Any) -> list[str]:
+    """Returns the codes as they would be typed into a text: "<2de>", ">>deu<<", "__de__", "deu_Latn"."""
+    if hasattr(tokenizer, "src_lang"):
+        return list(tokenizer.convert_ids_to_tokens(list(_code_ids(tokenizer).values())))
+    return list(_prefix_tokens(tokenizer).values())
+
+
+def _coded(model: Any, tokenizer: Any, source: str | None, target: str | None, name: str) -> Direction:
+    codes = _code_ids(tokenizer)
+    # The tokenizer's own src_lang is no help: these classes default to English and save that as if it were chosen.
+    source = _choose("source_language", source, codes, name)
+    if target is None and model.generation_config.forced_bos_token_id is not None:
+        return Direction(source=source)
+    identifier = codes[_choose("target_language", target, codes, name)]
+    starts = type(tokenizer).__name__ in ("MBartTokenizer", "MBartTokenizerFast")
+    option = "decoder_start_token_id" if starts else "forced_bos_token_id"
+    return Direction(source=source, generate={option: identifier})
+
+
+def _code_ids(tokenizer: Any) -> dict[str, int]:
+    if hasattr(tokenizer, "lang_code_to_token"):
+        return {code: tokenizer.get_lang_id(code) for code in tokenizer.lang_code_to_token}
+    if hasattr(tokenizer, "lang_code_to_id"):
+        return dict(tokenizer.lang_code_to_id)
+    names = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+    named = {getattr(tokenizer, f"{name}_token", None) for name in names}
+    codes = [token for token in tokenizer.all_special_tokens if token not in named]
+    return dict(zip(codes, tokenizer.convert_tokens_to_ids(codes), strict=True))
+
+
+def _prefix_tokens(tokenizer: Any) -> dict[str, str]:
+    """Returns {code: the token that is put before the source} of ours, or Marian's."""
+    if languages := languages_of(tokenizer):
+        return {language: language_code(language) for language in languages}
+    tokens = getattr(tokenizer, "supported_language_codes", ())
+    return {match[1]: token for token in sorted(tokens) if (match := _MARIAN_CODE.fullmatch(token))}
+
+
+def _choose(option: str, code: str | None, codes: Iterable[str], name: str) -> str:
+    known = list(codes)
+    if code in known:
+        return code
+    if code is None and len(known) == 1:
+        return known[0]
+    problem = "needed by this model"
+    if code:
+        beginning = next((f" (did you mean '{other}'?)" for other in known if other[:2] == code[:2]), "")
+        problem = f"unknown code {code!r}{suggest(code, known) or beginning}"
+    raise UserError(f"{option}: {problem}. {name or 'The model'} knows: {', '.join(known)}.")
+
+
+def _phrase(model: Any, source: str | None, target: str | None, name: str) -> str:
+    """Returns T5's instruction, from the model's own list of tasks where it has one."""
+    if source is None and target is None:
+        return ""
+    if source is None or target is None:
+        raise UserError(f"{name or 'this model'} needs both source_language and target_language, or neither.")
+    tasks = getattr(model.config, "task_specific_params", None) or {}
+    prefixes = [task["prefix"] for task in tasks.values() if task.get("prefix", "").startswith("translate ")]
+    if f"translation_{source}_to_{target}" in tasks:
+        return tasks[f"translation_{source}_to_{target}"]["prefix"]
+    phrase = f"translate {source} to {target}: "
+    if not prefixes or phrase in prefixes:
+        return phrase
+    pairs = ", ".join(key.removeprefix("translation_") for key in tasks if key.startswith("translation_"))
+    raise UserError(f"{name or 'the model'} was not taught {source!r} to {target!r}; it knows: {pairs}.")

@@ -1,0 +1,531 @@
+"""Search of one batch of pieces: its rules, generate() or CTranslate2, the choice among candidates, ids as text.
+
+Draws with `draws="text"` follow from (seed, text, piece, position) alone, whatever batch a text is in.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList
+from transformers.generation.logits_process import (
+    LogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from hf_mlnmt.common.errors import OptionError, UserError
+from hf_mlnmt.data.shuffling import mixed
+from hf_mlnmt.data.tokenizer import EXPECTS, decode, own_copy
+from hf_mlnmt.data.words import is_unspaced
+from hf_mlnmt.generation.choosing.confidence import Calibration
+from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk
+from hf_mlnmt.generation.choosing.reranking import Reranker, coverage_of
+from hf_mlnmt.generation.constraints.lexical_constraints import (
+    Asked,
+    Demand,
+    NextWords,
+    PrefixProcessor,
+    spelling_of,
+    times_in,
+)
+from hf_mlnmt.generation.constraints.rules import TextConstraints
+from hf_mlnmt.generation.translating.alignments import (
+    SourceAttention,
+    word_links,
+    words_of_source,
+    words_of_target,
+)
+from hf_mlnmt.generation.translating.batches import (
+    Generated,
+    arguments_of_texts,
+    attention_over_source,
+    generate,
+    generate_joined,
+    log_probabilities_of,
+    pad,
+    rows_by_text,
+    runs_alone,
+    sentences_that_fit,
+)
+from hf_mlnmt.generation.translating.ctranslate2 import CTranslate2Search
+from hf_mlnmt.generation.translating.directions import direction, has_modules, pair_of
+from hf_mlnmt.generation.translating.hypotheses import (
+    Alternative,
+    Candidate,
+    Hypothesis,
+    least_by_word,
+    mean,
+)
+from hf_mlnmt.generation.translating.options import (
+    FEATURES_OF_FUSED,
+    DecodingOptions,
+    forced_first,
+    longest_translation,
+    of_texts,
+)
+from hf_mlnmt.generation.translating.segments import (
+    Input,
+    TextEncoder,
+    source_limit,
+)
+from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
+from hf_mlnmt.search.rules import Abandon, TopNSigma
+
+if TYPE_CHECKING:
+    from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
+
+logger = logging.getLogger(__name__)
+LOOKED_AT = 50  # translations of a call whose scores say whether the texts are far from what the model knows
+LONGEST_WORD = 24  # tokens
+# Options of a search for translations that one for words does not have.
+OF_BEAMS = ("recombine", "num_beam_groups", "diversity_penalty", "min_new_tokens", "max_length")
+
+
+class TextDraws(LogitsProcessor):
+    """Draws of the next tokens, each by its row's own number in [0, 1); greedy search then has nothing to choose.
+
+    The token is the first one at which the cumulated probabilities pass the number (inversion): one number is drawn a
+    token, not one for each entry of the vocabulary. The chosen token's score is infinite.
+
+    places: (number of the text, number of the piece in it) of each row.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        places: Sequence[tuple[int, int]],
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+    ) -> None:
+        numbers = np.array(places, np.uint64).reshape(-1, 2)
+        self.keys = mixed(mixed(mixed(np.uint64(seed)) + numbers[:, 0]) + numbers[:, 1])  # (rows,)
+        self.warpers = LogitsProcessorList()
+        if temperature is not None and temperature != 1:
+            self.warpers.append(TemperatureLogitsWarper(temperature))
+        if top_k:
+            self.warpers.append(TopKLogitsWarper(top_k))
+        if top_p is not None and top_p < 1:
+            self.warpers.append(TopPLogitsWarper(top_p))
+
+    def __call__(self, input_ids: Any, scores: Any) -> Tensor:
+        """Returns scores (rows, vocabulary), those of the drawn tokens infinite; input_ids: (rows, length)."""
+        sums = self.warpers(input_ids, scores).softmax(dim=-1).to(torch.float64).cumsum(dim=-1)  # (rows, vocabulary)
+        numbers = torch.from_numpy(unit_interval(self.keys, input_ids.shape[1])).to(sums.device)  # (rows,)
+        tokens = torch.searchsorted(sums, numbers.unsqueeze(-1) * sums[:, -1:], right=True)  # (rows, 1)
+        return scores.scatter(1, tokens.clamp(max=scores.shape[1] - 1), torch.inf)
+
+    def keep_rows(self, rows: Tensor) -> None:
+        """Keeps these rows alone: sentences that have ended leave the search."""
+        self.keys = self.keys[rows.cpu().numpy()]
+
+
+def unit_interval(keys: np.ndarray, position: int) -> np.ndarray:
+    """Returns a number in [0, 1) for each key at a position of its text: float64 (keys,), of 53 bits."""
+    return (mixed(keys + np.uint64(position)) >> np.uint64(11)) * 2.0**-53
+
+
+class Search:
+    """The settings of a call, worked out once, and the search of one batch of pieces: ids in, hypotheses out."""
+
+    def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
+        self.pipeline, self.first_line, self.options, self.name = pipeline, first_line, options, pipeline.name
+        parts, self.run_batch = pipeline.parts, pipeline.run_batch
+        # A prefix of the caller's own stands in for the languages.
+        languages = (None, None) if options.prefix else (options.source_language, options.target_language)
+        if has_modules(parts.model):
+            pair = pair_of(parts.model, *languages, self.name)
+            named = pair.config.source_languages[0], pair.config.target_languages[0]
+            parts, languages = parts.of(*named)._replace(model=pair), (None, None)
+            self.run_batch = partial(generate, parts)
+        self.parts = parts
+        way = direction(parts.model, parts.source, *languages, self.name)
+        settings = parts.model.generation_config
+        trained = getattr(settings, "max_source_tokens", None) if options.split_long else None
+        limit = source_limit(parts.model, parts.source, options.max_source_tokens or trained)
+        self.encoder = TextEncoder(parts.tokenizers, way, options.prefix, limit)
+        self.arguments = options.generation_arguments(parts.model, way)
+        self.longest = longest_translation(parts.model, self.arguments)
+        self.searched = self.arguments["num_return_sequences"]  # for each sentence
+        self.minimum_risk = pipeline.minimum_risk(options) if options.mbr else None
+        self.reranker = pipeline.reranker(options) if options.rerank else None
+        chosen = self.minimum_risk or self.reranker
+        self.count = options.num_return_sequences or 1 if chosen else self.searched
+        width = max(self.arguments["num_beams"], self.searched, 2) * (options.alternatives or 1)
+        self.most = sentences_that_fit(width, parts.model)
+        if options.alternatives and isinstance(self.run_batch, CTranslate2Search):
+            raise OptionError("alternatives: the engine ctranslate2 does not know them; leave --engine out.")
+        self.penalty = options.penalty(parts.model, way)
+        self.skipped = int(forced_first(parts.model, way))
+        ends = settings.eos_token_id
+        self.ends = set(ends if isinstance(ends, list) else [ends])
+        # Nobody else calls it, as a thread may.
+        self.target = own_copy(parts.target) if self.ahead else parts.target
+        self.processing = parts.target_processing
+        self.calibration = Calibration.of(settings)
+        if options.confidence and self.calibration is None:
+            raise OptionError(f"confidence: {self.name or 'the model'} is not calibrated: hf-mlnmt model calibrate.")
+        first = [self.arguments.get("forced_bos_token_id", settings.forced_bos_token_id)] if self.skipped else []
+        self.constraints = TextConstraints(options, parts, self.encoder, first_line, first, self.ends, self.longest)
+        self.quotes = True  # `report` names what a user gave, which a server's log does not
+        self.looked_at: list[float] = []  # scores of the first translations
+        if (said := parts.source.init_kwargs.get(EXPECTS)) is not None:
+            logger.warning("%s expects text that is cut: %s", self.name or "the model", said)
+        if settings.do_sample and not options.do_sample:
+            logger.warning(
+                "the model's generation_config.json says do_sample, which is not done unless a call says so too: "
+                "do_sample=True (--sample)"
+            )
+        asked = options.length_penalty is not None or options.length_normalization is not None
+        if asked and self.arguments["num_beams"] == 1 and not options.in_lists:
+            logger.warning("length_penalty and length_normalization do nothing with one beam: say num_beams too")
+
+    @cached_property
+    def ahead(self) -> bool:
+        """Tells whether texts are encoded and results are read beside the search: on a device that computes alone."""
+        return runs_alone(self.parts.model) and not isinstance(self.run_batch, CTranslate2Search)
+
+    def search(
+        self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None = None, beside: Any = None
+    ) -> list[Any]:
+        """Returns the hypotheses of each piece, best first, of one batch; it is halved where memory does not suffice.
+
+        Args:
+            beside: an executor that reads the results; of each piece a function is returned that waits for them.
+            abandoned: whether nobody waits for them any more; asked at every step of generate() (on a GPU, before each
+                batch), whose search ends with Abandoned then. CTranslate2's does not ask.
+        """
+        try:
+            search = self._alternatives if self.options.alternatives else self._with_terms
+            return search(inputs, abandoned, beside)
+        except torch.OutOfMemoryError as error:
+            if len(inputs) == 1:
+                raise UserError(
+                    f"out of memory with one input of {len(inputs[0].ids)} tokens: use fewer beams, "
+                    "a smaller max_source_tokens, or the CPU."
+                ) from error
+        logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(inputs))
+        half = len(inputs) // 2
+        return self.search(inputs[:half], abandoned, beside) + self.search(inputs[half:], abandoned, beside)
+
+    @cached_property
+    def takes_newcomers(self) -> bool:
+        """Tells whether pieces can join a search that runs: on a device that computes alone, by `generate` and with
+        nothing that is of a piece, or needs a second pass."""
+        options, chosen = self.options, self.minimum_risk or self.reranker
+        of_pieces = options.alternatives or options.terms or options.draft or any(of_texts(options).values())
+        rules = options.draws_by_text or options.do_sample or options.top_n_sigma is not None or options.generate
+        several = options.in_lists or chosen or self.searched > 1
+        return self.ahead and not (of_pieces or rules or options.keep or several or rows_by_text(self.arguments))
+
+    def search_joined(
+        self,
+        inputs: Sequence[Input],
+        room: int,
+        abandoned: Callable[[], bool],
+        newcomers: Callable[[int], Sequence[Input]],
+        ended: Callable[[list[Input], list[list[Hypothesis]]], None],
+    ) -> None:
+        """Searches pieces, and those that come meanwhile, at most `room` at once, where `takes_newcomers`.
+
+        newcomers: is asked between steps for so many pieces at most. ended: is told what was found of some.
+        """
+        pieces = list(inputs)
+
+        def more(free: int) -> list[list[int]]:
+            pieces.extend(new := newcomers(free))
+            return [piece.ids for piece in new]
+
+        def tell(numbers: list[int], rows: list[Generated]) -> None:
+            ended([pieces[number] for number in numbers], self._decode([[row] for row in rows]))
+
+        generate_joined(self.parts, [each.ids for each in inputs], self.arguments, abandoned, room, more, tell)
+
+    def _with_terms(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
+        """Searches with what each input's translation must have where that can be met, else without."""
+        asked, chosen = [self.constraints.demands(piece) for piece in inputs], self.minimum_risk or self.reranker
+        if beside is not None and (any(asked) or self.options.alignments or chosen or self.options.keep):
+            return [partial(list, found) for found in self._with_terms(inputs, abandoned, None)]
+        if not any(asked):
+            return self._searched(inputs, None, abandoned, beside)
+        hypotheses = self._searched(inputs, asked, abandoned)
+        if failed := [i for i, ranked in enumerate(hypotheses) if not ranked]:
+            for i, ranked in zip(failed, self._searched([inputs[i] for i in failed], None, abandoned), strict=True):
+                hypotheses[i] = ranked
+        unmet = [
+            each
+            for piece, demands, ranked in zip(inputs, asked, hypotheses, strict=True)
+            for each in self.constraints.unmet_of(piece, demands, ranked[0].text)
+        ]
+        if self.quotes:
+            self.constraints.unmet += unmet
+        elif unmet:
+            logger.warning("terms that are not met: %d", len(unmet))
+        return hypotheses
+
+    def _searched(
+        self,
+        inputs: Sequence[Input],
+        asked: list[list[Demand]] | None,
+        abandoned: Callable[[], bool] | None,
+        beside: Any = None,
+    ) -> list[Any]:
+        """Searches one batch for hypotheses that have all that is asked of their input; one without any gets []."""
+        options, numbers = self.options, [piece.line - self.first_line for piece in inputs]
+        draws = self.searched if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
+        arguments = arguments_of_texts(self.arguments, numbers, draws)
+        rules = self.constraints.rules(inputs, asked)
+        if options.top_n_sigma is not None:
+            rules.append(TopNSigma(options.top_n_sigma))
+        if options.draws_by_text:
+            places = [(piece.line, piece.number) for piece in inputs]
+            rules.append(TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p))
+        if rules:
+            others = options.generate.get("logits_processor", [])
+            arguments["logits_processor"] = LogitsProcessorList([*others, *rules])
+        if abandoned is not None and not isinstance(self.run_batch, CTranslate2Search):
+            arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), Abandon(abandoned)]
+        ids = [piece.ids for piece in inputs]
+        rows = self.run_batch(ids, arguments, self.skipped, options.in_lists or self.reranker is not None)
+        for row, demands in zip(rows, asked or [], strict=asked is not None):
+            met = [row_ for row_ in row if all(times_in(row_.ids, each.ids) >= each.times for each in demands)]
+            # The last one is repeated until there are n again; none is left if none has all terms.
+            row[:] = met + met[-1:] * (len(row) - len(met))
+        self._look_at(ids, rows, arguments)
+        if beside is not None:
+            read = beside.submit(self._decode, rows).result
+            return [partial(_item, read, number) for number in range(len(rows))]
+        hypotheses = self._decode(rows)
+        if self.minimum_risk:
+            rows, hypotheses = self._of_minimum_risk(self.minimum_risk, inputs, rows, hypotheses)
+        if self.reranker:
+            rows, hypotheses = self._reranked(self.reranker, inputs, rows, hypotheses, arguments)
+        if options.alignments:
+            hypotheses = self._aligned(inputs, rows, hypotheses, arguments)
+        return self._restored(inputs, rows, hypotheses) if options.keep else hypotheses
+
+    def _restored(
+        self, inputs: Sequence[Input], rows: list[list[Generated]], hypotheses: list[list[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        """Returns the hypotheses with the parts that are kept as the source has them, by the alignment where it is not
+        clear where: the same token stands for several, or the translation lacks one."""
+        unclear = [i for i, piece in enumerate(inputs) if self.constraints.is_unclear(piece, hypotheses[i])]
+        if unclear and not self.options.alignments:
+            some, numbers = [inputs[i] for i in unclear], [inputs[i].line - self.first_line for i in unclear]
+            arguments = arguments_of_texts(self.arguments, numbers)
+            with suppress(UserError):  # of a model whose attention says nothing, by positions
+                aligned = self._aligned(some, [rows[i] for i in unclear], [hypotheses[i] for i in unclear], arguments)
+                hypotheses = [*hypotheses]
+                for i, of_input in zip(unclear, aligned, strict=True):
+                    hypotheses[i] = of_input
+        return [
+            [self.constraints.with_parts(piece, each) for each in ranked]
+            for piece, ranked in zip(inputs, hypotheses, strict=True)
+        ]
+
+    def _of_minimum_risk(
+        self,
+        minimum_risk: MinimumRisk,
+        inputs: Sequence[Input],
+        rows: list[list[Generated]],
+        hypotheses: list[list[Hypothesis]],
+    ) -> tuple[list[list[Generated]], list[list[Hypothesis]]]:
+        """Chooses among the samples of each input; the score of a hypothesis is its expected utility."""
+        chosen = [
+            minimum_risk(piece.text, [sample.text for sample in samples], self.count)
+            for piece, samples in zip(inputs, hypotheses, strict=True)
+        ]
+        kept = [[row[place] for place, _ in order] for row, order in zip(rows, chosen, strict=True)]
+        scored = [
+            [replace(samples[place], score=utility) for place, utility in order]
+            for samples, order in zip(hypotheses, chosen, strict=True)
+        ]
+        return kept, scored
+
+    def _reranked(
+        self,
+        reranker: Reranker,
+        inputs: Sequence[Input],
+        rows: list[list[Generated]],
+        hypotheses: list[list[Hypothesis]],
+        arguments: dict[str, Any],
+    ) -> tuple[list[list[Generated]], list[list[Hypothesis]]]:
+        """Gives the candidates of each input their features, and chooses among them unless that is done later."""
+        own = self._own_features(reranker.names, [piece.ids for piece in inputs], rows, arguments)
+        values = reranker.features([piece.text for piece in inputs], hypotheses, own)
+        new = [
+            [Candidate(**vars(each), features=tuple(row)) for each, row in zip(ranked, of_input.tolist(), strict=True)]
+            for ranked, of_input in zip(hypotheses, values, strict=True)
+        ]
+        if reranker.by_document or reranker.keeps_all:
+            return rows, [list(ranked) for ranked in new]
+        chosen = [reranker.best(ranked, self.count) for ranked in new]
+        kept = [[row[place] for place in places] for row, (places, _) in zip(rows, chosen, strict=True)]
+        return kept, [ranked for _, ranked in chosen]
+
+    def _own_features(
+        self, names: Sequence[str], ids: list[list[int]], rows: list[list[Generated]], arguments: dict[str, Any]
+    ) -> dict[str, list[float]]:
+        """Returns the features, of all rows one after the other, for which the model reads each candidate once more."""
+        own: dict[str, list[float]] = {}
+        if "coverage" in names:
+            weights = attention_over_source(self.attention, self.parts, ids, rows, arguments)
+            own["coverage"] = [coverage_of(each) for of_input in weights for each in of_input]
+        if not {*FEATURES_OF_FUSED} & {*names}:
+            return own
+        if getattr(self.parts.model.config, "normalization", None) != "sequence":
+            named = " and ".join(FEATURES_OF_FUSED)
+            raise UserError(f"{named}: of a fused model of sequence-level normalization alone.")
+        flat = [each for row in rows for each in row]
+        of_flat = [sequence for sequence, row in zip(ids, rows, strict=True) for _ in row]
+        alone, both = (
+            log_probabilities_of(self.parts, of_flat, flat, {**arguments, "alpha": 1.0, "beta": beta}, self.skipped)
+            for beta in (0.0, 1.0)
+        )
+        return own | dict(zip(FEATURES_OF_FUSED, (alone, [b - a for a, b in zip(alone, both, strict=True)])))
+
+    @cached_property
+    def attention(self) -> SourceAttention:
+        """Returns the attention that alignments are read off."""
+        return SourceAttention(self.parts.model, self.name)
+
+    def _aligned(
+        self,
+        inputs: Sequence[Input],
+        rows: list[list[Generated]],
+        hypotheses: list[list[Hypothesis]],
+        arguments: dict[str, Any],
+    ) -> list[list[Hypothesis]]:
+        """Adds alignments to the hypotheses, for which the model reads each translation once more."""
+        parts = self.parts
+        all_weights = attention_over_source(self.attention, parts, [piece.ids for piece in inputs], rows, arguments)
+        aligned = []
+        for piece, generated, ranked, of_input in zip(inputs, rows, hypotheses, all_weights, strict=True):
+            processed = self.encoder.processing.apply(piece.text)
+            source = words_of_source(self.encoder.tokenizer, piece.ids, self.encoder.prefix, processed, piece.text)
+            new = []
+            for each, hypothesis, weights in zip(generated, ranked, of_input, strict=True):
+                ids = [i for i in each.ids[self.skipped :] if i not in self.ends]
+                target = words_of_target(parts.target, ids, hypothesis.text)
+                links = word_links(weights[self.skipped : self.skipped + len(ids)], source, target)
+                new.append(replace(hypothesis, alignment=links))
+            aligned.append(new)
+        return aligned
+
+    def _decode(self, rows: Sequence[Sequence[Generated]]) -> list[list[Hypothesis]]:
+        """Reads the hypotheses of each piece."""
+        ids = [generated.ids[self.skipped :] for row in rows for generated in row]
+        texts = iter(decode(self.target, [[i for i in each if i not in self.ends] for each in ids]))
+        return [[self._hypothesis_of(generated, next(texts)) for generated in row] for row in rows]
+
+    def _hypothesis_of(self, generated: Generated, text: str) -> Hypothesis:
+        ids = generated.ids[self.skipped :]
+        finished = bool(ids) and ids[-1] in self.ends
+        text = self.processing.undo(text).strip()
+        found = self._hypothesis(text, generated.log_probability, len(ids), finished)
+        if not self.options.confidence or self.calibration is None:
+            return found
+        kept = [i for i in ids if i not in self.ends]
+        least = least_by_word(self.target, kept, generated.of_ids[self.skipped :], text)
+        words = tuple(self.calibration.of_word(value) for value in least)
+        return replace(found, confidence=self.calibration.of_translation(mean(found)), word_confidences=words)
+
+    def _hypothesis(self, text: str, log_probability: float, length: int, finished: bool) -> Hypothesis:
+        score = log_probability / self.penalty.divisor(length + self.skipped)
+        return Hypothesis(text, score, log_probability, length, finished)
+
+    def _look_at(self, ids: list[list[int]], rows: list[list[Generated]], arguments: dict[str, Any]) -> None:
+        """Notes the scores of the first translations, of a calibrated model whose engine is generate()."""
+        best = [(own, row[0]) for own, row in zip(ids, rows) if row][: LOOKED_AT - len(self.looked_at)]
+        drawn = self.minimum_risk is not None or self.options.do_sample
+        if self.calibration is None or not best or drawn or isinstance(self.run_batch, CTranslate2Search):
+            return
+        if not self.options.in_lists:
+            sources, found = [own for own, _ in best], [generated for _, generated in best]
+            logs = log_probabilities_of(self.parts, sources, found, arguments, self.skipped)
+            best = [(own, generated._replace(log_probability=total)) for (own, generated), total in zip(best, logs)]
+        self.looked_at += [each.log_probability / max(1, len(each.ids) - self.skipped) for _, each in best]
+
+    def _alternatives(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
+        """Searches for the next words of each piece, then for the translation with each."""
+        found = self._next_words(inputs, abandoned)
+        with_word = [piece._replace(begins=asked) for piece, words in zip(inputs, found) for _, _, asked in words]
+        best = iter(self._with_terms(with_word, abandoned, None) if with_word else [])
+        lists = [
+            [Alternative(**vars(next(best)[0]), word=word, probability=share) for word, share, _ in words]
+            for words in found
+        ]
+        return lists if beside is None else [partial(list, ranked) for ranked in lists]
+
+    @torch.inference_mode()
+    def _next_words(
+        self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None
+    ) -> list[list[tuple[str, float, Asked]]]:
+        """Returns of each piece its likeliest next words, their probabilities, and the prefixes with them.
+
+        A beam search over subwords, twice as wide as words are wanted, that ends where the words do. Subwords that
+        spell the same word count together.
+        """
+        model, spelling, wanted = self.parts.model, spelling_of(self.parts.target), self.options.alternatives or 0
+        asked, width = [self.constraints.beginning(piece) for piece in inputs], max(2 * wanted, 4)
+        given, ends = (asked, self.skipped), [token for token in self.ends if token is not None]
+        rules = [PrefixProcessor(spelling, *given, ends), NextWords(spelling, *given, ends)]
+        rules[:0] = [*self.options.generate.get("logits_processor", []), *self.constraints.forbidden(inputs)]
+        numbers = [piece.line - self.first_line for piece in inputs]
+        arguments = {
+            **{name: value for name, value in self.arguments.items() if name not in OF_BEAMS},
+            **{"num_beams": width, "num_return_sequences": width, "length_penalty": 0.0, "early_stopping": "never"},
+            "max_new_tokens": min(self.longest, self.skipped + max(len(each.ids) for each in asked) + LONGEST_WORD),
+            "logits_processor": LogitsProcessorList(rules),
+            "return_dict_in_generate": True,
+        }
+        if not hasattr(model, "logits_are_scores"):
+            arguments["output_scores"] = True  # without which Transformers' loop keeps the sums for itself
+        arguments = arguments_of_texts(arguments, numbers)
+        if abandoned is not None:
+            arguments["stopping_criteria"] = [*self.options.generate.get("stopping_criteria", []), Abandon(abandoned)]
+        ids, mask = pad([piece.ids for piece in inputs], self.parts.source.pad_token_id or 0, model.device)
+        output = model.generate(input_ids=ids, attention_mask=mask, **arguments)
+        rows = output.sequences[:, 1 + self.skipped :].tolist()
+        scores = output.sequences_scores.view(len(inputs), width).double().exp().tolist()
+        return [
+            self._words(each, rows[first * width : (first + 1) * width], scores[first])[:wanted]
+            for first, each in enumerate(asked)
+        ]
+
+    def _words(
+        self, asked: Asked, rows: Sequence[Sequence[int]], shares: Sequence[float]
+    ) -> list[tuple[str, float, Asked]]:
+        """Returns the words that rows of tokens are behind a prefix, the likeliest first, as `_next_words` does."""
+        spelling, words = spelling_of(self.parts.target), dict[str, tuple[float, Asked]]()
+        reader = NextWords(spelling, [asked], self.skipped, [])
+        for ids, share in zip(rows, shares, strict=True):
+            length = next((place for place, token in enumerate(ids) if token in self.ends), None)
+            if length is None or length < len(asked.ids) or not share:
+                continue  # it is no word yet
+            tokens = list(ids[:length])
+            spelt = reader.word(asked, spelling.spelt(tokens[len(asked.ids) :])) or ""
+            usual = spelling.ids(spelling.spelt(tokens).decode(errors="replace").strip())
+            if spelling.spelt(usual).strip() == spelling.spelt(tokens).strip():
+                tokens = usual  # as the text of a prefix is read
+            word, unspaced = self.processing.undo(spelt), is_unspaced(spelt)
+            begins = Asked(tokens, b"" if unspaced else b" ") if spelt else Asked([*tokens, ids[length]], b"")
+            before = words.get(word, (0.0, begins))
+            words[word] = before[0] + share, before[1]
+        total = sum(share for share, _ in words.values()) if asked.rest.strip() else 1.0
+        ranked = [(word, share / total, begins) for word, (share, begins) in words.items()]
+        return sorted(ranked, key=lambda each: -each[1])
+
+
+def _item(read: Callable[[], Sequence[Any]], number: int) -> Any:
+    return read()[number]

@@ -1,0 +1,319 @@
+"""A search for one sentence on a CPU: encoder and search in two calls of compiled code, made ready once for a model.
+
+For a single sentence half of the time would be Python's. So what `run` of search.c reads of a decoder is kept from one
+sentence to the next, the encoder and the source's keys and values are computed by the same code, and the whole loop is
+there too (`encode` and `search`). It finds what loop.py finds, in single precision, for families whose decoder is
+computed by compiled code as a whole; an encoder of another form is called as a module. `Wanted.of` and `Single.of` say
+by None what is left to that loop. Whether a model has changed since is the caller's business (prepare.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from inspect import unwrap
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from hf_mlnmt.common.weight_cache import LARGEST
+from hf_mlnmt.modeling.attention import CrossAttention
+from hf_mlnmt.modeling.layers import EncoderLayer
+from hf_mlnmt.modeling.outputs import EncoderOutput
+from hf_mlnmt.modeling.positions import Positions
+from hf_mlnmt.modeling.transformer import Encoder
+from hf_mlnmt.search.cache import BeamCache, whole_blocks
+from hf_mlnmt.search.cpu.int8 import Int8Linear, compiled
+from hf_mlnmt.search.cpu.native import (
+    AS_IT_LIES,
+    PACKED,
+    SELF_ATTENTION,
+    SOURCE,
+    SOURCE_ATTENTION,
+    STATE,
+    STRUCTURES,
+    NativeUnits,
+    Unit,
+)
+from hf_mlnmt.search.cpu.step import ByRows, DecoderStep
+from hf_mlnmt.search.decoder import SourceBatch, read_source
+from hf_mlnmt.search.hypotheses import IMPOSSIBLE, read_off, sampled
+from hf_mlnmt.search.rules import Change, Rules
+from hf_mlnmt.search.strategies import BeamSearch, Greedy, SearchStrategy
+from hf_mlnmt.search.transformer import PRUNE_FROM
+
+KNOWN = (Greedy, BeamSearch)  # choices of candidates
+LATE, EARLY, NEVER = range(3)  # early_stopping False, True and "never", as in search.c
+NUMBERS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever PyTorch's defaults are
+WHOLE: dict[str, Any] = {"dtype": torch.long, "device": "cpu"}
+HIDDEN = torch.finfo(torch.float32).min  # in a mask
+FIRST_SLOTS = 128  # of a cache
+
+
+class Wanted:
+    """The options of a search, in the words of search.c."""
+
+    def __init__(self, rules: Rules, config: Any, forced: list[int], forbidden: dict[int, int], start: int, words: int):
+        """Takes of each step the one token that is allowed, or -1; forbidden tokens, and how many steps each."""
+        self.config, self.start, self.vocabulary = config, start, words
+        self.num_beams, self.longest = config.num_beams, len(forced)
+        self.candidates = rules.candidates(self.num_beams)
+        self.early = EARLY if config.early_stopping is True else LATE
+        if config.early_stopping == "never" and config.length_penalty > 0.0:
+            self.early = NEVER
+        self.ends, self.forced = torch.tensor(rules.ends, **WHOLE), torch.tensor(forced, **WHOLE)
+        self.forbidden, self.until = torch.tensor([*zip(*forbidden.items())] or [[], []], **WHOLE)
+        penalty = config.length_penalty if self.num_beams > 1 else 0.0
+        self.length_penalties = torch.tensor([1.0, *((n + 1) ** penalty for n in range(self.longest))], **NUMBERS)
+
+    @classmethod
+    def of(cls, choice: type[SearchStrategy], rules: Rules, config: Any, start: int, vocabulary: int) -> Wanted | None:
+        """Returns those of a generation config as generate() prepares it; None for what search.c does not know."""
+        if choice not in KNOWN or (choice is Greedy and config.num_return_sequences > 1):
+            return None
+        if rules.max_length is None or rules.by_length is None:
+            return None
+        forced: list[int] = [-1] * (rules.max_length - 1)
+        forbidden: dict[int, int] = {}
+        for change in rules.by_length:
+            if not isinstance(change, Change) or not all(0 <= token < vocabulary for token in change.tokens):
+                return None
+            steps = [step for step in range(len(forced)) if change.at(step + 1)]
+            if change.forced:
+                for step in steps:
+                    forced[step] = change.tokens[0]
+            elif steps == [*range(len(steps))] and all(added == -torch.inf for added in change.added):
+                forbidden |= {token: max(len(steps), forbidden.get(token, 0)) for token in change.tokens}
+            else:
+                return None
+        if any(forced[step] == token for token, steps in forbidden.items() for step in range(steps)):
+            return None
+        wanted = cls(rules, config, forced, forbidden, start, vocabulary)
+        return wanted if forced and wanted.candidates + len(forbidden) <= vocabulary else None
+
+
+class Single:
+    """A model, ready to translate one sentence after the other; each is used by one thread at a time.
+
+    It refers to parts of the model, never to the model itself.
+    """
+
+    def __init__(self, model: Any, step: DecoderStep, native: NativeUnits):
+        decoder = step.decoder
+        self.functions, self.native = step.functions, native
+        self.d_model, self.vocabulary = decoder.embed_tokens.weight.shape[1], model.lm_head.out_features
+        self.places = len(decoder.positions.table)
+        self.search = STRUCTURES["Search"](d_model=self.d_model, vocabulary=self.vocabulary)
+        self.units = fill_stack(self.search.decoder, decoder, native)
+        self.inner = max(unit.inner for unit in self.units)
+        self.output = NativeUnits(self.functions, PACKED)
+        output = self.search.output
+        output.weight_out, output.rounded_out, output.plain_out = self.output.packed(model.lm_head)
+        output.bias_out = self.output.hold(model.lm_head.bias)
+        self.slots, self.caches = 0, torch.empty(0, **NUMBERS)
+        self._make_room(FIRST_SLOTS)
+        # In int8 the last digit counts, and what is alone must be computed as it is in a batch: by the modules.
+        self.encoder = None if type(model.lm_head) is Int8Linear else EncoderUnits.of(model, step)
+        self.step = step
+
+    @classmethod
+    def of(cls, model: Any, step: DecoderStep | None) -> Single | None:
+        """Makes it of a model and its decoder's step as it is written out, or returns None."""
+        if step is None or step.functions is None or getattr(model, "logits_are_scores", False):
+            return None
+        for name in ("__call__", "begin", "run", "score"):
+            if getattr(type(step), name) is not getattr(DecoderStep, name):
+                return None
+        parts, decoder, output = step.plans[step.decoder], step.decoder, step.projection
+        if len(step.plans) > 1 or len(parts) > 1 or not isinstance(parts[0], NativeUnits | ByRows):
+            return None
+        if not plain_embeddings(decoder) or (type(output) is Int8Linear and compiled(output) is None):
+            return None
+        weights = list(model.parameters())
+        most = LARGEST if step.functions.gemm is None else max(weight.numel() for weight in weights)
+        if any(not weight.is_contiguous() or weight.numel() > most for weight in weights):
+            return None
+        norms = {type(decoder.embedding_norm), type(decoder.layer_norm)}
+        if type(output) is Int8Linear and norms != {nn.Identity}:  # which PyTorch computes in a batch
+            return None
+        return cls(model, step, parts[0] if isinstance(parts[0], NativeUnits) else parts[0].native)
+
+    def _make_room(self, slots: int) -> None:
+        """Makes room for so many slots of the target in every layer; what is there stays."""
+        own = [unit for unit in self.units if unit.kind == SELF_ATTENTION]
+        caches = torch.zeros(len(own), 2, self.d_model * slots, **NUMBERS)
+        for unit, new, old in zip(own, caches, self.caches if self.slots else caches):
+            if self.slots:
+                new[0].view(self.d_model, slots)[:, : self.slots] = old[0].view(self.d_model, self.slots)
+                new[1].view(unit.heads, slots, -1)[:, : self.slots] = old[1].view(unit.heads, self.slots, -1)
+            unit.keys, unit.values = new[0].data_ptr(), new[1].data_ptr()
+        self.slots, self.caches, self.search.capacity = slots, caches, slots
+
+    def __call__(self, model: Any, ids: Tensor, wanted: Wanted) -> Any:
+        """Translates ids (1, source), none of them padding, as generate() does; None where it is to be refused."""
+        threads, length = torch.get_num_threads(), ids.shape[1]
+        if wanted.longest > self.places or wanted.vocabulary != self.vocabulary:
+            return None
+        if self.encoder is None:
+            sources, slots = self._call_encoder(model, ids)
+        else:
+            tokens = ids[0].tolist()
+            if length > self.encoder.places or min(tokens) < 0 or max(tokens) >= self.encoder.vocabulary:
+                return None
+            sources, slots = self.encoder(ids, threads)
+        mask = source_mask(length, slots)
+        for unit, slot in zip(self.units, self.native.slots):
+            if unit.kind == SOURCE_ATTENTION:
+                keys, values = sources[slot]
+                unit.keys, unit.values, unit.capacity = keys.data_ptr(), values.data_ptr(), slots
+                unit.mask, unit.mask_rows, unit.slots = mask.data_ptr(), 1, slots
+        return self._search(wanted, threads)
+
+    def _call_encoder(self, model: Any, ids: Tensor) -> tuple[dict[int, Any], int]:
+        """Calls the encoder as a module, and returns what `EncoderUnits` do."""
+        encoder, slots = model.get_encoder(), whole_blocks(ids.shape[1])
+        outputs = encoder(input_ids=ids, attention_mask=torch.ones_like(ids), return_dict=True)
+        encoded = EncoderOutput.of(outputs, encoder.hands_on)
+        tensors: Any = {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
+        source = SourceBatch(EncoderOutput(**tensors), torch.ones_like(ids, dtype=torch.bool)).select(None, slots)
+        cache = BeamCache([])
+        read_source(self.step.sources(self.step.model, source.outputs), source.real, cache)
+        return {slot: (layer.keys, layer.values) for slot, layer in enumerate(cache.source_layers)}, slots
+
+    def _search(self, wanted: Wanted, threads: int) -> Any:
+        """Runs the loop, over the source that the units point to."""
+        search, width, longest = self.search, wanted.num_beams, wanted.longest
+        looks = whole_blocks(longest * width)
+        search.threads, search.beams, search.candidates, search.longest = threads, width, wanted.candidates, longest
+        search.early, search.looks = wanted.early, looks
+        for name in ("ends", "forced", "forbidden", "until", "length_penalties"):
+            setattr(search, name, getattr(wanted, name).data_ptr())
+        search.count_ends, search.count_forbidden = len(wanted.ends), len(wanted.forbidden)
+        search.step, search.used, search.next_pruning = 0, 0, PRUNE_FROM
+        units = [unit for unit in self.units if unit.kind == STATE]
+        rows = torch.zeros(len(units), 2, width, self.d_model, **NUMBERS)
+        for unit, (now, then) in zip(units, rows):
+            unit.keys, unit.values = now.data_ptr(), then.data_ptr()
+        running, best = torch.zeros(width, **NUMBERS), torch.full((width,), -torch.inf, **NUMBERS)
+        running[1:] = IMPOSSIBLE
+        table, last = torch.empty(longest, 2, width, **WHOLE), torch.zeros(width, 4, **WHOLE)
+        sizes = [width * size for size in (self.d_model, self.vocabulary, looks)]
+        sizes.append(self.functions.memory_for(width, self.inner, self.d_model, looks))
+        states, logits, mask, memory = torch.empty(sum(sizes), **NUMBERS).split(sizes)
+        tensors = {
+            "running": running,
+            "scores": torch.empty(wanted.candidates, **NUMBERS),
+            "tokens": torch.full((width,), wanted.start, **WHOLE),
+            "places": torch.empty(2 * wanted.candidates, **WHOLE),
+            "sees": torch.empty(2, width, looks, dtype=torch.uint8, device="cpu"),
+            **{"table": table, "best": best, "last": last},
+            **{"states": states, "logits": logits, "mask": mask, "memory": memory},
+        }
+        for name, tensor in tensors.items():
+            setattr(search, name, tensor.data_ptr())
+        while self.functions.search(ctypes.addressof(search)):
+            self._make_room(whole_blocks(self.slots * 3 // 2))
+        prompt = torch.full((1, 1), wanted.start, **WHOLE)
+        if width == 1:
+            return sampled(torch.cat([prompt, table.view(1, -1)[:, : search.step]], 1), wanted.config)
+        config, count = wanted.config, wanted.config.num_return_sequences
+        ends = [(step if there else -1, token, beam) for there, step, token, beam in last[:count].tolist()]
+        return read_off(prompt, [table[: search.step].tolist()], [ends], best[:count], config)
+
+
+class EncoderUnits:
+    """The baseline's encoder, and the keys and values of every attention over the source."""
+
+    def __init__(self, encoder: Any, step: DecoderStep, native: NativeUnits):
+        self.functions, self.native, self.stack = step.functions, native, STRUCTURES["Stack"]()
+        self.units = fill_stack(self.stack, encoder, native)
+        self.d_model, self.vocabulary = encoder.embed_tokens.weight.shape[1], len(encoder.embed_tokens.weight)
+        self.places = len(encoder.positions.table)
+        self.inner = max(2 * self.d_model, *(unit.inner for unit in self.units))
+        attentions = [layer.source_attn for layer in step.decoder.layers]
+        self.sources = (Unit * len(attentions))()
+        self.slots = [attention.layer_idx for attention in attentions]
+        for unit, attention in zip(self.sources, attentions):
+            unit.kind, unit.inner, unit.heads = SOURCE, 2 * self.d_model, attention.heads
+            unit.bias_in = native.hold(attention.kv_proj.bias)
+            unit.weight_in, unit.rounded_in, unit.plain_in = native.packed(attention.kv_proj)
+
+    @classmethod
+    def of(cls, model: Any, step: DecoderStep) -> EncoderUnits | None:
+        """Makes them of a model, or returns None: another form of encoder, or a decoder that reads something else."""
+        encoder, step_class = model.get_encoder(), cast(Any, type(step))
+        plain = all(
+            unwrap(getattr(type(encoder), name)) is unwrap(getattr(Encoder, name))
+            for name in ("forward", "memory", "features", "embed", "look_up")
+        )
+        if (
+            not plain
+            or not plain_embeddings(encoder)
+            or step_class.sources.__func__ is not vars(DecoderStep)["sources"].__func__
+        ):
+            return None
+        native = NativeUnits(step.functions, AS_IT_LIES)
+        for layer in encoder.layers:
+            for name in ("forward", "attend_self"):
+                if unwrap(getattr(type(layer), name)) is not unwrap(getattr(EncoderLayer, name)):
+                    return None
+            for sublayer, module in (
+                (layer.self_attn_sublayer, layer.self_attn),
+                (layer.feed_forward_sublayer, layer.feed_forward),
+            ):
+                linears = [part for part in module.modules() if type(part) in step.linears]
+                if (unit := step.unit(sublayer, module)) is None or len(linears) != 2:
+                    return None
+                native.add(sublayer, *unit)
+        for layer in step.decoder.layers:
+            projection = layer.source_attn.kv_proj
+            if type(layer.source_attn) is not CrossAttention or type(projection) not in step.linears:
+                return None
+            if type(projection) is Int8Linear and compiled(projection) is None:
+                return None
+        return cls(encoder, step, native)
+
+    def __call__(self, ids: Tensor, threads: int) -> tuple[dict[int, Any], int]:
+        """Encodes ids (1, source): keys and values for every slot of the cache, and how many positions these have."""
+        length, slots = ids.shape[1], whole_blocks(ids.shape[1])
+        caches = torch.zeros(1 + len(self.sources), 2, self.d_model * slots, **NUMBERS)
+        for unit, (keys, values) in zip(self.sources, caches[1:]):
+            unit.keys, unit.values, unit.capacity = keys.data_ptr(), values.data_ptr(), slots
+        mask, states = source_mask(length, slots), torch.empty(length, self.d_model, **NUMBERS)
+        memory = torch.empty(self.functions.memory_for(length, self.inner, self.d_model, slots), **NUMBERS)
+        own = caches[0, 0].data_ptr(), caches[0, 1].data_ptr(), mask.data_ptr(), slots
+        tokens, sources = ids.contiguous(), ctypes.addressof(self.sources)
+        where = tokens.data_ptr(), length, self.d_model, states.data_ptr(), *own, sources, len(self.sources)
+        self.functions.encode(ctypes.addressof(self.stack), *where, memory.data_ptr(), threads)
+        return dict(zip(self.slots, caches[1:])), slots
+
+
+def fill_stack(stack: Any, module: Any, native: NativeUnits) -> Any:
+    """Fills search.c's `Stack` with an encoder or decoder, and returns its units, to be kept."""
+    units = (Unit * len(native.units))(*native.units)
+    stack.embeddings, stack.positions = native.hold(module.embed_tokens.weight), native.hold(module.positions.table)
+    stack.scale, stack.units, stack.count = module.embed_scale, ctypes.addressof(units), len(units)
+    for unit, norm in ((stack.before, module.embedding_norm), (stack.behind, module.layer_norm)):
+        if isinstance(norm, nn.LayerNorm):
+            unit.norm_weight, unit.norm_bias, unit.eps = native.hold(norm.weight), native.hold(norm.bias), norm.eps
+    return units
+
+
+def plain_embeddings(module: Any) -> bool:
+    """Tells whether embeddings, positions and norms of an encoder or decoder are what search.c reads."""
+    embeddings, norms = module.embed_tokens, (module.embedding_norm, module.layer_norm)
+    tensors = embeddings.weight, module.positions.table
+    return (
+        type(embeddings) is nn.Embedding
+        and embeddings.max_norm is None
+        and type(module.positions).forward is Positions.forward
+        and all(tensor.is_contiguous() and tensor.dtype == torch.float32 for tensor in tensors)
+        and all(type(norm) in (nn.LayerNorm, nn.Identity) for norm in norms)
+    )
+
+
+def source_mask(length: int, slots: int) -> Tensor:
+    """Returns what is added to the energies of a sentence's positions (slots,)."""
+    mask = torch.full((slots,), HIDDEN, **NUMBERS)
+    mask[:length] = 0
+    return mask

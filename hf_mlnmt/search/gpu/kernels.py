@@ -1,0 +1,409 @@
+"""The choice of a step (static_shapes.py) as Triton kernels: logits are read once, in their own dtype.
+
+The reference, `Stage.choose_beams` and `Stage.choose_tokens` of static_shapes.py, computes the same as strategies.py.
+
+| kernel | one program for | leaves |
+| --- | --- | --- |
+| _read_kernel | a part of a row of logits | its maximum and sum of exponentials, its `count` best values and tokens |
+| _beams_kernel | a sentence | all that `Stage.choose_beams` does, from the `beams x parts x count` best |
+| _tokens_kernel | a hypothesis without beams | its token, the best or one that is drawn, and whether it goes on |
+
+A value and its token are one number of 64 bits, a key: the value's bits above, so that keys are ordered as values are,
+the token below, so that of equal values the lowest token is the first (of equal candidates the lowest beam, then the
+lowest token; topk leaves that open). What is no number is above all others, as for topk. All is computed in float32.
+Triton is optional: without it this file still imports, and `AVAILABLE` is False.
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers.utils import logging
+
+from hf_mlnmt.modeling.attention_scan_triton import AVAILABLE, tl
+
+logger = logging.get_logger(__name__)
+
+TILE = 2048  # of the vocabulary, read at once
+MOST_PARTS = 64  # of a row; a power of 2
+PROGRAMS = 1024  # that keep a card busy
+ENTRIES, WARPS = 512, 2  # candidates of a sentence that are looked at at once, and by how many warps
+MOST_CANDIDATES, MOST_BEAMS = 64, 32
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+COUNTS = ("tiles", "chunk", "parts", "distinct", "width")  # another number needs no other code
+ALIGNED = ("logits", "stride", "room")  # what code depends on the alignment of
+# The kernels' own names of numbers.
+PARTS = tl.constexpr(MOST_PARTS)
+LOWEST = tl.constexpr(-(2**63) + 1)  # below all keys; so is LOWEST + i, a place for one that is still empty
+LOW = tl.constexpr(2**31 - 1)
+
+
+def kernel(function: Any) -> Any:
+    """Compiles by `triton.jit`; where there is no Triton, returns the function as it is."""
+    if not AVAILABLE:
+        return function
+    import triton
+
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    names = [name for name in names if name not in function.__annotations__]  # those are constants
+    others = [name for name in names if name not in ALIGNED]
+    counts = [name for name in names if name in COUNTS]
+    return triton.jit(function, do_not_specialize=counts, do_not_specialize_on_alignment=others)
+
+
+@kernel
+def _first_kernel(place):
+    tl.store(place, 1)
+
+
+@kernel
+def _key(value, number):
+    """Makes keys of values, float32, and numbers below 2^31."""
+    value = tl.where(value == 0, 0.0, value)  # -0 is as good as 0
+    value = tl.where(value == value, value, float("nan"))
+    bits = value.to(tl.int32, bitcast=True)
+    bits = tl.where(bits < 0, bits ^ LOW, bits)
+    return bits.to(tl.int64) * 4294967296 + (number ^ LOW).to(tl.int64)
+
+
+@kernel
+def _value(key):
+    bits = (key >> 32).to(tl.int32)
+    return tl.where(bits < 0, bits ^ LOW, bits).to(tl.float32, bitcast=True)
+
+
+@kernel
+def _number(key):
+    return (key & LOW) ^ LOW
+
+
+@kernel
+def _empty(slots, count: tl.constexpr):
+    """Returns places for the `count` best keys; those behind are taken for good."""
+    return tl.where(slots < count, slots.to(tl.int64) + LOWEST, -LOWEST)
+
+
+@kernel
+def _raw(logits, start, token, room):
+    """Reads up to `room`: where that is a multiple of 16, as the row's beginning, several numbers are read at once.
+
+    Those between the vocabulary and it mean nothing.
+    """
+    return tl.load(logits + start + token, mask=token < room, other=float("-inf")).to(tl.float32)
+
+
+@kernel
+def _changed(raw, tile, token, rows, row_of, forced, touched, step, tiles, vocabulary, temperature, kind: tl.constexpr):
+    """Returns what the processors make of a tile. kind: 1, a table of changes; 2, a temperature; 3, both.
+
+    step: where the sentence's is.
+    """
+    value = raw
+    if kind % 2 == 1:
+        now = tl.load(step)
+        row = tl.load(row_of + now)
+        if tl.load(touched + row * tiles + tile):
+            added = tl.load(rows + row * vocabulary + token, mask=token < vocabulary, other=0.0)
+            value = tl.where(tl.load(forced + now), added, value + added)
+    if kind >= 2:
+        value = tl.div_rn(value, temperature)
+    return value
+
+
+@kernel
+def _read_kernel(
+    logits, stride, room, rows, row_of, forced, touched, step, temperature, highest, totals, keys, vocabulary, tiles,
+    chunk, distinct,
+    kind: tl.constexpr, processed: tl.constexpr, summed: tl.constexpr, count: tl.constexpr, wide: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
+    start = tl.program_id(0).to(tl.int64) * stride
+    part = tl.program_id(1)
+    here = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + part
+    slots = tl.arange(0, wide)
+    best = _empty(slots, count)
+    worst = tl.min(best, 0)
+    top = tl.full([], float("-inf"), tl.float32)
+    total = tl.full([], 0.0, tl.float32)
+    for tile in range(part * chunk, tl.minimum((part + 1) * chunk, tiles)):
+        token = tile * block + tl.arange(0, block)
+        raw = _raw(logits, start, token, room)
+        value = _changed(
+            raw, tile, token, rows, row_of, forced, touched, step + tl.program_id(0) // distinct, tiles, vocabulary,
+            temperature, kind,
+        )  # fmt: skip
+        if summed:
+            summand = value if processed else raw
+            summand = tl.where(token < vocabulary, summand, float("-inf"))
+            higher = tl.maximum(top, tl.max(summand, 0))
+            zero = tl.where(higher == float("-inf"), 0.0, higher)
+            total = total * tl.exp(top - zero) + tl.sum(tl.exp(summand - zero), 0)
+            top = higher
+        if count > 0:
+            key = tl.where(token < vocabulary, _key(value, token), LOWEST)
+            found = tl.max(key, 0)
+            while found > worst:
+                best = tl.where(best == worst, found, best)
+                worst = tl.min(best, 0)
+                key = tl.where(key == found, LOWEST, key)
+                found = tl.max(key, 0)
+    if summed:
+        tl.store(highest + here, top)
+        tl.store(totals + here, total)
+    if count > 0:
+        tl.store(keys + here * count + slots, best, mask=slots < count)
+
+
+@kernel
+def _above(ours, theirs):
+    """Counts how many of their keys are above each of ours."""
+    return tl.sum((theirs[None, :] > ours[:, None]).to(tl.int32), 1)
+
+
+@kernel
+def _ordered(values, ranks, places):
+    """Puts values where their ranks say; ranks that no place has are left out."""
+    return tl.sum(tl.where(ranks[:, None] == places[None, :], values[:, None], 0), 0)
+
+
+@kernel
+def _beams_kernel(
+    keys, highest, totals, forced, running, best, last, open_, is_end, final, length_penalties, step, first_candidate,
+    table, tokens, origins, vocabulary, parts, distinct,
+    width: tl.constexpr, count: tl.constexpr, lanes: tl.constexpr, wide: tl.constexpr, entries: tl.constexpr,
+    kind: tl.constexpr, normalized: tl.constexpr, early: tl.constexpr,
+):  # fmt: skip
+    sentence = tl.program_id(0).to(tl.int64)
+    now = tl.load(step + sentence)
+    beam = tl.arange(0, lanes)
+    real = beam < width
+    row = sentence * distinct + tl.minimum(beam, distinct - 1)
+    mine = sentence * width + beam
+    so_far = tl.load(running + mine, mask=real, other=float("-inf"))
+    log_sum = tl.zeros([lanes], tl.float32)
+    if not normalized:
+        part = row[:, None] * parts + tl.arange(0, PARTS)[None, :]
+        is_part = real[:, None] & (tl.arange(0, PARTS) < parts)[None, :]
+        tops = tl.load(highest + part, mask=is_part, other=float("-inf"))
+        top = tl.max(tops, 1)
+        zero = tl.where(top == float("-inf"), 0.0, top)
+        total = tl.sum(tl.load(totals + part, mask=is_part, other=0.0) * tl.exp(tops - zero[:, None]), 1)
+        log_sum = zero + tl.log(tl.where(total > 0, total, 1.0))  # of a row of -inf alone 0, so that nothing is NaN
+        if kind % 2 == 1:
+            log_sum = tl.where(tl.load(forced + now), 0.0, log_sum)  # the table's row is log P then
+
+    # The best candidates, as `Stage.candidates` orders them.
+    slots = tl.arange(0, wide)
+    found = _empty(slots, count)
+    worst = tl.min(found, 0)
+    for begin in range(0, parts * count, entries):
+        place = begin + tl.arange(0, entries)
+        there = real[:, None] & (place < parts * count)[None, :]
+        key = tl.load(keys + row[:, None] * parts * count + place[None, :], mask=there, other=LOWEST)
+        sums = _value(key) - log_sum[:, None] + so_far[:, None]
+        new = _key(sums, beam[:, None].to(tl.int64) * vocabulary + _number(key))
+        new = tl.where(key >> 32 > LOWEST >> 32, new, LOWEST)  # else a place that is empty
+        highest_new = tl.max(tl.max(new, 1), 0)
+        while highest_new > worst:
+            found = tl.where(found == worst, highest_new, found)
+            worst = tl.min(found, 0)
+            new = tl.where(new == highest_new, LOWEST, new)
+            highest_new = tl.max(tl.max(new, 1), 0)
+    is_candidate = slots < count
+    found = tl.where(is_candidate, found, LOWEST)
+    found = _ordered(found, _above(found, found), slots)
+    sums = tl.where(is_candidate, _value(found), float("-inf"))
+    number = tl.where(is_candidate, _number(found), 0)
+    over = (tl.load(is_end + number % vocabulary, mask=is_candidate, other=0) != 0) | (now >= tl.load(final))
+
+    # `Hypotheses.finish`
+    is_open = tl.load(open_ + sentence) != 0
+    old = tl.load(best + mine, mask=real, other=float("-inf"))
+    old_last = tl.load(last + mine, mask=real, other=-1)
+    ended = tl.where(over & is_open, tl.div_rn(sums, tl.load(length_penalties + 2 * now)), float("-inf"))
+    old_key = tl.where(real, _key(old, beam), LOWEST)
+    new_key = tl.where(slots < width, _key(ended, width + slots), LOWEST)
+    old_rank = _above(old_key, old_key) + _above(old_key, new_key)
+    new_rank = _above(new_key, new_key) + _above(new_key, old_key)
+    # Places behind the real ones have the rank of all that are real: no lane.
+    kept = _ordered(old, tl.where(real, old_rank, -1), beam) + _ordered(
+        ended, tl.where(slots < width, new_rank, -1), beam
+    )
+    kept_last = _ordered(old_last, tl.where(real, old_rank, -1), beam) + _ordered(
+        number + tl.load(first_candidate + sentence), tl.where(slots < width, new_rank, -1), beam
+    )
+
+    # `Hypotheses.go_on` and `close`
+    onward = sums + tl.where(over, -1.0e9, 0.0)
+    rank = tl.where(is_candidate, _key(onward, slots), LOWEST)
+    rank = tl.where(is_candidate, _above(rank, rank), -1)
+    goes_on = _ordered(onward, rank, beam)
+    chosen = _ordered(number, rank, beam)
+    first = tl.sum(tl.where(beam == 0, goes_on, 0.0), 0)
+    worst_kept = tl.sum(tl.where(beam == width - 1, kept, 0.0), 0)
+    is_open = is_open & (tl.div_rn(first, tl.load(length_penalties + 2 * now + 1)) > worst_kept)
+    if early:
+        is_open = is_open & (worst_kept == float("-inf"))
+
+    tl.store(running + mine, goes_on, mask=real)
+    tl.store(best + mine, kept, mask=real)
+    tl.store(last + mine, kept_last, mask=real)
+    tl.store(open_ + sentence, is_open)
+    tl.store(table + now * tl.num_programs(0) * width + mine, chosen, mask=real)
+    tl.store(tokens + mine, chosen % vocabulary, mask=real)
+    tl.store(origins + mine, sentence * width + chosen // vocabulary, mask=real)
+
+
+@kernel
+def _tokens_kernel(
+    logits, stride, room, rows, row_of, forced, touched, step, temperature, highest, totals, keys, noise, pad, going,
+    is_end, final, tokens, table, vocabulary, tiles, chunk, parts, distinct, width,
+    kind: tl.constexpr, drawn: tl.constexpr, padded: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    hypothesis = tl.program_id(0).to(tl.int64)
+    step += hypothesis // width  # of its sentence
+    row = hypothesis // width * distinct + tl.minimum(hypothesis % width, distinct - 1)
+    part = tl.arange(0, PARTS)
+    there = part < parts
+    if drawn:  # the first token whose cumulated probability is above the random number
+        tops = tl.load(highest + row * parts + part, mask=there, other=float("-inf"))
+        top = tl.max(tops, 0)
+        zero = tl.where(top == float("-inf"), 0.0, top)
+        weights = tl.load(totals + row * parts + part, mask=there, other=0.0) * tl.exp(tops - zero)
+        below = tl.load(noise + hypothesis) * tl.sum(weights, 0)
+        above = (tl.cumsum(weights, 0) > below) & (weights > 0)
+        drawn_part = tl.min(tl.where(above, part, PARTS), 0)
+        drawn_part = tl.where(drawn_part < PARTS, drawn_part, tl.max(tl.where(weights > 0, part, 0), 0))
+        top = tl.sum(tl.where(part == drawn_part, tops, 0.0), 0)
+        rest = (below - tl.sum(tl.where(part < drawn_part, weights, 0.0), 0)) * tl.exp(zero - top)
+        summed = tl.full([], 0.0, tl.float32)
+        token = tl.full([], LOW, tl.int32)
+        possible = tl.full([], 0, tl.int32)  # the last token that is
+        for tile in range(drawn_part * chunk, tl.minimum((drawn_part + 1) * chunk, tiles)):
+            at = tile * block + tl.arange(0, block)
+            value = _changed(
+                _raw(logits, row * stride, at, room), tile, at, rows, row_of, forced, touched, step, tiles, vocabulary,
+                temperature, kind,
+            )  # fmt: skip
+            power = tl.where(at < vocabulary, tl.exp(value - top), 0.0)
+            is_above = (summed + tl.cumsum(power, 0) > rest) & (power > 0)
+            token = tl.minimum(token, tl.min(tl.where(is_above, at, LOW), 0))
+            possible = tl.maximum(possible, tl.max(tl.where(power > 0, at, 0), 0))
+            summed += tl.sum(power, 0)
+        chosen = tl.where(token < LOW, token, possible).to(tl.int64)
+    else:
+        chosen = _number(tl.max(tl.load(keys + row * parts + part, mask=there, other=LOWEST), 0))
+    goes_on = tl.load(going + hypothesis) != 0
+    if padded:
+        chosen = tl.where(goes_on, chosen, tl.load(pad))
+    tl.store(tokens + hypothesis, chosen)
+    tl.store(table + tl.load(step) * tl.num_programs(0) + hypothesis, chosen)
+    tl.store(going + hypothesis, goes_on & (tl.load(is_end + chosen) == 0) & (tl.load(step) < tl.load(final)))
+
+
+class Read(NamedTuple):
+    """The arguments that kernels have in common, and the tensors that `_read_kernel` has filled.
+
+    highest, totals: (rows, parts). keys: (rows, parts, count).
+    """
+
+    logits: tuple[Any, ...]  # what there is to be read, with the changes to it
+    forced: Tensor
+    highest: Tensor
+    totals: Tensor
+    keys: Tensor
+    sizes: tuple[int, int, int]  # vocabulary, tiles, tiles of a part
+    parts: int
+    kind: int
+
+
+def read(stage: Any, scores: Tensor, count: int, summed: bool) -> Read:
+    """Reads scores (sentences, 1 or width, vocabulary): the `count` best of each row, and its sums of exponentials."""
+    logits, table = scores.flatten(0, 1), stage.table_of_changes
+    rows, vocabulary = logits.shape
+    stride = logits.stride(0) if rows > 1 else scores.stride(0)  # of one row `flatten` makes up its own
+    tiles = -(-vocabulary // TILE)
+    # A part that a token is drawn from is read again, so it is small.
+    chunk = -(-tiles // min(tiles, MOST_PARTS, max(1, PROGRAMS // rows) if count else tiles))
+    parts = -(-tiles // chunk)
+    highest, totals = logits.new_empty(2, rows, parts, dtype=torch.float32).unbind()
+    keys = stage.tokens.new_empty(rows, parts, count)
+    changes = [stage.tokens] * 4 if table is None else [table.rows, table.row_of, table.forced, table.touched]
+    kind = (table is not None) + 2 * (stage.temperature != 1.0)
+    given = (logits, stride, readable(logits, stride), *changes, stage.clock.step, float(stage.temperature))
+    wide = power_of_2(count)
+    _read_kernel[(rows, parts)](
+        *given,
+        highest,
+        totals,
+        keys,
+        vocabulary,
+        tiles,
+        chunk,
+        scores.shape[1],
+        kind,
+        stage.draws,
+        summed,
+        count,
+        wide,
+        TILE,
+    )
+    return Read(given, changes[2], highest, totals, keys, (vocabulary, tiles, chunk), parts, kind)
+
+
+def choose_beams(stage: Any, scores: Tensor) -> None:
+    """Computes `Stage.choose_beams` from scores (sentences, 1 or width, vocabulary), up to the beams' states."""
+    (sentences, width), count, found = stage.tokens.shape, stage.count, stage.found
+    done, lanes = read(stage, scores, count, not stage.normalized), power_of_2(width)
+    _beams_kernel[(sentences,)](
+        done.keys, done.highest, done.totals, done.forced, found.running, found.best, found.last, found.open,
+        stage.is_end, stage.final, stage.length_penalties, stage.clock.step, stage.clock.first_candidate, stage.table,
+        stage.tokens, stage.origins, stage.vocabulary, done.parts, scores.shape[1], width, count, lanes,
+        power_of_2(count), ENTRIES // lanes, done.kind, stage.normalized, found.early, num_warps=WARPS,
+    )  # fmt: skip
+
+
+def choose_tokens(stage: Any, scores: Tensor) -> None:
+    """Computes `Stage.choose_tokens` from scores (sentences, 1 or width, vocabulary)."""
+    (sentences, width), found = stage.tokens.shape, stage.found
+    done = read(stage, scores, 0 if stage.draws else 1, stage.draws)
+    _tokens_kernel[(sentences * width,)](
+        *done.logits, done.highest, done.totals, done.keys, stage.noise, found.pad_token, found.going, stage.is_end,
+        stage.final, stage.tokens, stage.table, *done.sizes, done.parts, scores.shape[1], width, done.kind, stage.draws,
+        stage.padded, TILE,
+    )  # fmt: skip
+    if width > 1:
+        torch.any(found.going, 1, out=found.open)
+
+
+def readable(logits: Tensor, stride: int) -> int:
+    """Returns how many numbers there are to be read in each row (rows, vocabulary), in multiples of 16 if possible."""
+    rows, vocabulary = logits.shape
+    room = -(-vocabulary // 16) * 16
+    end = (logits.storage_offset() + (rows - 1) * stride + room) * logits.element_size()
+    return room if room <= stride and end <= logits.untyped_storage().nbytes() else vocabulary
+
+
+def power_of_2(number: int) -> int:
+    """Returns the next power of 2."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+@cache
+def works(device: Any) -> bool:
+    """Tells whether Triton can run something here: it needs a C compiler and a card that is not too old."""
+    place = torch.zeros(1, dtype=torch.long, device=device)
+    try:
+        _first_kernel[(1,)](place)
+        return int(place) == 1
+    except Exception as error:  # whatever a compiler or a driver raises
+        logger.warning("generate(): Triton does not work here, which costs time: %s", error)
+        return False
+
+
+def knows(model: Any, beams: int, count: int) -> bool:
+    """Tells whether the kernels can choose `count` candidates of so many beams, or tokens, by this model's logits."""
+    numbers = beams * model.config.target_vocab_size
+    fits = beams <= MOST_BEAMS and count <= min(MOST_CANDIDATES, numbers) and numbers < 2**31
+    return AVAILABLE and fits and model.dtype in DTYPES and works(model.device)
