@@ -5,7 +5,7 @@ The table STEPS says which step computes which model.
 Decoding on a CPU takes many small operations; called one by one, on (sentences x beams, d_model), they take less time
 than through the modules, and less again in compiled code, which computes the sublayers that it knows (native.py).
 Products with weights that lie transposed in memory take up to a half less time for a few rows; such copies are kept
-(weight_cache.py), but for a single row large weights are read as they lie. Where oneDNN is the faster one
+(matmul_backends.py), but for a single row large weights are read as they lie. Where oneDNN is the faster one
 (matmul_backends.py)
 it has copies of its own, adds what is to be added in the same pass, and leaves no large weight to compiled code.
 
@@ -28,8 +28,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hf_mlnmt.common.matmul_backends import packed, takes_few
-from hf_mlnmt.common.weight_cache import kept
+from hf_mlnmt.common.matmul_backends import kept, packed, takes_few
 from hf_mlnmt.modeling.aggregation import AggregationDecoderLayer, AggregationForConditionalGeneration
 from hf_mlnmt.modeling.attention import CrossAttention, SelfAttention, split_heads
 from hf_mlnmt.modeling.attention_scan import gate_step, weight_step
