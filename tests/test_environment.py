@@ -20,7 +20,6 @@ WHOLE = {
     "common/keys.py",
     "common/memory.py",
     "cli/processes.py",
-    "data/workers.py",
     "hub/check_reload.py",
     "training/arguments.py",
 }

@@ -11,29 +11,29 @@ PACKAGE = Path(__file__).resolve().parents[1] / "hf_mlnmt"
 # From the ground up; a room may import those before it, its own files, and nothing else of the package.
 FLOORS = ["modeling", "common"]
 FLOORS += ["search", "zoo", "data", "convert", "generation", "documents", "evaluation"]
-FLOORS += ["recipe", "training", "reports", "hub", "export", "analysis", "serving", "demo", "cli"]
+FLOORS += ["recipe", "training", "reports", "hub", "export", "serving", "demo", "analysis", "cli"]
 # Room: (most lines, most files); and the most lines in all and of tests. CONTRIBUTING.md says how a ceiling is raised.
 CEILINGS = {
     "analysis": (3_050, 12),
     "cli": (3_000, 34),
     "common": (2_300, 12),
     "convert": (2_200, 10),
-    "data": (4_500, 21),
+    "data": (4_400, 16),
     "demo": (450, 3),
-    "documents": (2_400, 9),
-    "evaluation": (2_950, 11),
+    "documents": (2_300, 9),
+    "evaluation": (3_000, 11),
     "export": (2_050, 10),
-    "generation": (7_200, 31),
+    "generation": (7_150, 32),
     "hub": (950, 6),
     "modeling": (7_950, 34),
     "recipe": (1_850, 5),
-    "reports": (1_750, 10),
-    "search": (7_200, 28),
-    "serving": (3_350, 12),
-    "training": (7_650, 27),
+    "reports": (1_700, 10),
+    "search": (6_550, 25),
+    "serving": (2_950, 11),
+    "training": (7_600, 27),
     "zoo": (650, 4),
 }
-TOTAL, TESTS = 61_000, 53_250
+TOTAL, TESTS = 59_700, 52_400
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 FILES = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")]
@@ -138,6 +138,18 @@ def test_no_circles():
 def test_architectures_import_nothing_but_each_other():
     found = {(file, other) for file in FILES if room_of(file) == "modeling" for other in rooms_below(file)}
     assert not found, "what is copied beside the weights must not need the package"
+
+
+def test_servers_and_documents_use_what_anybody_may():
+    """Our own interface is enough for them: hf_mlnmt.generation's public names, and helpers that know no model."""
+    faces = {"hf_mlnmt", "hf_mlnmt.generation", "hf_mlnmt.documents"}
+    helpers = {"hf_mlnmt.data.formats", "hf_mlnmt.data.lines", "hf_mlnmt.data.placeholders"}
+    helpers |= {"hf_mlnmt.reports.facts", "hf_mlnmt.reports.tables"}
+    for file in FILES:
+        if (room := room_of(file)) in ("documents", "serving"):
+            own = ("hf_mlnmt.common.", f"hf_mlnmt.{room}.")
+            used = {module for module, *_ in imports(file) if not module.startswith(own)}
+            assert used <= faces | helpers, file
 
 
 def test_private_names_stay_private():

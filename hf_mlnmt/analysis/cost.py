@@ -30,7 +30,7 @@ from hf_mlnmt.training import Translation
 
 @dataclass(frozen=True)
 class Measure:
-    """A turn of a contestant: `amount` of work (tokens, sentences) in `seconds`."""
+    """The result of a turn: `amount` of work (tokens, sentences) in `seconds`."""
 
     amount: float
     seconds: float
@@ -182,7 +182,7 @@ def decoding(config: Any, work: Work) -> Turn:
 
 
 def _now(work: Work) -> float:
-    """Returns the time when the device has done what it was told."""
+    """Returns the time after the device has finished its work."""
     if work.device != "cpu":
         torch.accelerator.synchronize()
     return time.perf_counter()
@@ -198,7 +198,7 @@ def operations(config: Any, work: Work) -> int:
 
 
 class LiveBytes(TorchDispatchMode):
-    """A counter of the bytes of tensors that are alive among those made inside; `peak` is the most at once."""
+    """Context manager: counts the bytes of living tensors that were made inside; `peak` is the largest count."""
 
     def __init__(self, before: Sequence[Tensor] = ()) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Sentence embeddings of a translation model, and what they are good for: retrieval of translations, similarity.
+"""Sentence embeddings of a translation model, for retrieval of translations and similarity of sentences.
 
 Reference: the paper on the attention bridge, sections 1 and 2: the k rows of M as a sentence's representation.
 `model.embed` (modeling/transformer.py, bridge.py) says what an embedding is; this file compares texts and languages.

@@ -34,7 +34,7 @@ _ROW: Form = {"gamma": (None, float), **dict.fromkeys(("alpha", "beta", *METRICS
 
 @dataclass
 class Grid:
-    """A grid of scales and what was scored of it; `run` scores the rest.
+    """A grid of scales with the scores of its points; `run` scores the points that are missing.
 
     Args:
         alphas, betas: None: the thesis's. Of sequence-level normalization these are alpha = 1 and its values of gamma.

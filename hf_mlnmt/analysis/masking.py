@@ -34,7 +34,7 @@ WHOLE = "whole model"
 
 @dataclass(frozen=True)
 class Variant:
-    """The model with something left out: arguments of generate() that do it, or an auxiliary decoder's layer."""
+    """A model without one part: the arguments of generate() that mask it, or the auxiliary decoder that translates."""
 
     question: Question
     name: str
@@ -128,7 +128,7 @@ def masking_study(
     tell: Callable[[str], None] = lambda text: None,
     **testing: Any,
 ) -> Study:
-    """Translates by every variant of every system, scores and tests them.
+    """Translates with every variant of every system; scores each and tests it against the whole model.
 
     questions: None for all that each system has. testing: as of `rows`.
     Raises: UserError if a question makes no sense for a system; all are asked before anything is translated.

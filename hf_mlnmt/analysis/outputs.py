@@ -1,4 +1,4 @@
-"""Translations of one test set by several systems, looked at beyond one score; and scores of several test sets.
+"""Studies of translations: faults, scores by source length, largest differences; scores of several test sets.
 
 Faults of translations that no score names (`KINDS`); words are runs of letters and digits without case (data/words.py),
 and a translation may have several faults. BLEU and chrF by the length of the source sentence. The sentences that two

@@ -97,7 +97,7 @@ def different(lines: Sequence[str]) -> list[str]:
 
 
 def split(lines: Sequence[str], seed: int, sizes: Sequence[int] = SIZES) -> dict[Part, list[str]]:
-    """Shuffles different lines into parts of at most these sizes; of shorter text in shares of 8, 1 and 1."""
+    """Shuffles the distinct lines into parts of at most these sizes; shorter text in shares of 8, 1 and 1."""
     shuffled = different(lines)
     random.Random(seed).shuffle(shuffled)
     if len(shuffled) < sum(sizes):
@@ -287,7 +287,9 @@ def standardized(vectors: Vectors) -> dict[Part, Tensor]:
 def train_mlp(
     vectors: Vectors, labels: Mapping[Part, Tensor], classes: int, settings: MlpSettings, seed: int = 1
 ) -> Predictions:
-    """Trains on "train", stop by "dev", predict "test". vectors (sentences, width), labels (sentences,).
+    """Trains a perceptron on "train", stops it by "dev", predicts "test".
+
+    vectors: (sentences, width) for each part; labels: (sentences,).
 
     The same seed gives the same result; the caller's random numbers are left as they are.
     """
@@ -330,7 +332,7 @@ def _accuracy(model: nn.Module, vectors: Tensor, labels: Tensor) -> float:
 
 
 def train_logistic_regression(vectors: Vectors, labels: Mapping[Part, Tensor]) -> Predictions:
-    """Fits scikit-learn's to the same vectors; nothing is chosen by "dev". Raises: UserError without scikit-learn."""
+    """Fits scikit-learn's logistic regression; nothing is chosen by "dev". Raises: UserError without scikit-learn."""
     try:
         from sklearn.linear_model import LogisticRegression
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Attention over the source: by its place (decoder layer, encoder layer read, head), as word alignments, maps, sums.
+"""Attention over the source by decoder layer, encoder layer and head: word alignments, maps, coverage.
 
 References: Koehn and Knowles 2017, "Six Challenges for Neural Machine Translation", section 3.5 (from subwords to
 words); Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models" (alignment error rate);

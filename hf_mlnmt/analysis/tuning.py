@@ -1,4 +1,4 @@
-"""Weights of a reranker (generation/choosing/reranking.py): those of the best score of a development set.
+"""Weights of a reranker (generation/choosing/reranking.py), fitted to the best score of a development set.
 
 Reference: Och 2003, "Minimum Error Rate Training in Statistical Machine Translation".
 
@@ -61,7 +61,7 @@ class Candidates(NamedTuple):
         return np.where(np.isfinite(self.values), self.values, 0.0)
 
     def of(self, sentences: np.ndarray) -> Candidates:
-        """Returns those of some sentences."""
+        """Returns the candidates of some sentences."""
         return Candidates(self.values[sentences], self.counts[sentences])
 
 

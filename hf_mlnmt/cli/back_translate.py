@@ -13,7 +13,7 @@ from hf_mlnmt.generation.translating.options import DecodingOptions
 
 if TYPE_CHECKING:
     from hf_mlnmt.common.table import Table
-    from hf_mlnmt.data.synthetic import Manifest
+    from hf_mlnmt.data.corpus import Manifest
 
 PANEL = "Translate"
 _of_method = partial(option, rich_help_panel="Method")

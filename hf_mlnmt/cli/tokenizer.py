@@ -51,7 +51,7 @@ def tokenizer(
     from rich.console import Console
 
     from hf_mlnmt.common.languages import check_language
-    from hf_mlnmt.data.tokenizer_files import LineReader, processing_of, report_table, sides_of, train_on_files
+    from hf_mlnmt.data.tokenizer import LineReader, processing_of, report_table, sides_of, train_on_files
 
     sides = sides_of(files, source, target, separate, moses or normalize or lowercase)
     for side, code in (("source", source_language), ("target", target_language)):

@@ -134,7 +134,7 @@ def translate(
     from hf_mlnmt.generation.synthetic.journal import identity_of_model
     from hf_mlnmt.generation.translating.lines import Style, TextFiles, opened
 
-    document = None
+    document, texts = None, None
     if named := None if format else next(filter(documents.is_document, inputs), None):
         lists: dict[str, Any] = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
         lists |= {"--jsonl": jsonl, "--shard": shard, "a file of lines": files_of, "--below": below is not None}
@@ -150,8 +150,8 @@ def translate(
         options.refuse({"--fuzzy": fuzzy}, "is of documents. Leave it out.")
         if output is not None:
             check_output(output, *inputs)
+        texts = TextFiles(inputs, decoding, files_of, window, part, "any" if format else "lines")
     check_files(model, inputs, list(files_of.values()), decoding.told)
-    texts = None if document else TextFiles(inputs, decoding, files_of, window, part, "any" if format else "lines")
     options.use_machine(threads)
     how: dict[str, Any] = {"revision": revision} if revision else {}
     pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, engine=engine, **how)

@@ -2,6 +2,10 @@
 
 Text may be packed (lines.py). The first row of a tsv or csv file may be a header that names the sides, or a pair of
 sentences already. Every row has as many cells as the first one; a blank line is none, and is counted.
+
+A synthetic corpus is a folder of pairs of which one side was written by a model: source.txt and target.txt, line by
+line, and manifest.json, which says by which model and method, of which text, what was dropped, and has the files'
+sizes and SHA-256.
 """
 
 from __future__ import annotations
@@ -13,13 +17,15 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.files import Form, misfit, read_json
 from hf_mlnmt.common.keys import Range, Section, key
 from hf_mlnmt.common.languages import check_language, language_in, pair_of_name, same_language
+from hf_mlnmt.common.made_from import sha256
 from hf_mlnmt.common.model_folder import first_line
 from hf_mlnmt.data.filters import FilterReport, Pair
 from hf_mlnmt.data.formats import format_of
@@ -33,18 +39,116 @@ from hf_mlnmt.data.lines import (
     problem_in,
     reason_of,
 )
-from hf_mlnmt.data.synthetic import FILES as SYNTHETIC_FILES
-from hf_mlnmt.data.synthetic import find_synthetic
+
+MANIFEST = "manifest.json"
+SCHEMA = "hf_mlnmt.generation.synthetic.back_translation/1"
+FILES = {"source": "source.txt", "target": "target.txt"}
+COUNTS: Form = {"read": int, "kept": int, "found": {...: int}, "dropped": {...: int}}
+MADE_FROM: Form = {
+    "direction": str,
+    "model": (None, {"name": str, "files": dict}),
+    "text": [{"name": str, "lines": int, "sha256": str}],
+    "method": dict,
+    "tag": (None, str),
+}
+FORM: Form = {
+    **MADE_FROM,
+    "pairs": {"lines": int, **{side: {"bytes": int, "sha256": str} for side in FILES}},
+    "counts": COUNTS,
+}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The manifest in `folder`; `content` is the JSON."""
+
+    folder: Path
+    content: Mapping[str, Any]
+
+    @property
+    def pairs(self) -> int:
+        """Returns the number of pairs."""
+        return self.content["pairs"]["lines"]
+
+    @property
+    def tag(self) -> str | None:
+        """Returns the token that is to stand before every source of these pairs."""
+        return self.content["tag"]
+
+    def summary(self) -> dict[str, Any]:
+        """Returns what a results file says of it."""
+        model = self.content["model"]
+        return {
+            "direction": self.content["direction"],
+            "model": model["name"] if model else None,
+            "method": self.content["method"],
+            "counts": self.content["counts"],
+        }
+
+
+def find_synthetic(name: str | Path, root: str | Path = ".") -> Path:
+    """Returns the folder of a synthetic corpus, relative to `root` or to here.
+
+    Raises: UserError when there is none, or it is not finished.
+    """
+    places = [Path(root) / name, Path(name)]
+    places = [place.parent if place.name == MANIFEST else place for place in places]
+    for place in places:
+        if (place / MANIFEST).is_file():
+            return place
+    if unfinished := next((place for place in places if (place / "state.json").is_file()), None):
+        raise UserError(
+            f"{unfinished}: this back-translation is not finished. Start the command that makes it again: it goes on."
+        )
+    if sharded := next((place for place in places if any(place.glob("shard-*-of-*"))), None):
+        raise UserError(f"{sharded}: its shards are not put together. Start the command again without --shard.")
+    raise UserError(f"{name}: no synthetic corpus there (no {MANIFEST}). Make one: hf-mlnmt back-translate.")
+
+
+def check_some(manifest: Manifest) -> None:
+    """Raises UserError for a synthetic corpus without pairs."""
+    if not manifest.pairs:
+        counts, model = manifest.content["counts"], (manifest.content["model"] or {}).get("name", "its model")
+        dropped = ", ".join(f"{reason} {count:,}" for reason, count in counts["dropped"].items()) or "there was no text"
+        none = f"{manifest.folder}: of {counts['read']:,} translations none is left ({dropped})."
+        raise UserError(f"{none} Is the text in the language that {model} reads?")
+
+
+def read_manifest(folder: str | Path) -> Manifest:
+    """Read a manifest and compare the files beside it with what it says of them.
+
+    Raises: UserError when it is missing or not one of ours, and naming each file that changed since.
+    """
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        raise UserError(f"{folder}: no {MANIFEST} there: it is no synthetic corpus, or not a finished one.")
+    content = read_json(path)
+    if content.get("schema") != SCHEMA:
+        raise UserError(f"{path}: not a manifest of a synthetic corpus ('schema' is not {SCHEMA}).")
+    if problem := misfit(content, FORM):
+        raise UserError(f"{path}: {problem} Make the corpus again in another folder.")
+    problems = {file: _difference(Path(folder) / file, content["pairs"][side]) for side, file in FILES.items()}
+    if changed := [f"{file}: {problem}" for file, problem in problems.items() if problem]:
+        raise UserError(
+            f"{path}: files changed since it was written: {'; '.join(changed)}. Put back what was there, or make the "
+            "corpus again in another folder."
+        )
+    return Manifest(Path(folder), content)
+
+
+def _difference(path: Path, told: Mapping[str, Any]) -> str | None:
+    if not path.is_file():
+        return "is missing"
+    if (size := path.stat().st_size) != told["bytes"]:
+        return f"has {size:,} bytes, {told['bytes']:,} expected"
+    now = sha256(path)
+    return None if now == told["sha256"] else f"its SHA-256 is {now[:12]}..., {told['sha256'][:12]}... expected"
+
 
 log = logging.getLogger(__name__)
 _SIDES = ("source", "target")
 Quoting = Literal["none", "csv"]
 _NULL = {"NA", "NaN", "nan", "NULL", "null", "\\N"}  # what programs write into a csv file where there is nothing
-# What a spreadsheet could not compute, also a German one.
-_ERRORS = {
-    *("#REF!", "#N/A", "#NAME?", "#VALUE!", "#DIV/0!", "#NULL!", "#NUM!", "#SPILL!"),
-    *("#BEZUG!", "#NV", "#WERT!", "#ZAHL!", "#ÜBERLAUF!"),
-}
 _BLANK = "blank line"
 
 
@@ -54,13 +158,6 @@ class _Null(str):
 
 _TURNED = "or the name; where the sides are exchanged, say reverse: true."
 _HEADERS = [("source", "target"), ("src", "tgt"), ("src", "trg")]
-# What else stands above a column: sides and languages in other languages than English.
-_OWN_NAMES = (
-    "原文 译文 譯文 訳文 源语言 目标语言 英文 英语 中文 汉语 日文 日语 德文 德语 法文 法语 英語 日本語 中国語 "
-    "영어 한국어 일본어 원문 번역 английский русский немецкий оригинал перевод англійська українська "
-    "الإنجليزية العربية אנגלית עברית हिन्दी अंग्रेज़ी ไทย อังกฤษ Quelle Ziel Deutsch Englisch Französisch "
-    "français anglais allemand español inglés alemán"
-)
 
 
 WEIGHT = Range(0, 1000, above=True)
@@ -187,7 +284,7 @@ class CorpusSpec(Section):
     def local_files(self, root: str | Path = ".") -> list[Path]:
         """Returns the files that are read; none for a data set."""
         if self.synthetic:
-            return [find_synthetic(self.synthetic, root) / name for name in SYNTHETIC_FILES.values()]
+            return [find_synthetic(self.synthetic, root) / name for name in FILES.values()]
         names = self.files.values() if self.files else [self.path] if self.path else []
         return [Path(root) / name for name in names]
 
@@ -261,18 +358,16 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         raise UserError(f"{path}: columns are counted from 1, so {columns} cannot be; 1 is the first.")
     width = 2 if spec.columns is None and spec.bad_lines == "drop" else 0  # 0: that of the first row
     is_csv = (spec.quoting or ("csv" if format_of(path) == ".csv" else "none")) == "csv"
-    says_quoting, began = spec.quoting is not None or is_csv, False
-    titles: list[Pair] = []  # rows of one cell above the first pair, or above a header
+    says_quoting, is_first = spec.quoting is not None or is_csv, True
     for number, cells, problem in _rows(spec, path, is_csv):
         where = f"{path}, line {number}"
         if numbers is None:
-            if sum(map(bool, cells)) >= len(set(columns)):  # else a title above the header
-                numbers, width = [_position(str(column), cells, where) for column in columns], len(cells)
+            numbers, width = [_position(str(column), cells, where) for column in columns], len(cells)
             continue
-        is_first, began = not began, began or sum(map(bool, cells)) > 1
-        if is_first and spec.columns is None and (named := _header(cells, spec, where)):
+        named = _header(cells, spec, where) if is_first and spec.columns is None else None
+        is_first = False
+        if named:
             numbers, width = named, len(cells)
-            titles.clear()
             continue
         if not any(cells) and not problem and len(cells) < 2:
             report.drop(_BLANK)
@@ -291,13 +386,7 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
                 where,
                 quoted,
             )
-        titles.append(pair)
-        if began:
-            yield from titles
-            titles.clear()
-    if numbers is None:
-        raise UserError(f"{path}: no row names the columns {' and '.join(map(str, columns))}. See columns.")
-    yield from titles
+        yield pair
 
 
 def _width(cells: list[str], numbers: list[int], spec: CorpusSpec, where: str) -> int:
@@ -317,9 +406,9 @@ def _cells_of(cells: list[str], numbers: list[int], width: int) -> tuple[Pair, s
     if len(cells) != width:
         return ("", ""), f"another number of columns ({len(cells)} columns, {width} expected)"
     pair = cells[numbers[0]], cells[numbers[1]]
-    nothing = [text for text in pair if text in _ERRORS or isinstance(text, _Null)]
-    word = "; where it is a word, put it in double quotes" if nothing and nothing[0] in _NULL else ""
-    return pair, f"no text (a field is {nothing[0]}{word})" if nothing else None
+    nothing = [text for text in pair if isinstance(text, _Null)]
+    problem = "no text (a field is {}; where it is a word, put it in double quotes)"
+    return pair, problem.format(nothing[0]) if nothing else None
 
 
 _OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting: csv."
@@ -328,19 +417,12 @@ _OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting
 def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, list[str], str | None]]:
     """Yields of every row the number of its first line, its cells, and what is wrong with its lines, or None."""
     lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY, form="any")
-    separator, start = "\t", 1
-    if format_of(path) == ".csv":
-        first = next(lines)
-        if stated := re.fullmatch("sep=(.)", first[0], re.IGNORECASE):  # Excel's
-            separator, start = stated[1], 2
-        else:
-            separator = separator_of(path)
-            lines = chain([first], lines)
+    separator = separator_of(path) if format_of(path) == ".csv" else "\t"
     if not is_csv:
         for number, (line, problem) in enumerate(lines, start=1):
             yield number, line.split(separator), problem
         return
-    number, ahead = start, deque[tuple[str, str | None]]()  # lines that a broken row took beyond its first
+    number, ahead = 1, deque[tuple[str, str | None]]()  # lines that a broken row took beyond its first
     taken: list[tuple[str, str | None]] = []
 
     def take() -> Iterator[str]:
@@ -421,7 +503,7 @@ def looks_like_header(words: Sequence[str]) -> bool:
         return False
     from sacremoses.corpus import NonbreakingPrefixes
 
-    known = {*NonbreakingPrefixes().available_langs, *_OWN_NAMES.split()}
+    known = {*NonbreakingPrefixes().available_langs}
     anyhow = known.union(*_HEADERS)
     # Codes in small letters only: "No" and "Is" are words of a sentence.
     return sum(word in known or (len(word) > 2 and word.lower() in anyhow) for word in words) >= 2

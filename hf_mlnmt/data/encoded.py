@@ -82,17 +82,14 @@ class Examples(Sequence[dict[str, np.ndarray]]):
         return {name: column[index] for name, column in self.columns.items()}
 
 
-def interleaved(parts: Sequence[Sequence[Any]], which: np.ndarray) -> Sequence[Any]:
+def interleaved(parts: Sequence[Examples], which: np.ndarray) -> Examples:
     """Returns examples of several parts in one order: the next one of part `which[i]` is at place i."""
     if len(parts) == 1:
         return parts[0]
-    if not all(isinstance(part, Examples) for part in parts):
-        following = [iter(part) for part in parts]
-        return [next(following[part]) for part in which.tolist()]
     order = np.argsort(np.argsort(which, kind="stable"))
     columns = {}
-    for name in parts[0].columns:  # type: ignore[attr-defined]
-        rows = [part.columns[name] for part in parts]  # type: ignore[attr-defined]
+    for name in parts[0].columns:
+        rows = [part.columns[name] for part in parts]
         joined = Rows(np.concatenate([row.packed() for row in rows]), np.concatenate([row.lengths for row in rows]))
         columns[name] = Rows(joined.values, joined.lengths[order], joined.starts[order])
     return Examples(columns)

@@ -30,11 +30,11 @@ from hf_mlnmt.data.encoded import META, Encoded
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter, Seen
 from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.data.placeholders import with_placeholders
+from hf_mlnmt.data.processing import EncodedChunk, Encoder, in_processes
 from hf_mlnmt.data.shuffling import mixed
 from hf_mlnmt.data.text import TextSide, TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers, identity_of, languages_of
 from hf_mlnmt.data.tokenizer import size_of as entries_of
-from hf_mlnmt.data.workers import EncodedChunk, Encoder, in_processes
 
 log = logging.getLogger(__name__)
 Spec = CorpusSpec | TextSpec
@@ -67,9 +67,9 @@ class _Growing:
 
     def _go_on_from(self, there: dict[str, Any], origin: Origin) -> None:
         if there["format"] == _FORMAT and origin.holds(there):
-            for name in there["shards"] if self.seen is not None else ():
-                assert self.seen is not None
-                self.seen.add(np.load(self.part / f"{name}.hashes.npy"))
+            if self.seen is not None:
+                for name in there["shards"]:
+                    self.seen.add(np.load(self.part / f"{name}.hashes.npy"))
             self.meta, self.report = there | origin.record(), FilterReport.from_dict(there["report"])
 
     def add_shard(self, chunks: Sequence[Any], encoded: Iterable[EncodedChunk], hear: Callable[[int], Any]) -> None:

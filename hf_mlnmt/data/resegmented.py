@@ -158,7 +158,7 @@ class Resegmented(TrainingSet):
             return self.corpora[index]
         return {side: words.sentence(index, variant) for side, words in self._sides.items()}
 
-    def gather(self, indices: np.ndarray) -> Sequence[dict[str, np.ndarray]]:
+    def gather(self, indices: np.ndarray) -> Examples:
         variants, within = np.divmod(indices, len(self.corpora))
         present, parts = np.unique(variants).tolist(), []
         for variant in present:

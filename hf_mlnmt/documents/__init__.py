@@ -26,10 +26,10 @@ from hf_mlnmt.documents.marked import Checked, Document, Passage, Reading, check
 from hf_mlnmt.documents.office import read_archive
 from hf_mlnmt.documents.plain import read_srt, read_text, read_vtt
 from hf_mlnmt.documents.xml import read_xliff
-from hf_mlnmt.generation.translating.options import DecodingOptions
+from hf_mlnmt.generation import DecodingOptions, TranslationCall
 
 if TYPE_CHECKING:
-    from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
+    from hf_mlnmt.generation import TranslationPipeline
 
 log = logging.getLogger(__name__)
 _OPEN = "application/vnd.oasis.opendocument"
@@ -146,8 +146,6 @@ def translate_document(
     pipeline: TranslationPipeline, document: Document, options: DecodingOptions, update: Callable[[int], Any]
 ) -> Any:
     """Returns a document translated; its elements follow the alignments, where the model and the engine have them."""
-    from hf_mlnmt.generation.translating.call import TranslationCall
-
     try:
         call = TranslationCall(pipeline, replace(options, alignments=True))
         results = call.translate(document.texts, 1, update)
@@ -159,7 +157,7 @@ def translate_document(
     if document.left:
         log.warning(
             "%d messages are left untranslated, in po as fuzzy: their placeholders did not come back as they were, or "
-            "they have words around a plural or select of ICU.",
+            "they have a plural or select of ICU.",
             document.left,
         )
     return written

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from gettext import c2py  # type: ignore[attr-defined]
 
 from hf_mlnmt.common.errors import UserError
@@ -33,6 +33,10 @@ _PO = Form(
     lambda text: re.sub(r'[\\"\t]', lambda match: _ESCAPES[match[0]], text),
     again=str,
 )
+# An apostrophe quotes what is behind it, and two are one.
+_JAVA = _PO._replace(
+    read=lambda raw: _PO.read(raw).replace("''", "'"), quote=lambda text: _PO.quote(text.replace("'", "''"))
+)
 # The sign before the letter of a key, by toolkits: &File, E&xit (Qt, Windows), _Open, E_xit (GTK), ~Edit (LibreOffice).
 _KEY = re.compile(
     r"(?<![\w&])&(?=[^\W\d_])(?!\w+;)|(?<=\w)&(?=[a-z])(?!\w+;)|(?<!\w)[_~](?=[^\W\d_])|(?<=\b[A-Z])_(?=[a-z])"
@@ -45,7 +49,6 @@ _TAG_OR_CODE = re.compile(  # a line's end, a tab, another sign of C, a tag
 )
 _NAMED = re.compile(r"%(?:[({]|<\w|\d+\$|\d+%?$|%$)|\{\w|\$")  # placeholders whose order is free
 _ICU = re.compile(r"\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,\s*(?:offset:\d+\s*)?")
-_BRANCH = re.compile(r"\s*(?:=\d+|\w+)\s*\{")
 # Plural-Forms of languages that are written otherwise than "n != 1", as gettext's manual has them.
 _SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2"
 _PLURALS = {
@@ -106,56 +109,12 @@ def _with_key(raw: str, sign: str, letter: str) -> str:
     if not cased:  # as programs have it in Chinese and Japanese
         end = len(raw.rstrip(".:\u2026\u3002 "))
         return f"{raw[:end]}({sign}{letter.upper()}){raw[end:]}"
-    best = min(cased, key=lambda place: (raw[place].lower() != letter.lower(), raw[place - 1 : place].isalpha(), place))
-    best = best if raw[best].lower() == letter.lower() else cased[0]
+    best = next((place for place in cased if raw[place].lower() == letter.lower()), cased[0])
     return raw[:best] + sign + raw[best:]
 
 
-def icu_message(raw: str, tokens_of: Callable[[str], Iterable[Token]], form: Form, reading: Reading) -> Checked:
-    """Returns a message of ICU (plural, select, selectordinal), whose branches are messages and whose frame stays. One
-    with words outside of its branches, with quoted signs, or that cannot be read, is left."""
-    form = _quoting(form)
-    branches = None if re.search("'[{}#|]", raw) else _branches(raw, tokens_of, form, reading)
-    return Checked(branches or [], str, raw, left=branches is None)
-
-
-def _quoting(form: Form) -> Form:
-    """Returns the characters of a format in which an apostrophe quotes what is behind it, and two are one."""
-    return form._replace(
-        read=lambda text: form.read(text).replace("''", "'"), quote=lambda text: form.quote(text.replace("'", "''"))
-    )
-
-
-def _branches(
-    raw: str, tokens_of: Callable[[str], Iterable[Token]], form: Form, reading: Reading
-) -> list[str | Passage | Checked] | None:
-    def message_of(raw: str) -> Checked:
-        pieces = (
-            token._replace(kind="mark" if piece == "#" and token.kind == "text" else token.kind, raw=piece)
-            for token in tokens_of(raw)
-            for piece in (re.split("(#)", token.raw) if token.kind == "text" else [token.raw])
-        )
-        return message([*passages(pieces, form, reading.check)], raw, form)
-
-    frame = _ICU.match(raw)
-    parts: list[str | Passage | Checked] = [raw[: frame.end()] if frame else ""]
-    at = frame.end() if frame else 0
-    while frame and (branch := _BRANCH.match(raw, at)):
-        depth, end = 1, branch.end()
-        while depth and end < len(raw):
-            depth += (raw[end] == "{") - (raw[end] == "}")
-            end += 1
-        inside = raw[branch.end() : end - 1]
-        inner = _branches(inside.strip(), tokens_of, form, reading) if _ICU.search(inside) else [message_of(inside)]
-        if depth or inner is None:
-            return None
-        parts += [branch[0], *inner, "}"]
-        at = end
-    return [*parts, raw[at:]] if frame and raw[at:].strip() == "}" and len(parts) > 1 else None
-
-
 def is_icu(raw: str) -> bool:
-    """Returns whether a message has a frame of ICU."""
+    """Returns whether a message has a plural or select of ICU, whose cases differ between languages: it is left."""
     return _ICU.search(raw) is not None
 
 
@@ -252,8 +211,8 @@ def _check(text: str, entries: Sequence[Sequence[re.Match[str]]]) -> None:
 
 def _translated(raw: str, reading: Reading, newline: str, strict: bool, java: bool) -> Checked:
     if is_icu(raw):
-        return icu_message(raw, lambda raw: _tokens(raw, newline), _PO, reading)
-    form = _quoting(_PO) if java else _PO
+        return Checked([], str, raw, left=True)
+    form = _JAVA if java else _PO
     return message([*passages(_tokens(raw, newline), form, reading.check)], raw, form, strict)
 
 

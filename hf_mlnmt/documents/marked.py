@@ -24,21 +24,9 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import base_language
 from hf_mlnmt.data.placeholders import has_words
 from hf_mlnmt.documents.matching import NO_WRAP, SLOT, Element, Match, shared
-from hf_mlnmt.generation.translating.hypotheses import Hypothesis
-from hf_mlnmt.generation.translating.segments import split_sentences
+from hf_mlnmt.generation import Hypothesis, split_sentences
 
-_RIGHT_TO_LEFT: tuple[str | None, ...] = (
-    "Arab",
-    "Hebr",
-    "Syrc",
-    "Thaa",
-    "Nkoo",
-    "Adlm",
-    "Rohg",
-    "Mand",
-    "Samr",
-    "Yezi",
-)
+_RIGHT_TO_LEFT = frozenset(["Arab", "Hebr", "Syrc", "Thaa", "Nkoo", "Adlm", "Rohg", "Mand", "Samr", "Yezi"])
 DEEPEST = 100  # inline elements inside one another
 _SLOT = re.compile("\ufdd0(\\d+)\ufdd1")
 _ID = re.compile(r"""(?<!\s)\s+id\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+)""", re.IGNORECASE)

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from itertools import accumulate, pairwise, takewhile
 
 from hf_mlnmt.data.placeholders import kept, lost
-from hf_mlnmt.generation.constraints.linked import Linked
-from hf_mlnmt.generation.translating.hypotheses import Hypothesis
+from hf_mlnmt.generation import Hypothesis, Linked
 
 SLOT = "[\ufdd0\ufdd1]"  # two that are no characters, for a program's own use: around the number of a slot
 NO_WRAP = ("", "")

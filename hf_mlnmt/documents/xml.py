@@ -14,7 +14,7 @@ from xml.parsers import expat
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.placeholders import has_words
-from hf_mlnmt.documents.catalogue import SPACED, icu_message, is_icu, message
+from hf_mlnmt.documents.catalogue import SPACED, is_icu, message
 from hf_mlnmt.documents.html import ATTRIBUTE, attributes, quoted
 from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
 from hf_mlnmt.documents.plain import tag
@@ -268,23 +268,24 @@ class _Xliff(Part):
         old: list[int] = [] if target is None else [*range(target, self.events[target].end + 1)]
         state = attributes(self.events[unit if self.second or target is None else target].raw).get("state")
         said = _said(self._raw(old[1:-1])) if old else ""
-        parts: list[str | Passage | Checked]
         if said.strip() and (state not in _UNTRANSLATED or said != _said(self._raw(range(text + 1, behind - 1)))):
-            parts = self._half_done(text, old, lines)
-        else:
-            parts = [self._message(range(text + 1, behind - 1), lines)]
-            name = self.events[source].raw[1:].partition("source")[0] + "target"
-            parts = [self._start(self.events[old[0]].raw if old else f"<{name}>"), *parts, f"</{name}>"]
-        left = any(isinstance(each, Checked) and each.left for each in parts)
-        if not left and not any(each.sentences for each in parts if isinstance(each, Checked)):
             return None
+        unit_text = self._message(range(text + 1, behind - 1), lines)
+        if not unit_text.left and not unit_text.sentences:
+            return None
+        name = self.events[source].raw[1:].partition("source")[0] + "target"
+        parts: list[str | Passage | Checked] = [
+            self._start(self.events[old[0]].raw if old else f"<{name}>"),
+            unit_text,
+            f"</{name}>",
+        ]
         before, first = self._raw(range(unit, last + 1)), self.events[unit].raw
         if self.second:
             made = "initial" if self.reading.fuzzy else "translated"
             first = re.sub(r"\s*>$", f' state="{made}">', _STATE.sub("", first))
         begin, rest = (old[0], old[-1] + 1) if old else (behind, behind)
         around = [first + self._raw(range(unit + 1, begin)), *parts, self._raw(range(rest, last + 1))]
-        return Checked([] if left else around, str, before, left), last + 1
+        return Checked([] if unit_text.left else around, str, before, unit_text.left), last + 1
 
     def _start(self, target: str) -> str:
         """Returns the start tag of a target with its state, which in version 2 stands with the segment."""
@@ -298,41 +299,13 @@ class _Xliff(Part):
     def _message(self, numbers: range, lines: bool) -> Checked:
         """Returns the text of some events as a message; `lines`: its line breaks stay."""
         raw = self._raw(numbers)
-
         if is_icu(_said(raw)):
-            if _TAG.search(raw):
-                return Checked([], str, raw, left=True)
-            return icu_message(raw, lambda raw: _with_tags(Token("text", raw)), self.form, self.reading)
+            return Checked([], str, raw, left=True)
         tokens = self.paragraph(numbers.start, numbers.stop)
         if lines:
             tokens = (each for token in tokens for each in _with_lines(token))
         inner = passages((each for token in tokens for each in _with_tags(token)), self.form, self.reading.check)
         return message([*inner], raw, self.form._replace(read=_said))
-
-    def _half_done(self, text: int, old: list[int], lines: bool) -> list[str | Passage | Checked]:
-        """Returns a target with the texts of those of its segments that are empty still."""
-        sources = {named.get("mid"): number for number, named in self._segments(range(text + 1, self.events[text].end))}
-        parts: list[str | Passage | Checked] = []
-        done = old[0] + 1
-        for number, named in self._segments(old):
-            end = self.events[number].end
-            source = sources.get(named.get("mid"))
-            if source is None or self._raw(range(number + 1, end)).strip():
-                continue
-            start = re.sub(r"\s*/?>$", ">", self.events[number].raw)
-            inner = self._message(range(source + 1, self.events[source].end), lines)
-            parts += [self._raw(range(done, number)), start, inner, f"</{start[1:].split()[0]}>"]
-            done = end + 1
-        begin = self._start(self.events[old[0]].raw) if self.reading.fuzzy else self.events[old[0]].raw
-        return [begin, *parts, self._raw(range(done, old[-1] + 1))] if parts else []
-
-    def _segments(self, numbers: Iterable[int]) -> Iterator[tuple[int, dict[str, str]]]:
-        for number in numbers:
-            event = self.events[number]
-            if event.kind == "start" and event.name == "mrk":
-                named = attributes(event.raw)
-                if named.get("mtype") == "seg":
-                    yield number, named
 
     def paragraph(self, first: int, end: int) -> Iterator[Token]:
         """Yields the tokens of a text: codes that open and close something are its elements."""

@@ -207,7 +207,7 @@ def compare(
     tokenize: str | None = None,
     test_set: str = "test",
 ) -> Comparison:
-    """Score every system on one test set, and test it against the first.
+    """Scores every system on one test set, and tests each against the first.
 
     systems: {name: raw outputs}, the baseline first; or {name: [raw outputs of a run, ...]}, as many runs of every
     system, those of one seed at one place. protocols: both when `language` is given, else 'cased' alone.
@@ -260,7 +260,7 @@ def add_tests(
     pairs: Sequence[tuple[str, str]] | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Fill `comparison.tests` and `.pairs`.
+    """Tests every system against the baseline; fills `comparison.tests` and `.pairs`.
 
     kept: what was tested before; a test whose runs and settings are the same is taken from there.
     pairs: systems to test against other systems than the baseline, beside the pairs that `kept` has.
@@ -333,7 +333,7 @@ def _test_of_scores(metric: str, baseline: Sequence[Any], system: Sequence[Any])
 
 
 def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
-    """Read a comparison's folder; `only`: one system's runs, beside the baseline's.
+    """Reads a comparison's folder. only: a system; other systems' runs than its and the baseline's are left out.
 
     Raises: UserError for another folder, and for files that do not belong together.
     """
@@ -464,7 +464,7 @@ def _p(value: float | None) -> str:
 
 
 def scores_are(comparison: Comparison) -> str:
-    """Says what stands as a score."""
+    """Returns what a score of this comparison is: one run's with its interval, or a mean over runs."""
     if not comparison.several:
         return "score ± half of its 95 % interval"
     runs = max(map(len, comparison.runs.values()))

@@ -205,7 +205,7 @@ def caption(figure: Any, note: str) -> None:
 
 
 def save(figure: Any, folder: str | Path, stem: str) -> list[Path]:
-    """Write `stem`.png (300 dots an inch) and `stem`.svg; returns their paths."""
+    """Writes `stem`.png (300 dots an inch) and `stem`.svg; returns their paths."""
     paths = []
     for kind, options in (("png", {"dpi": 300}), ("svg", {"metadata": {"Date": None}})):
         path = Path(folder) / f"{stem}.{kind}"
@@ -260,7 +260,7 @@ SCHEMA = "hf_mlnmt.analysis/1"
 def write_rows(
     folder: str | Path, stem: str, what: str, rows: Sequence[dict[str, Any]], settings: dict[str, Any], **more: Any
 ) -> list[Path]:
-    """Write `stem`.json (rows, settings, versions) and `stem`.csv (rows), numbers not rounded; returns the paths."""
+    """Writes `stem`.json (rows, settings, versions) and `stem`.csv (rows), numbers not rounded; returns the paths."""
     content = {"schema": SCHEMA, "what": what, "settings": settings, "versions": versions(), **more, "rows": list(rows)}
     json_path = write_json(Path(folder) / f"{stem}.json", content)
     return [json_path, write_text(Path(folder) / f"{stem}.csv", to_csv(rows))]
@@ -290,9 +290,10 @@ def _cell(value: Any) -> str:
 
 @dataclass
 class Study:
-    """`rows`: every number; `summary`: a few of them, for the terminal; `figures` and `texts` by their files' names.
+    """The answer to one question about several systems.
 
-    `note`: what a reader of a figure alone has to know besides: the sample, what intervals and marks are.
+    rows: every number. summary: a few numbers, for the terminal. figures, texts: by the names of their files.
+    note: the sample, and what intervals and marks are, written above each figure.
     """
 
     stem: str
@@ -318,7 +319,7 @@ class Study:
 
 @contextmanager
 def naming(system: str) -> Iterator[None]:
-    """Lets a UserError from inside name the system that it is about."""
+    """Context manager: puts the system's name before the message of a UserError that is raised inside."""
     try:
         yield
     except UserError as error:

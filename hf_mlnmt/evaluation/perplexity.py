@@ -130,7 +130,7 @@ def perplexity(
     source_language: str | None = None,
     progress: Callable[[int], Any] | None = None,
 ) -> Perplexity:
-    """Scores raw sentences.
+    """Returns the perplexity of raw sentences.
 
     Args:
         model: a causal language model; or with `sources` an encoder-decoder. In evaluation mode, where it is.

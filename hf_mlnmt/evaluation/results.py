@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.evaluation.outputs import SystemOutput
 
 SCHEMA = RESULTS_SCHEMA
-_LARGEST = 1e6  # score; every metric has smaller ones
+_LARGEST = 1e15  # nothing that is measured here comes near it
 _COUNTED = ("steps", "epochs", "seconds", "cpu_minutes", "target_tokens", "processes")  # of a budget
 FORM: Form = {
     "scores?": {...: {...: {...: {"score": float, "ci?": (None, [float, float]), "signature?": str}}}},
@@ -62,7 +62,7 @@ class Results:
     """Keys that this version does not know."""
 
     def add_scores(self, test_set: str, scores: Mapping[ProtocolName, Scores]) -> None:
-        """Takes in one test set's scores; what was there of the same test set and protocol is replaced."""
+        """Adds the scores of a test set; replaces those of the same test set and protocol."""
         for protocol, value in scores.items():
             if value.protocol != protocol:
                 raise ValueError(f"scores of protocol {value.protocol!r} filed under {protocol!r}")
@@ -70,7 +70,7 @@ class Results:
             self.outputs.setdefault(test_set, {})[protocol] = value.outputs_to_dict()
 
     def add_system(self, system: SystemOutput, command: str) -> None:
-        """Takes in what is known of the system; what training has written stays."""
+        """Sets command, parameters and decoding where training has not written them."""
         self.command = self.command or command
         self.parameters = self.parameters or system.parameters
         self.decoding = system.decoding or self.decoding
@@ -102,16 +102,22 @@ def results_content(path: str | Path) -> dict[str, Any]:
 
 
 def _problems(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yields messages on a seed, names and scores that nothing could be made of, or that would break a page."""
-    scores, seed = content.get("scores", {}), content.get("seed")
+    """Yields messages on a seed, names and numbers that nothing could be made of, or that would break a page."""
+    seed = content.get("seed")
     if seed is not None and seed < 0:
         yield f"seed: expected a whole number from 0, not {seed!r}."
-    yield from filter(None, map(_problem_of_name, (content["system"], *scores)))
-    for test, protocols in scores.items():
-        for protocol, metrics in protocols.items():
-            for metric, entry in metrics.items():
-                if abs(entry["score"]) > _LARGEST:
-                    yield f"scores.{test}.{protocol}.{metric}: expected a score, not {entry['score']!r}."
+    yield from filter(None, map(_problem_of_name, (content["system"], *content.get("scores", {}))))
+    for place in _absurd(content):
+        yield f"{place}, which is no measured number."
+
+
+def _absurd(value: Any, place: str = "") -> Iterator[str]:
+    """Yields where a number is not finite, or larger than any that is measured."""
+    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield from _absurd(each, f"{place}.{key}" if place else str(key))
+    if isinstance(value, int | float) and not abs(value) <= _LARGEST:
+        yield f"{place} is {value}"
 
 
 def _problem_of_name(name: str) -> str | None:
@@ -146,7 +152,7 @@ def open_results(path: str | Path, name: str, named: bool, test_set: str) -> Res
 
 
 def languages_of_test(results: Mapping[str, Any], test_set: str) -> dict[str, str | None]:
-    """Returns {"source", "target"} of a test set of a results file: a multilingual model's have their own.
+    """Returns {"source", "target"} of a test set of a results file; each test set of a multilingual model has its own.
 
     They are what the recipe in the file says of the test set's corpus, else those of the whole run.
     """

@@ -68,7 +68,7 @@ TITLES: dict[ProtocolName, str] = {
 
 @dataclass(frozen=True)
 class Protocol:
-    """A way to score.
+    """The preparation of text, the tokenizer and the signature of scores.
 
     language: the target language's code; classic needs two letters, cased reads any or none.
     tokenize: a tokenizer of sacreBLEU's for BLEU, in place of the language's; of cased alone.
@@ -143,7 +143,7 @@ def sacrebleu_metric(name: MetricName, language: str | None = None, **options: A
     from sacrebleu import metrics
 
     class CharacterTER(metrics.TER):  # type: ignore[misc]
-        """TER whose words are characters."""
+        """TER that counts edits of characters."""
 
         def __init__(self, **options: Any) -> None:
             super().__init__(**options)
@@ -258,7 +258,7 @@ References = Sequence[str] | Sequence[Sequence[str | None]]
 
 @dataclass(frozen=True)
 class MetricScore:
-    """A number. `ci` is sacreBLEU's 95 % bootstrap interval (low, high) around the mean of the resamples."""
+    """A score with its signature. ci: sacreBLEU's 95 % bootstrap interval (low, high), around the resamples' mean."""
 
     score: float
     signature: str
@@ -362,7 +362,7 @@ def count_sentences(
     metrics: Sequence[str] = METRICS,
     progress: Progress = lambda name, sentences: lambda done: None,
 ) -> Counts:
-    """Counts the numbers of every sentence of raw outputs beside raw references. Arguments and errors as of score()."""
+    """Returns the sufficient statistics of each sentence of raw texts. Arguments and errors as of score()."""
     check_counts(outputs, sets := reference_lists(references))
     for what, texts in (("outputs", outputs), ("references", sets[0])):
         if problem := cut_into_pieces(line for line in texts[:1000] if line):
@@ -382,7 +382,7 @@ def count_metric(
     references: Sequence[Sequence[str | None]],
     advance: Callable[[int], Any] = lambda sentences: None,
 ) -> np.ndarray:
-    """Counts the numbers (sentences, numbers) of text that the protocol has prepared.
+    """Returns the sufficient statistics (sentences, numbers) of text that the protocol has prepared.
 
     advance: called with the number of sentences that were counted since the last call.
     """
@@ -449,7 +449,7 @@ def coins(draw: np.random.Generator, trials: int, sentences: int) -> Iterator[np
 
 
 def products(times: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """times (samples, sentences) @ counts (sentences, numbers), exact in float64."""
+    """Computes times (samples, sentences) @ counts (sentences, numbers), exact in float64."""
     return times.astype(np.float64) @ counts.astype(np.float64)  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""Is the difference of two systems chance? Counts of sentences kept in a file, tests over seeds, the marks † and ‡.
+"""Tests of the difference of two systems over sentences and seeds, the marks † and ‡, and the file of sentence counts.
 
 Each system was trained once or from several seeds; its score is the mean of its runs' scores. Counts of sentences, kept
 beside a run's scores, let runs be tested when their translations are gone, or may not be published; sacreBLEU's paired

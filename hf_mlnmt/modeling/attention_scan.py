@@ -5,7 +5,7 @@ Reference: thesis on monolingual data, section 5.2.2; extended_cross_attention.p
 | scan | what it computes, for i = 1 .. I |
 | --- | --- |
 | weight_scan | alpha_i = softmax(E_i + u * m_i), m_{i+1} = alpha_i, or m_i + alpha_i if it accumulates |
-| context_scan | alpha_i = softmax(E_i + (c_{i-1} A) K^T), c_i = alpha_i V; without V, c_i = alpha_i |
+| context_scan | alpha_i = softmax(E_i + (c_{i-1} A) K^T), c_i = alpha_i V |
 | gate_scan | pi_i = sigmoid(q_i k'_i - lse_i), c_i = (1 - pi_i) c~_i + pi_i v'_i, [k'_i v'_i] = c_{i-1} T + b |
 | linear_scan | c_i = a_i c_{i-1} + b_i, element by element (ssru.py) |
 
@@ -65,7 +65,7 @@ def weight_scan(
 def context_scan(
     energies: Tensor,
     keys: Tensor,
-    values: Tensor | None,
+    values: Tensor,
     transition: Tensor | None,
     start: Tensor | None,
     real: Tensor | None,
@@ -74,8 +74,7 @@ def context_scan(
 
     Args:
         energies: E (batch, heads, target, source), very negative where the source is masked.
-        keys: K (batch, heads, source, width); without `values` the width is the source's length.
-        values: V (batch, heads, source, width), or None where c_i is alpha_i itself.
+        keys, values: K and V (batch, heads, source, width).
         transition: A (heads * width, heads * width), which mixes the heads; None is the identity.
         start: c_0 (batch, heads, width); None is zero.
 
@@ -142,7 +141,7 @@ def _fake_weights_backward(gradient: Tensor, coefficient: Tensor, *others) -> tu
 
 
 def _fake_contexts_backward(
-    gradient: Tensor, keys: Tensor, values: Tensor | None, transition: Tensor | None, *others
+    gradient: Tensor, keys: Tensor, values: Tensor, transition: Tensor | None, *others
 ) -> tuple[Tensor, ...]:
     matrices = [keys.new_empty(0 if x is None else x.shape) for x in (keys, values, transition)]
     return _fake_weights(gradient), *matrices, keys.new_empty(*keys.shape[:2], keys.shape[3])
@@ -177,7 +176,7 @@ def _kernels(tensor: Tensor, real: Tensor | None) -> Any:
 def _heads_alone(given: dict[str, Any]) -> bool:
     """Returns whether every head goes by itself, and on its context if it has one: all that the kernels can."""
     if "keys" in given:
-        return given["values"] is not None and given["transition"] is None
+        return given["transition"] is None
     return "query" not in given or len(given["transition"]) == given["query"].shape[1]
 
 
@@ -204,7 +203,7 @@ def _scan(name: str, forward: Callable, fake: Callable, backward: Callable, fake
     """Defines `forward` as an operator, differentiated by `backward`, an operator too, of the gradient, the inputs from
     number `kept` on, and the output (flags last); it returns the gradients of the first inputs, in order."""
     # The package and a copy of it from the Hub may be in one process; change the number when an operator changes.
-    name = f"{name}_1"
+    name = f"{name}_2"
     if hasattr(torch.ops.hf_mlnmt, name):
         return getattr(torch.ops.hf_mlnmt, name)
     operator, gradients = _define(name, forward, fake), _define(f"{name}_backward", backward, fake_backward)

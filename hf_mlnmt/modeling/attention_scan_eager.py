@@ -87,7 +87,7 @@ def weights_backward(
 def contexts_forward(
     energies: Tensor,
     keys: Tensor,
-    values: Tensor | None,
+    values: Tensor,
     transition: Tensor | None,
     start: Tensor | None,
     real: Tensor | None,
@@ -96,14 +96,14 @@ def contexts_forward(
     batch, heads, length = rows.shape[1:]
     weights, total = torch.empty_like(rows), rows.new_empty(batch * heads, 1, length)
     flat_keys = keys.flatten(0, 1).transpose(1, 2)
-    flat_values = None if values is None else values.flatten(0, 1)
+    flat_values = values.flatten(0, 1)
     context = rows.new_zeros(batch, heads, keys.shape[3]) if start is None else start
     for row, weight, visible in zip(rows.unbind(0), weights.unbind(0), _per_step(real, len(rows))):
         query = context if transition is None else (context.reshape(batch, -1) @ transition).view_as(context)
         flat = query.reshape(batch * heads, 1, -1)
         torch.baddbmm(row.view_as(total), flat, flat_keys, out=total)
         torch.softmax(total.view_as(row), -1, out=weight)
-        new = weight if flat_values is None else torch.bmm(weight.view_as(total), flat_values).view_as(context)
+        new = torch.bmm(weight.view_as(total), flat_values).view_as(context)
         context = new if visible is None else torch.where(visible, new, context)
     return weights.movedim(0, 2)
 
@@ -111,7 +111,7 @@ def contexts_forward(
 def contexts_backward(
     gradient: Tensor,
     keys: Tensor,
-    values: Tensor | None,
+    values: Tensor,
     transition: Tensor | None,
     start: Tensor | None,
     real: Tensor | None,
@@ -121,7 +121,7 @@ def contexts_backward(
     target, batch, heads, length = gradients.shape
     width = keys.shape[3]
     flat_keys = keys.reshape(batch * heads, length, width)
-    flat_values = None if values is None else values.reshape(batch * heads, length, width).transpose(1, 2)
+    flat_values = values.reshape(batch * heads, length, width).transpose(1, 2)
     d_energies, total = torch.empty_like(gradients), gradients.new_empty(batch * heads, 1, length)
     d_queries = gradients.new_empty(target, batch, heads, width)
     d_contexts = torch.empty_like(d_queries)
@@ -129,10 +129,7 @@ def contexts_backward(
     for i, visible in reversed(list(enumerate(_per_step(real, len(gradients))))):
         own, past = _kept(visible, carry)
         d_contexts[i] = own
-        if flat_values is None:
-            torch.add(gradients[i], own, out=total.view_as(own))
-        else:
-            torch.baddbmm(gradients[i].view_as(total), own.reshape(-1, 1, width), flat_values, out=total)
+        torch.baddbmm(gradients[i].view_as(total), own.reshape(-1, 1, width), flat_values, out=total)
         row = total.view_as(weights[i])
         torch._softmax_backward_data(row, weights[i], -1, row.dtype, grad_input=d_energies[i])
         torch.bmm(d_energies[i].view_as(total), flat_keys, out=d_queries[i].view(-1, 1, width))
@@ -140,17 +137,13 @@ def contexts_backward(
         if past is not None:
             carry = carry + past
     by_head = weights.movedim(0, 2).reshape(batch * heads, target, length)
-    if flat_values is None:
-        contexts = weights
-    else:
-        contexts = torch.bmm(by_head, flat_values.transpose(1, 2)).view(batch, heads, target, width).movedim(2, 0)
+    contexts = torch.bmm(by_head, flat_values.transpose(1, 2)).view(batch, heads, target, width).movedim(2, 0)
     before = previous_states(contexts, start, real)
     queries = before if transition is None else (before.flatten(2) @ transition).view_as(before)
     d_rows = d_energies.movedim(0, 2)
     d_keys = torch.matmul(d_rows.transpose(2, 3), queries.movedim(0, 2))
-    d_values, d_transition = d_rows.new_empty(0), d_rows.new_empty(0)
-    if values is not None:
-        d_values = torch.bmm(by_head.transpose(1, 2), d_contexts.movedim(0, 2).flatten(0, 1)).view_as(values)
+    d_values = torch.bmm(by_head.transpose(1, 2), d_contexts.movedim(0, 2).flatten(0, 1)).view_as(values)
+    d_transition = d_rows.new_empty(0)
     if transition is not None:
         d_transition = before.flatten(2).flatten(0, 1).t() @ d_queries.flatten(2).flatten(0, 1)
     return d_rows, d_keys, d_values, d_transition, carry.clone()

@@ -34,8 +34,8 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.utils.output_capturing import OutputRecorder
 
-from .attention import Attention, SelfAttention, real_positions, split_heads
-from .caches import KeptStates, SlotState, StaticStates, slot_of
+from .attention import Attention, SelfAttention, split_heads
+from .caches import KeptStates, SlotState, StaticStates, real_positions, slot_of
 from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
 from .layers import DecoderLayer, EncoderLayer, normed

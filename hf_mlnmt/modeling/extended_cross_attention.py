@@ -20,7 +20,7 @@ Reference: thesis on monolingual data, chapter 5 (its equation numbers are used 
 
 Nothing but the weights is recurrent: E of all positions is one product, and attention_scan.py goes over them:
 weights      u_j = (W_k h_j)^T W_q^2 / sqrt(d_h), alpha_i = softmax(E_i + u gamma_i); 1 / phi goes into u
-context      alpha_i = softmax(E_i + c_{i-1} K'^T), K' = K W_q^2; on short sources alpha_{i-1} (V K'^T) in its place
+context      alpha_i = softmax(E_i + c_{i-1} K'^T), K' = K W_q^2
 key-value    pi_i = sigmoid(q_i k'_i - lse_i), c_i = (1 - pi_i) c~_i + pi_i v'_i, c~ and lse of ordinary attention
 In decoding the state (c_{i-1}, alpha_{i-1} or their sum) is in the cache; padding of the target leaves it as it is.
 
@@ -48,8 +48,8 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.cache_utils import EncoderDecoderCache
 
-from .attention import CrossAttention, cached_source, real_positions, split_heads
-from .caches import RecurrentCacheLayer
+from .attention import CrossAttention, cached_source, split_heads
+from .caches import RecurrentCacheLayer, real_positions
 from .configuration import FIRST_ORDER_ATTENTION, TransformerConfig
 from .encoder_models import encoder_heads
 from .layers import DecoderLayer, normed

@@ -148,10 +148,6 @@ class PreviousContextAttention(RecurrentAttention):
             transition = transition.t().to(exact)
         else:
             key = torch.einsum("bhjo,hoi->bhji", key, self.context_q_proj() * self.scaling)  # K'
-            # The kernel is for the other form.
-            if start is None and key.shape[2] <= 2 * key.shape[3] and not key.is_cuda:
-                mixed = torch.matmul(key, value.transpose(2, 3))  # (V K'^T)^T
-                return context_scan(energies, mixed.to(exact), None, None, None, real)
         start = None if start is None else start.to(exact)
         return context_scan(energies, key.to(exact), value.to(exact), transition, start, real)
 

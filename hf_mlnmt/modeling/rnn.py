@@ -29,8 +29,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention import cached_source, real_positions
-from .caches import RecurrentCacheLayer, StaticRecurrentCacheLayer, count_positions
+from .attention import cached_source
+from .caches import RecurrentCacheLayer, StaticRecurrentCacheLayer, count_positions, real_positions
 from .configuration import TransformerConfig
 from .outputs import EncoderOutput
 from .releases import CACHE, takes_cache

@@ -149,7 +149,7 @@ def _problem(folder: Path, config: Any) -> dict[str, str]:
 
 
 def _training(results: Any) -> dict[str, Any]:
-    """Returns what results files say, as they say it."""
+    """Returns the recorded keys of results files, unchanged."""
     keys = ("system", "data", "seed", "budget", "command", "parameters", "steps_per_second", "decoding", "scores")
     return {"results": [{key: result[key] for key in (*keys, "perplexity") if result.get(key)} for result in results]}
 

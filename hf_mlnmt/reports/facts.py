@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from huggingface_hub import metadata_load
 
-from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import read_json
 from hf_mlnmt.common.model_folder import needs_code
 from hf_mlnmt.evaluation.results import languages_of_test, read_results
@@ -22,12 +21,10 @@ from hf_mlnmt.reports.paths import hide_paths
 if TYPE_CHECKING:
     from hf_mlnmt.evaluation.comparison import Comparison
 
-_LARGEST = 1e15  # nothing that is measured here comes near it
-
 
 @dataclass(frozen=True)
 class Facts:
-    """A model, as far as it is known."""
+    """What the card knows of a model; unknown fields are None or empty."""
 
     name: str
     """What a reader loads it by: a Hub name, a folder's name; of what is not published, its run's name."""
@@ -106,19 +103,7 @@ def load_results(path: Path) -> dict[str, Any]:
     Read as it stands: `Results` would fill a missing "versions" with those installed now, which is not what was used.
     """
     read_results(path)
-    content = read_json(path)
-    if place := next(_absurd(content), None):
-        raise UserError(f"{path}: {place}, which is no measured number. Measure it again, or take it out.")
-    return hide_paths(content)
-
-
-def _absurd(value: Any, place: str = "") -> Iterator[str]:
-    """Yields where a number is not finite, or larger than any that is measured."""
-    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in inner:
-        yield from _absurd(each, f"{place}.{key}" if place else str(key))
-    if isinstance(value, int | float) and not abs(value) <= _LARGEST:
-        yield f"{place} is {value}"
+    return hide_paths(read_json(path))
 
 
 def inside(content: Any, *keys: str) -> Mapping[str, Any]:

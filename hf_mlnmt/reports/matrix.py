@@ -55,7 +55,7 @@ class Matrix:
         return self._table(self.scores, "{:.2f}", f"{self.metric}, {self.protocol}: {self.test}, {self.model}")
 
     def off_target_table(self) -> Table:
-        """Makes such a table of the shares, in percent."""
+        """Makes a table of the shares of translations in another language, in percent."""
         percent = {pair: 100 * share for pair, share in self.off_target.items()}
         title = f"% of translations in another language, {self.test}; the classifier finds the language of "
         return self._table(percent, "{:.1f}", f"{title}{self.classifier_accuracy or 0:.2%} of the references")

@@ -5,28 +5,27 @@ model and options, and then to `run`, which searches on the first floor that kno
 
 | floor | file | runs for |
 | --- | --- | --- |
-| one sentence in compiled code | one_sentence.py, search.c | one sentence without padding on a CPU, greedy or beams |
-| draws by row | shared.py | several draws of a sentence (draws="row") on a CPU, of the baseline's layers |
-| steps of one shape | static_shapes.py | greedy, draws or beams on a GPU; joining |
-| the loop | loop.py | all choices of candidates; the reference; a beam's step is in strategies.py |
+| one sentence in compiled code | cpu/one_sentence.py, search.c | one sentence without padding, greedy or beams |
+| steps of static shapes | gpu/static_shapes.py | greedy, draws or beams on a GPU; joining |
+| the loop | loop.py | all search strategies; the reference; a beam's step is in strategies.py |
 | Transformers' loop | | what `why_not` names |
 
-Each step of loop.py calls `TransformerDecoder` (transformer.py): on a CPU the step that is written out in step.py, for
-a family that it knows, without dropout, adapters or autocast; else, and on a GPU, the model's own modules. By rules.py
-a beam search looks at 2 x width candidates, and a token is the last if it is an end token or the length limit.
+Each step of loop.py calls `TransformerDecoder` (transformer.py): on a CPU the compiled step of cpu/step.py, for a
+decoder of the baseline's layers or SSRU, without dropout, adapters or autocast; else the model's own modules. A beam
+search looks at 2 x width candidates, and a token is the last if it is an end token or at the length limit (rules.py).
 
 The parts, each in one file for all loops:
 
 | part | file | face |
 | --- | --- | --- |
-| choices of candidates | strategies.py; those beside it: the table there | `SearchStrategy`; of beams `candidates` |
-| hypotheses that go on, finished ones, reading off | hypotheses.py | `Hypotheses`, `Chains`, `Record` |
+| search strategies | strategies.py; those beside it: the table there | `SearchStrategy`; of beams `candidates` |
+| hypotheses that go on, finished ones, length penalties | hypotheses.py | `Hypotheses`, `Chains`, `Record` |
 | logits processors, ends, limits | rules.py | `Rules` |
 | a model's decoder | decoder.py; decoders.py lists them | `begin`, `step` |
 | its state | the same | `rewind`, `expand`, `reorder`, `select` |
-| a step from the weights, compiled code | step.py, native.py, search.c | |
+| a decoder step in compiled code | cpu/step.py, cpu/native.py, cpu/search.c | `CompiledStep` |
 | what is remembered of a model | known.py | `known` |
-| a step's choice on a GPU | kernels.py | `choose_beams`, `choose_tokens` |
+| a step's choice on a GPU | gpu/kernels.py | `choose_beams`, `choose_tokens` |
 
 What makes it fast:
 - the beams of a sentence are neighbouring positions of one sequence (cache.py): no copies of the source's keys
@@ -48,18 +47,25 @@ from transformers.utils import ModelOutput, logging
 
 from hf_mlnmt.modeling.linear import runs_ahead
 from hf_mlnmt.modeling.releases import CACHE
-from hf_mlnmt.search import loop, shared
+from hf_mlnmt.search import loop
 from hf_mlnmt.search.constraints import Constrained
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch, SourceTokens
 from hf_mlnmt.search.decoders import decoder_of
 from hf_mlnmt.search.drafts import Drafted
 from hf_mlnmt.search.gpu import static_shapes
-from hf_mlnmt.search.groups import Grouped
 from hf_mlnmt.search.prepare import Text, record, what_is_around
 from hf_mlnmt.search.recombination import Recombined
 from hf_mlnmt.search.rules import Abandon, Joining, Rules
-from hf_mlnmt.search.sampled import SampledBeams, WithoutReplacement
-from hf_mlnmt.search.strategies import BeamSearch, Draws, DrawsByRow, Greedy, SearchStrategy
+from hf_mlnmt.search.strategies import (
+    BeamSearch,
+    Draws,
+    DrawsByRow,
+    Greedy,
+    Grouped,
+    SampledBeams,
+    SearchStrategy,
+    WithoutReplacement,
+)
 
 __all__ = ["decoder_of", "explain", "run", "what_is_around", "why_not"]
 logger = logging.get_logger(__name__)
@@ -135,7 +141,7 @@ def floors(
     slow = "Python does not run ahead of this device" if not runs_ahead(prompt) else None
     slow = slow or static_shapes.why_not(decoder, choice, rules)
     joining = next((each for each in rules.abandon if isinstance(each, Joining)), None)
-    one_shape = partial(Floor, "steps of one shape", "Python runs ahead of this device")
+    one_shape = partial(Floor, "steps of static shapes", "Python runs ahead of this device")
     if text is not None:
         tokens = SourceTokens(text.ids, text.mask)
         if not slow and joining is not None and choice in (Greedy, BeamSearch) and width == config.num_beams:
@@ -148,14 +154,11 @@ def floors(
     source: Any = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), copies)
     if not slow:
         yield one_shape(lambda: static_shapes.search(decoder, choice, source, prompt, rules, config))
-    if width > 1 and shared.why_not(decoder, choice, rules) is None:
-        reason = "draws of one sentence share what they have in common"
-        yield Floor("draws by row", reason, lambda: shared.search(decoder, source, prompt, rules, config, width))
     batch = loop.SearchBatch(decoder, source, width)
     source = None  # so that sentences that leave the batch leave the memory too
-    step = "modules" if getattr(decoder, "written_out", None) is None else "compiled sublayers (step.py)"
+    step = "the model's modules" if getattr(decoder, "compiled", None) is None else "compiled code (cpu/step.py)"
     by_loop = lambda: loop.search(batch, prompt, choice(batch, prompt, rules, config))  # noqa: E731
-    yield Floor("the loop", f"{choice.__name__}, steps by {step}; not of one shape: {slow}", by_loop)
+    yield Floor("the loop", f"{choice.__name__}, steps by {step}; not of static shapes: {slow}", by_loop)
 
 
 def choice_of(rules: Rules, config: Any) -> type[SearchStrategy]:

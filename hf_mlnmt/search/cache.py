@@ -13,7 +13,7 @@ are the beams of one step, and what an attention asks of its slot (modeling/cach
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,39 +38,24 @@ def with_spare_slots(length: int) -> int:
     return whole_blocks(length + length // 2 + BLOCK)
 
 
-class HeadMatrices(NamedTuple):
-    """Keys (sentences x heads, d_h, slots) and values (sentences x heads, slots, d_h): a matrix for every head."""
-
-    keys: Tensor
-    values: Tensor
-
-    @classmethod
-    def of(cls, keys: Tensor, values: Tensor) -> "HeadMatrices":
-        """Makes them of keys and values (sentences, heads, slots, d_h)."""
-        return cls(keys.transpose(2, 3).flatten(0, 1), values.flatten(0, 1))
-
-
 class SourceCacheLayer(DynamicLayer):
     """The source's keys and values of one attention, written once: (sentences, heads, source, d_h)."""
 
     _layer_type = None  # DynamicCache(config=...) must not choose it
     keys: Any
     values: Any
-    matrices: HeadMatrices
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
         """Stores the keys, transposed in memory, and the values."""
         self.lazy_initialization(key_states, value_states)
         self.keys = key_states.transpose(2, 3).contiguous().transpose(2, 3)
         self.values = value_states.contiguous()
-        self.matrices = HeadMatrices.of(self.keys, self.values)
         return self.keys, self.values
 
     def select(self, sentences: Tensor, source_length: int) -> None:
         """Keeps these sentences, and the first `source_length` positions."""
         self.keys = self.keys.transpose(2, 3)[..., :source_length].index_select(0, sentences).transpose(2, 3)
         self.values = self.values[:, :, :source_length].index_select(0, sentences)
-        self.matrices = HeadMatrices.of(self.keys, self.values)
 
 
 class BeamCacheLayer(DynamicLayer):
@@ -79,7 +64,6 @@ class BeamCacheLayer(DynamicLayer):
     _layer_type = None
     keys: Any
     values: Any
-    matrices: HeadMatrices
 
     def __init__(self, **kwargs):
         super().__init__()
@@ -104,7 +88,6 @@ class BeamCacheLayer(DynamicLayer):
             self.end = whole_blocks(self.size)
             self.keys = self.key_buffer[..., : self.end].transpose(2, 3)
             self.values = self.value_buffer[:, :, : self.end]
-            self.matrices = HeadMatrices.of(self.keys, self.values)
         return self.keys, self.values
 
     def extend(self, new: int) -> int:

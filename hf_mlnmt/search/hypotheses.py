@@ -41,6 +41,11 @@ def length_penalties(config: Any, length: int, longest: int) -> tuple[float, flo
     return length**config.length_penalty, (longest if hopeful else length) ** config.length_penalty
 
 
+def normalized(log_probability: Any, penalty: Any, length: Any) -> Any:
+    """Returns the score of a hypothesis of this length: log P / length^penalty; a penalty as generate() takes it."""
+    return log_probability / length**penalty
+
+
 def onward(sums: Tensor, last: Tensor, count: int, out: Any = None) -> Any:
     """Returns the best `count` candidates whose token does not end their hypothesis: values and indices, as topk."""
     return torch.topk(torch.add(sums, last, alpha=IMPOSSIBLE), count, out=out)

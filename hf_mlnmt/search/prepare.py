@@ -32,9 +32,8 @@ from transformers.utils import ModelOutput
 
 from hf_mlnmt.common.matmul_backends import changes_of, kept_diagonals, times_forgotten
 from hf_mlnmt.modeling import generation
-from hf_mlnmt.search.cpu.native import PACKED, library
+from hf_mlnmt.search.cpu.native import library
 from hf_mlnmt.search.cpu.one_sentence import Single, Wanted
-from hf_mlnmt.search.cpu.step import find_step, write_out
 from hf_mlnmt.search.decoder import HANDLED
 from hf_mlnmt.search.known import known
 from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Drafts, Rules
@@ -129,7 +128,7 @@ class Text(NamedTuple):
         try:
             single = ready.idle.pop()
         except IndexError:
-            single = _single_of(model)
+            single = Single.of(model)
         assert single is not None
         assert self.wanted is not None
         translation = single(model, self.ids, self.wanted)
@@ -231,7 +230,7 @@ def record(
     same = input_ids.shape[1] == 1 and bool((input_ids == input_ids[0, 0]).all())
     others = {name: value for name, value in arguments.items() if name not in ("encoder_outputs", "attention_mask")}
     plain = others.keys() <= HANDLED and all(type(processor) in ROW_BY_ROW for processor in processors)
-    if same and plain and (fixed or getattr(decoder, "written_out", None) is not None) and not decoder.normalized:
+    if same and plain and (fixed or getattr(decoder, "family", None) is not None) and not decoder.normalized:
         head, start = decoder.model.lm_head, int(input_ids[0, 0])
         vocabulary = getattr(head, "out_features", decoder.model.config.target_vocab_size)
         recorded.append(Handed(start, choice, processors, criteria, config, others, vocabulary))
@@ -264,7 +263,7 @@ class Ready:
     """The searches for one sentence that no thread uses now, and the state of the model that they were made from."""
 
     def __init__(self, model: Any):
-        single = _single_of(model)
+        single = Single.of(model)
         self.possible, self.idle = single is not None, [single]
         self.modules = list(model.modules())[1:]  # without the model, or it would never be freed
         self.marks = self._marks(model)
@@ -314,10 +313,6 @@ def _is_altered(model: Any) -> bool:
         or "forward" in vars(part)
         for part in model.modules()
     )
-
-
-def _single_of(model: Any) -> Single | None:
-    return Single.of(model, write_out(find_step(model), model, PACKED))
 
 
 def _are_plain(ids: Any, mask: Any, device: torch.device) -> bool:

@@ -1,4 +1,4 @@
-"""Choices of candidates: what one loop (loop.py) makes of the scores of the next token.
+"""Search strategies: what one loop (loop.py) makes of the scores of the next token.
 
 | class | finds |
 | --- | --- |
@@ -7,8 +7,8 @@
 | BeamSearch | the best hypotheses of each sentence |
 | Recombined (recombination.py) | the same, where beams that share their last k tokens are joined |
 | Constrained (constraints.py) | the best that have given phrases in them |
-| Grouped (groups.py) | the best of groups that differ from each other |
-| SampledBeams, WithoutReplacement (sampled.py) | beams that are drawn; sequences drawn without replacement |
+| Grouped | the best of groups that differ from each other |
+| SampledBeams, WithoutReplacement | beams that are drawn; sequences drawn without replacement |
 | Drafted (drafts.py) | what Greedy does, beginning with what is likely to be that |
 
 The face that the loop sees is `SearchStrategy`. A step of `BeamSearch`, which others change at the methods in brackets:
@@ -31,7 +31,7 @@ from torch import Tensor
 from hf_mlnmt.search import hypotheses
 from hf_mlnmt.search.cpu.native import best_continuations_natively
 from hf_mlnmt.search.decoder import rows_of_sentences
-from hf_mlnmt.search.hypotheses import Chains, Record, is_possible, length_penalties, pad_token_of
+from hf_mlnmt.search.hypotheses import IMPOSSIBLE, Chains, Record, is_possible, length_penalties, pad_token_of
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.rules import Rules
 
@@ -133,10 +133,7 @@ class Draws(Greedy):
 
 
 class DrawsByRow(Draws):
-    """Draws by the inverse of the cumulated probabilities (draws="row"): one number a hypothesis, so other draws.
-
-    On a CPU several draws of a sentence are those of shared.py, which are the same in less time.
-    """
+    """Draws by the inverse of the cumulated probabilities (draws="row"): one number a hypothesis, so other draws."""
 
     each_word = False
 
@@ -217,7 +214,7 @@ class BeamSearch:
     def keep(self, sentences: Tensor) -> None:
         self.write()
         before, self.beams = self.beams, self.begin(len(sentences), sentences.device)
-        rows = rows_of_sentences(sentences, len(self.beams.open) // len(sentences))  # several in groups.py
+        rows = rows_of_sentences(sentences, len(self.beams.open) // len(sentences))  # several in Grouped
         before.move_to(self.beams, rows, len(rows))
 
     def write(self) -> None:
@@ -227,6 +224,135 @@ class BeamSearch:
     def result(self) -> Any:
         self.write()
         return self.record.beams()
+
+
+class Grouped(BeamSearch):
+    """Diverse beam search in `num_beam_groups` groups that choose in turn; the best of all groups are returned.
+
+    log P of a token is less by `diversity_penalty` for each time that the groups before have chosen it for the same
+    sentence in this step. As in Transformers 4 the penalty stays in the scores. To the hypotheses a group is a
+    sentence: (sentences x groups, beams of a group).
+
+    Reference: Vijayakumar et al. 2018, "Diverse Beam Search for Improved Described Scene Understanding".
+    """
+
+    def begin(self, sentences: int, device: Any) -> hypotheses.Hypotheses:
+        self.groups = self.config.groups
+        self.size = self.batch.width // self.groups
+        return hypotheses.Hypotheses(sentences * self.groups, self.size, self.config.early_stopping is True, device)
+
+    def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
+        log_probs = scores if self.batch.decoder.normalized else log_softmax(scores)
+        if log_probs.shape[1] == 1:  # behind the prompt
+            log_probs = log_probs.repeat(1, self.batch.width, 1)
+        count, found = min(self.rules.candidates(self.size), self.size * log_probs.shape[-1]), []
+        running, open_ = (part.unflatten(0, (-1, self.groups)) for part in (running, self.beams.open))
+        for group in range(self.groups):
+            first = group * self.size
+            processed = self.rules.process(history, log_probs) if self.rules.processors else log_probs
+            own = processed[:, first : first + self.size]
+            sums, beams, tokens = best_continuations(own, running[:, group], count)
+            found.append((sums, beams + first, tokens))
+            places = hypotheses.onward(sums, self.rules.is_end(tokens), self.size).indices
+            penalties = self.config.diversity_penalty * open_[:, group].view(-1, 1, 1).to(sums.dtype)
+            chosen = tokens.gather(1, places).unsqueeze(1)  # (sentences, 1, size), for all beams of the groups behind
+            rest = log_probs[:, first + self.size :]
+            shape = rest.shape[0], rest.shape[1], self.size
+            rest.scatter_add_(2, chosen.expand(shape), -penalties.expand(shape))
+        sums, beams, tokens = (torch.stack(parts, 1).flatten(0, 1) for parts in zip(*found, strict=True))
+        return sums, beams, tokens
+
+    def close(self) -> Tensor:
+        return super().close().view(-1, self.groups).any(1)
+
+    def write(self) -> None:
+        best, order = self.beams.best.view(-1, self.batch.width).sort(dim=1, descending=True, stable=True)
+        last = self.beams.last.view(-1, self.batch.width).gather(1, order)
+        self.record.write(self.batch.ids, best, last, self.columns)
+
+
+class SampledBeams(BeamSearch):
+    """Beam search whose candidates are drawn without replacement from softmax(sums): for a seed, Transformers' own."""
+
+    def processed(self, scores: Tensor, history: Tensor) -> Tensor:
+        """Returns log P (sentences, width, vocabulary) by the rules."""
+        log_probs = scores if self.batch.decoder.normalized else log_softmax(scores)
+        return self.rules.process(history, log_probs.expand(-1, self.batch.width, -1))
+
+    def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
+        sums = (self.processed(scores, history) + running.unsqueeze(-1)).flatten(1)
+        vocabulary, count = scores.shape[-1], min(self.rules.candidates(self.batch.width), sums.shape[1])
+        # Drawn for all sentences of the batch, also those that have left.
+        noise = Draws.noise(self.batch.count, sums.shape[1], sums.device)[self.batch.ids]
+        drawn = (sums.softmax(-1) / noise).topk(count).indices
+        sums, order = sums.gather(1, drawn).sort(dim=1, descending=True)
+        drawn = drawn.gather(1, order)
+        return sums, drawn // vocabulary, drawn % vocabulary
+
+
+class WithoutReplacement(SampledBeams):
+    """`num_beams` draws without replacement; beams are summed up as G, and carry log P, the scores.
+
+    G(y) = log P(y) + Gumbel noise; the k sequences with the largest G are k draws without replacement, in that order.
+    (1) Of the continuations of a beginning with perturbed log probability G, whose own are g, the largest becomes G,
+    and each -log(exp(-G) - exp(-max g) + exp(-g)). So G never grows, and a beam search with G in the place of its sums,
+    and without length normalisation, finds the k largest. The probabilities are those behind the rules (temperature,
+    top_k), which add up to one again in every step.
+
+    Reference: Kool, van Hoof and Welling 2019, "Stochastic Beams and Where to Find Them: The Gumbel-Top-k Trick for
+    Sampling Sequences Without Replacement".
+    """
+
+    counts_impossible = False
+
+    def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any):
+        super().__init__(batch, prompt, rules, config)
+        self.logs = torch.zeros_like(self.beams.running)  # log P of the beams
+        self.finished = torch.zeros_like(self.beams.best)  # of the finished hypotheses
+        self.all_finished = torch.zeros_like(self.beams.best)  # of all sentences
+
+    def begin(self, sentences: int, device: Any) -> hypotheses.Hypotheses:
+        return hypotheses.Hypotheses(sentences, self.batch.width, False, device)
+
+    def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
+        log_probs = self.logs.unsqueeze(-1) + self.processed(scores, history).log_softmax(-1)
+        gumbels = log_probs - torch.rand_like(log_probs).log_().neg_().log_()  # g
+        below = (gumbels - gumbels.amax(-1, keepdim=True)).exp().neg().log1p()  # log(1 - exp(g - max g))
+        largest = running.unsqueeze(-1)  # G of the beginning
+        beyond = largest - gumbels + below
+        sums = largest - beyond.clamp(min=0) - beyond.abs().neg().exp().log1p()  # (1)
+        sums = sums.masked_fill(~is_possible(largest) | (log_probs == -torch.inf), IMPOSSIBLE).flatten(1)
+        vocabulary, count = scores.shape[-1], min(self.rules.candidates(self.batch.width), sums.shape[1])
+        sums, chosen = sums.topk(count)
+        self.following = log_probs.flatten(1).gather(1, chosen)
+        return sums, chosen // vocabulary, chosen % vocabulary
+
+    def length_penalties(self) -> tuple[float, float]:
+        return 1.0, 1.0
+
+    def finish(self, sums: Tensor, beams: Tensor, tokens: Tensor, over: Tensor) -> None:
+        super().finish(sums, beams, tokens, over)
+        best = self.beams.best.shape[1]
+        if over[:, :best].any():
+            new = torch.cat([self.finished, self.following[:, :best]], 1)
+            self.finished = new.gather(1, self.beams.order)
+
+    def follow(self, places: Tensor, beams: Tensor, tokens: Tensor) -> None:
+        self.logs = self.following.gather(1, places)
+
+    def keep(self, sentences: Tensor) -> None:
+        super().keep(sentences)
+        self.logs, self.finished = self.logs[sentences], self.finished[sentences]
+
+    def write(self) -> None:
+        super().write()
+        self.all_finished[self.batch.ids] = self.finished
+
+    def result(self) -> Any:
+        output = super().result()
+        if self.config.return_dict_in_generate:
+            output.sequences_scores = self.all_finished[:, : self.config.num_return_sequences].flatten()
+        return output
 
 
 def best_tokens(scores: Tensor) -> Tensor:

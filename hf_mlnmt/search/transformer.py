@@ -1,8 +1,8 @@
 """The decoders of this package's Transformers and language models, as the loops of a search take them (decoder.py).
 
-A step gives the decoder one position for each beam (cache.py), a mask with each beam's history, and its place in
-the sentence. It is written out where step.py knows the model and a CPU computes it; else the model's own
-modules are called: with the beams as positions, a mask of four dimensions and the ids of the positions.
+A step gives the decoder one position for each beam (cache.py), a mask with each beam's history, and its place in the
+sentence. Compiled code computes the step on a CPU where cpu/step.py knows all sublayers; else the model's own modules
+are called, with the beams as positions, a mask of four dimensions and the ids of the positions.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BEAM_LAYERS, BeamCache, whole_blocks
-from hf_mlnmt.search.cpu.step import AdditiveMask, StepContext, attend, find_step, write_out
+from hf_mlnmt.search.cpu.step import SOURCE_ATTENTIONS, CompiledStep, Family, find_family
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch, behind, gather_beams, read_source
 from hf_mlnmt.search.known import known
 
@@ -28,22 +28,19 @@ PRUNE_FROM = 64  # slots
 class TransformerState:
     """The sources that are read, the cache, and which of its slots each beam looks back at."""
 
-    def __init__(self, model: Any, cache: BeamCache, source: SourceBatch, step_class: Any):
-        self.model, self.cache, self.step_class = model, cache, step_class
+    def __init__(self, cache: BeamCache, source: SourceBatch, in_blocks: bool):
+        self.cache, self.in_blocks = cache, in_blocks
         self.dtype = source.outputs.last_hidden_state.dtype
         self.hidden = torch.finfo(self.dtype).min  # in a mask
         self.next_pruning = PRUNE_FROM
         self.length: Any = 0  # positions of the target that have been read, or of each sentence (sentences, 1)
         self.history_mask: Tensor  # (sentences, 1, prompt or width, slots in whole blocks)
         # Of a family that the search does not know, what the encoder hands on need not have the source's length.
-        self._change_source(source.select(None, whole_blocks(source.real.shape[1])) if step_class else source)
+        self._change_source(source.select(None, whole_blocks(source.real.shape[1])) if in_blocks else source)
 
     def _change_source(self, source: SourceBatch) -> None:
         self.source = source
-        mask: Any = additive_mask(source.real, source.outputs.last_hidden_state)
-        self.source_mask = AdditiveMask(mask)
-        sources = self.step_class.sources(self.model.model, source.outputs) if self.step_class else ()
-        self.memories: dict[Any, Tensor] = dict(sources)  # of every attention over the source, what it reads
+        self.source_mask: Any = additive_mask(source.real, source.outputs.last_hidden_state)
 
     def add_prompt(self, sentences: int, length: int) -> None:
         """Adds the positions of the prompt, each behind those before it."""
@@ -82,7 +79,7 @@ class TransformerState:
         return self
 
     def select(self, sentences: Tensor, source_length: int) -> "TransformerState":
-        length = whole_blocks(source_length) if self.step_class else None
+        length = whole_blocks(source_length) if self.in_blocks else None
         self._change_source(self.source.select(sentences, length))
         self.history_mask = self.history_mask[sentences]
         self.length = self.length[sentences] if isinstance(self.length, Tensor) else self.length
@@ -116,13 +113,14 @@ class TransformerDecoder:
         self.model, self.kinds = model, kinds_of_layers(model, arguments)
         self.arguments = {name: value for name, value in arguments.items() if name not in HANDLED}
         self.normalized = getattr(model, "logits_are_scores", False)
-        self.step_class, self.written_out = known(model).fact("step", partial(find_step, model)), None
+        self.family: Family | None = known(model).fact("family", partial(find_family, model))
+        self.compiled: CompiledStep | None = None
         if model.device.type == "cpu":
-            self.written_out = None if self.arguments else write_out(self.step_class, model)
+            self.compiled = None if self.arguments else CompiledStep.of(model, self.family)
             self.arguments["attention_function"] = attend
-        # Steps that are written out are in the weights' own precision. So is the prompt then, also where Accelerate has
-        # put autocast around this model's forward: a cache in two precisions would be read as one.
-        self.forward = model if self.written_out is None else partial(type(model).forward, model)
+        # Compiled steps are in the weights' own precision. So is the prompt, also where Accelerate has put autocast
+        # around this model's forward: a cache in two precisions would be read as one.
+        self.forward = model if self.compiled is None else partial(type(model).forward, model)
 
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
@@ -132,7 +130,7 @@ class TransformerDecoder:
 
     def read(self, source: SourceBatch) -> SourceBatch:
         """Returns the source with what this package's encoders hand on, of a family that the search knows."""
-        if self.step_class is None:
+        if self.family is None:
             return source
         return source._replace(outputs=EncoderOutput.of(source.outputs, self.model.get_encoder().hands_on))
 
@@ -144,31 +142,24 @@ class TransformerDecoder:
 
     def begin(self, prompt: Tensor, source: SourceBatch, scored: int = 1) -> tuple[Tensor, TransformerState]:
         source, cache = self.read(source), BeamCache(self.kinds)
-        state = TransformerState(self.model, cache, source, self.step_class)
-        if self.step_class is not None:
-            known = [(a, memory) for a, memory in state.memories.items() if type(a) in self.step_class.attentions]
-            read_source(known, state.source.real, cache)
+        state = TransformerState(cache, source, self.family is not None)
+        if self.family is not None:
+            sources = self.family.sources(self.model.model, state.source.outputs)
+            read_source([each for each in sources if type(each[0]) in SOURCE_ATTENTIONS], state.source.real, cache)
             self.mark_over_source(cache.target_layers)
         state.add_prompt(*prompt.shape)
-        length = prompt.shape[1]
-        if self.written_out is not None and length == scored and self.written_out.prepare_first(cache, length):
-            positions = torch.arange(length).unsqueeze(0) if length > 1 else 0
-            return self.write_out(prompt, state, state.history_mask.contiguous(), positions), state
+        if self.compiled is not None and prompt.shape[1] == 1:
+            self.compiled.prepare_first(cache)
+            return self.compiled(prompt, 0, cache, state.history_mask.contiguous(), state.source_mask).float(), state
         return self.call_modules(prompt, state, logits_to_keep=scored), state
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         state.add_step(tokens.shape[1])
-        if self.written_out is not None:
-            return self.write_out(tokens, state, state.history_mask, state.length - 1), state
+        if self.compiled is not None:
+            masks = state.history_mask, state.source_mask
+            return self.compiled(tokens, state.length - 1, state.cache, *masks).float(), state
         positions = torch.full((1, 1), 0, device=tokens.device) + (state.length - 1)
         return self.call_modules(tokens, state, **{self.positions: positions}), state
-
-    def write_out(self, tokens: Tensor, state: TransformerState, mask: Tensor, positions: Any) -> Tensor:
-        """Computes the logits (sentences, width, vocabulary), float32, of tokens (sentences, width)."""
-        width, features = tokens.shape[1], state.source.outputs.features
-        context = StepContext(width, state.cache, AdditiveMask(mask), state.memories, state.source_mask, features, {})
-        assert self.written_out is not None
-        return self.written_out(tokens, positions, context).float()
 
     def call_modules(self, tokens: Tensor, state: TransformerState, **inputs: Any) -> Tensor:
         """Computes the logits (sentences, 1 or width, vocabulary) of tokens (sentences, prompt or width)."""
@@ -180,7 +171,7 @@ class TransformerDecoder:
         """Returns what the model reads, under forward's names."""
         return {
             "encoder_outputs": state.source.outputs,
-            "attention_mask": state.source_mask.tensor,
+            "attention_mask": state.source_mask,
             "decoder_attention_mask": state.history_mask,
             "decoder_input_ids": tokens,
         }
@@ -198,6 +189,16 @@ class LanguageModelDecoder(TransformerDecoder):
 
     def inputs_of(self, tokens: Tensor, state: TransformerState) -> dict[str, Any]:
         return {"input_ids": tokens, "attention_mask": state.history_mask}
+
+
+def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, **kwargs):
+    """Computes attention for modules that are called in a search on a CPU: shapes as in attention.py."""
+    heads = query.shape[1]
+    masks = mask.expand(-1, heads, -1, -1).flatten(0, 1)
+    keys = key.transpose(2, 3).flatten(0, 1)  # as they lie in memory
+    energies = torch.baddbmm(masks, query.flatten(0, 1), keys, alpha=scaling)
+    weights = energies.to(torch.promote_types(energies.dtype, torch.float32)).softmax(-1).to(value.dtype)
+    return torch.bmm(weights, value.flatten(0, 1)).unflatten(0, (-1, heads)).transpose(1, 2), None
 
 
 def kinds_of_layers(model: Any, arguments: dict[str, Any]) -> list[type]:

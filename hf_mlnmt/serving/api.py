@@ -27,10 +27,15 @@ from starlette.exceptions import HTTPException
 from hf_mlnmt import __version__
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.documents import FORMATS, check_format
-from hf_mlnmt.generation.translating import detection
-from hf_mlnmt.generation.translating.hypotheses import Alternative, Hypothesis
-from hf_mlnmt.generation.translating.options import OF_TEXTS, SAMPLERS, DecodingOptions
-from hf_mlnmt.generation.translating.segments import check_characters
+from hf_mlnmt.generation import (
+    OF_TEXTS,
+    SAMPLERS,
+    Alternative,
+    DecodingOptions,
+    Hypothesis,
+    check_characters,
+    detection,
+)
 from hf_mlnmt.reports.tables import language_name
 from hf_mlnmt.serving.batcher import Batcher, texts_in
 from hf_mlnmt.serving.gate import FILES, Gate, LimitPassed, Record, RequestLog, error_response
@@ -111,26 +116,26 @@ class Error(BaseModel):
     error: str
 
 
-class Answer(BaseModel):
+class Searched(BaseModel):
+    """What every answer of our own API says of the search."""
+
+    source: str | None
+    target: str | None
+    detected: list[Detection] | None = None
+    via: str | None = Field(description="The language between, where two models translate.")
+    models: list[str]
+
+
+class Answer(Searched):
     """Translations of each text, the best first."""
 
     translations: list[list[Hypothesis]]
-    source: str | None
-    target: str | None
-    detected: list[Detection] | None = None
-    via: str | None = Field(description="The language between, where two models translate.")
-    models: list[str]
 
 
-class Completions(BaseModel):
+class Completions(Searched):
     """The likeliest next words behind a prefix, each with its probability and the translation with it."""
 
     alternatives: list[Alternative]
-    source: str | None
-    target: str | None
-    detected: list[Detection] | None = None
-    via: str | None = Field(description="The language between, where two models translate.")
-    models: list[str]
 
 
 class Model(BaseModel):

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.generation.translating.options import option
+from hf_mlnmt.generation import option
 
 _KNOWN_CLIENTS = 10_000
 LARGEST = 10**9  # of a number that is asked for: in seconds still a time that threads can wait

@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.languages import Direction, base_language, check_direction, direction_of, language_tag
 from hf_mlnmt.common.model_folder import CARD, fetch_small_files
-from hf_mlnmt.generation.translating.directions import has_modules
-from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
+from hf_mlnmt.generation import TranslationPipeline, has_modules
 from hf_mlnmt.reports.facts import front_matter
 
 logger = logging.getLogger(__name__)

@@ -1,22 +1,15 @@
 """The page, on which models are tried in a browser. A server mounts it at `/`, a Space of the Hub runs it.
 
-It is a gradio page that asks nothing of any other machine: no analytics, no fonts or scripts from elsewhere. What it
-shows of translations is made in views.py.
-
-One method, `answer`, makes everything that is shown from everything that is set. It runs a quarter of a second after
-the last key, one call after the other, the latest state last: what is shown is never older than what was shown before.
-A text of more than LIVE characters is translated when it is asked for. Limits, the counter of requests and the log are
-those of the API (api.py).
+It is made of gradio's components and asks nothing of any other machine. `answer` makes everything that is shown from
+everything that is set, a quarter of a second after the last key; limits, the count of requests and the log are those of
+the API (service.py).
 """
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
@@ -25,19 +18,13 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import read_json
 from hf_mlnmt.common.model_folder import CARD, RESULTS, fetch_small_files
 from hf_mlnmt.data.placeholders import PATTERNS
-from hf_mlnmt.data.words import is_unspaced
-from hf_mlnmt.generation.translating.call import TranslationCall
-from hf_mlnmt.generation.translating.detection import SURE, rank
-from hf_mlnmt.generation.translating.hypotheses import Alternative, Hypothesis
-from hf_mlnmt.generation.translating.options import DecodingOptions
-from hf_mlnmt.generation.translating.segments import Piece, check_characters, join, split_sentences
+from hf_mlnmt.generation import check_characters, detection
 from hf_mlnmt.reports.facts import front_matter, inside
 from hf_mlnmt.reports.tables import example, language_name
-from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, Translations
+from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
 from hf_mlnmt.serving.gate import Record, client_of, error_response
 from hf_mlnmt.serving.models import ServedModel, ServedModels
 from hf_mlnmt.serving.service import AUTO, MOST_TERMS, Api
-from hf_mlnmt.serving.views import Attention, attention_map, attention_of, message, next_words, translation
 
 if TYPE_CHECKING:
     import gradio
@@ -46,31 +33,17 @@ LIVE = 1_000  # characters that are translated as they are typed
 MOST_BEAMS, MOST_EXAMPLES = 10, 6
 BEAMS_OF_TERMS = 5  # unless they are chosen
 PENALTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
-# What can be set, in the order in which a request of the page has it.
-SET = ["text", "source", "target", "first", "second", "show", "layer", "head", "count", "beams", "penalty"]
-SET += ["beginning", "terms", "keep", "asked", "best", "offered", "written", "begun"]
-WORDS = 8  # that are offered in the place of one
-N_BEST, ATTENTION, DEFAULT = "Other translations", "Attention", "As the model says"
-EMPTY = "The translation appears here."
+DEFAULT = "As the model says"
 REFUSED = (UserError, Overloaded, TimedOut, HTTPException)
-_HERE = Path(__file__).parent
+# Directions follow the text, and the button can be read.
+_STYLE = """<style>footer { display: none !important }
+textarea, input { unicode-bidi: plaintext; text-align: start }
+.gradio-container button.primary { background: #c2410c; color: #fff }</style>"""
 # The last of the calls of a quarter of a second goes on, with what is set then; the others are never answered.
 _DEBOUNCE = """(...values) => new Promise((go) => {
   clearTimeout(window.mlnmtWaiting);
-  window.mlnmtWaiting = setTimeout(() => {
-    const out = document.querySelector("#out");
-    out?.classList.add("busy"); out?.setAttribute("aria-busy", "true");
-    go(values);
-  }, 250);
+  window.mlnmtWaiting = setTimeout(() => go(values), 250);
 })"""
-_DONE = """() => {
-  const out = document.querySelector("#out");
-  out?.classList.remove("busy"); out?.removeAttribute("aria-busy");
-}"""
-_COUNT = """(text) => {
-  const place = document.querySelector("#count output");
-  if (place) place.textContent = [...text].length.toLocaleString("en");
-}"""
 
 
 def page(models: Api | Sequence[str]) -> gradio.Blocks:
@@ -88,72 +61,48 @@ def page(models: Api | Sequence[str]) -> gradio.Blocks:
 
 
 class _Page:
-    """The page in parts: each makes components, which `answer` gets by the names that they have in `set`."""
+    """The components; `set` has those that `answer` gets, by their names there."""
 
     def __init__(self, gradio: Any, api: Api) -> None:
         self.gradio, self.api = gradio, api
         self.served, self.pairs = api.batcher.models, api.batcher.models.languages()
         self.source = next(iter(self.pairs), None)
-        self.directions = dict[str, str]()  # of a sentence to try, the language that it is translated into
-        self.set: dict[str, Any] = dict.fromkeys(SET)
+        self.set: dict[str, Any] = {}
         with gradio.Blocks(title="Translation", analytics_enabled=False) as self.blocks:
-            gradio.HTML(_head(self.served.models), apply_default_css=False, elem_classes="mlnmt")
+            purposes = "".join(f"<p>{escape(purpose_of(model))}</p>" for model in self.served.models)
+            gradio.HTML(f"{_STYLE}<h1>Translation</h1>{purposes}")
             self._languages()
-            self._models()
             self._texts()
-            self._attention()
             self._terms()
             self._search()
-            state = gradio.State
-            self.set["asked"] = state(("", 0))  # the text last asked for, and how often one was
-            self.set["best"] = state("")  # the translation that is shown
-            self.set["offered"] = state(((), ()))  # the layers and heads to choose from
-            self.set["written"] = state(self.set["target"].value)  # the language that terms and beginning are for
-            self.set["begun"] = state({})  # the state's `key`, and how the translation of each sentence begins
-            self.kept = state({})  # terms and beginnings of other languages
             self._connect()
 
     def _languages(self) -> None:
-        several = len({(source, target) for source, targets in self.pairs.items() for target in targets}) > 1
+        choose, several = self.gradio.Dropdown, sum(map(len, self.pairs.values())) > 1
         detected = [("Detect language", AUTO)] if len(self.pairs) > 1 else []
-        choose, choices = self.gradio.Dropdown, [*_named(self.pairs), *detected]
-        with self.gradio.Row(visible=several, elem_id="languages"):
-            self.set["source"] = choose(choices, value=self.source, label="From", min_width=100)
-            self.swap = self.gradio.Button("⇄ Swap", elem_id="swap", min_width=48)
-            self.set["target"] = choose(**_targets(self.pairs, self.source, None), label="To", min_width=100)
-
-    def _models(self) -> None:
-        choices = [(name, number) for number, name in enumerate(self.served.names)]
-        choose = partial(self.gradio.Dropdown, value=-1, min_width=140)
-        with self.gradio.Row(visible=len(choices) > 1):
-            self.set["first"] = choose([("Any", -1), *choices], label="Model")
-            self.set["second"] = choose([("None", -1), *choices], label="Compare with")
+        models = [("Any", -1), *((name, number) for number, name in enumerate(self.served.names))]
+        with self.gradio.Row(visible=several):
+            self.set["source"] = choose([*_named(self.pairs), *detected], value=self.source, label="From")
+            self.swap = self.gradio.Button("⇄ Swap", min_width=48)
+            self.set["target"] = choose(**_targets(self.pairs, self.source, None), label="To")
+            self.set["model"] = choose(models, value=-1, label="Model", visible=len(models) > 2)
 
     def _texts(self) -> None:
         gradio, most = self.gradio, self.api.limits.text_characters
-        html = partial(gradio.HTML, apply_default_css=False, elem_classes="mlnmt")
-        text: dict[str, Any] = {"label": "Text", "placeholder": "Type or paste a text", "elem_id": "source"}
         with gradio.Row(equal_height=False):
             with gradio.Column(min_width=280):
-                self.set["text"] = gradio.Textbox(lines=5, max_lines=20, max_length=most, autofocus=True, **text)
-                html(f'<p class="note"><output>0</output> / {most:,} characters</p>', elem_id="count")
+                told = {"label": "Text", "placeholder": "Type or paste a text", "elem_id": "source"}
+                self.set["text"] = gradio.Textbox(lines=5, max_lines=20, max_length=most, autofocus=True, **told)
                 with gradio.Row():
-                    self.button = gradio.Button("Translate", variant="primary", size="md", min_width=120)
-                    self.clear = gradio.Button("Clear", size="md", min_width=80)
+                    self.button = gradio.Button("Translate", variant="primary", size="md")
+                    self.clear = gradio.Button("Clear", size="md")
             with gradio.Column(min_width=280):
-                self.out = html(_panels([], message(EMPTY)), elem_id="out")
-                script = (_HERE / "words.js").read_text("utf-8")
-                self.words = html("", elem_id="words", js_on_load=script)
-        samples, hidden = self._samples(self.source), [gradio.Textbox(visible=False)]
+                self.out = gradio.Textbox(lines=5, max_lines=20, label="Translation", elem_id="out", buttons=["copy"])
+                self.note = gradio.HTML("", elem_id="note")
+        self.ranked = gradio.Dataframe(headers=["translation", "score"], visible=False, elem_id="ranked", wrap=True)
+        hidden, samples = [gradio.Textbox(visible=False)], self._samples(self.source)
         self.samples = gradio.Dataset(components=hidden, samples=samples, label="Examples", type="values")
-
-    def _attention(self) -> None:
-        self.set["show"] = self.gradio.CheckboxGroup([N_BEST, ATTENTION], label="Show")
-        with self.gradio.Row(visible=False) as self.places:
-            self.set["layer"] = self.gradio.Dropdown([], label="Layer", min_width=140)
-            self.set["head"] = self.gradio.Dropdown([], label="Head", min_width=140)
-        script = (_HERE / "page.js").read_text("utf-8")
-        self.maps = self.gradio.HTML("", apply_default_css=False, elem_classes="mlnmt", js_on_load=script)
+        self.set["asked"] = gradio.State(("", 0))  # the text last asked for by the button, and how often one was
 
     def _terms(self) -> None:
         with self.gradio.Accordion("Terms and a beginning", open=False):
@@ -172,13 +121,13 @@ class _Page:
 
     def _search(self) -> None:
         limits, choose = self.api.limits, self.gradio.Dropdown
-        longest = max(2, min(MOST_BEAMS, limits.n_best))
         numbers = [(str(number), number) for number in range(1, min(MOST_BEAMS, limits.beams) + 1)]
         exponents = [(DEFAULT, ""), *((str(exponent), str(exponent)) for exponent in PENALTIES)]
-        info, label = "Larger: longer translations.", "Translations in the list"
         with self.gradio.Accordion("Search", open=False):
-            self.set["count"] = self.gradio.Slider(2, longest, value=min(5, longest), step=1, label=label)
+            label, most = "Translations, the best first", max(2, min(MOST_BEAMS, limits.n_best, limits.beams))
+            self.set["count"] = self.gradio.Slider(1, most, value=1, step=1, label=label)
             self.set["beams"] = choose([(DEFAULT, 0), *numbers], value=0, label="Beams")
+            info = "Larger: longer translations."
             self.set["penalty"] = choose(exponents, value="", label="Length penalty", info=info)
 
     def _connect(self) -> None:
@@ -186,73 +135,74 @@ class _Page:
         on, shown = self.gradio.on, {"show_progress": "hidden", "api_visibility": "private"}
         get = self.set
         text, asked, source, target = (get[name] for name in ("text", "asked", "source", "target"))
-        written = [get["beginning"], get["terms"], get["written"], self.kept]
 
-        def answer(request: Any, *values: Any) -> Iterator[list[Any]]:
-            yield from self.answer(request, dict(zip(get, values, strict=True)))
+        async def answer(request: Any, *values: Any) -> list[Any]:
+            client = request.client.host if request and request.client else ""
+            return await self.answer(client, dict(zip(get, values, strict=True)))
 
-        def offer(event: Any, request: Any, *values: Any) -> str:
-            return self.offer(event.at, request, dict(zip(get, values, strict=True)))
-
-        def take(event: Any, *values: Any) -> dict[Any, Any]:
-            given = dict(zip(get, values, strict=True))
-            before = given["begun"] if given["begun"].get("key") == _key(given) else {}
-            return {**before, "key": _key(given), int(event.sentence): str(event.begins)}
-
-        for function in (answer, offer, take):  # by which gradio knows what is to be given
-            function.__annotations__ |= {"request": self.gradio.Request, "event": self.gradio.EventData}
+        answer.__annotations__["request"] = self.gradio.Request  # by which gradio knows what is to be given
         typed = [text, get["beginning"], get["terms"]]  # whose `input` only a key raises: not a paste, no phone
-        chosen = ["target", "first", "second", "show", "layer", "head", "count", "beams", "penalty", "keep"]
+        chosen = [get[name].input for name in ("target", "model", "count", "beams", "penalty", "keep")]
         on(
-            [*(box.change for box in typed), *(get[name].input for name in chosen), asked.change, get["begun"].change],
+            [*(box.change for box in typed), *chosen, asked.change],
             answer,
             list(get.values()),
-            [self.out, self.maps, self.places, get["layer"], get["head"], get["best"], get["offered"]],
+            [self.out, self.note, self.ranked],
             js=_DEBOUNCE,
             trigger_mode="always_last",
             concurrency_limit=None,
             **shown,
-        ).then(None, js=_DONE, **shown)
-        self.words.select(offer, list(get.values()), self.words, trigger_mode="always_last", **shown)
-        self.words.submit(take, list(get.values()), get["begun"], **shown)
-        self.out.change(lambda: "", None, self.words, **shown)
-        text.change(None, text, None, js=_COUNT, **shown)
+        )
         self.clear.click(None, None, text, js="() => ''", **shown)
         on([self.button.click, text.submit], _again, [text, asked], asked, **shown)
         self.samples.click(
-            lambda sample, target, asked: (sample[0], self.directions.get(sample[0], target), _again(sample[0], asked)),
-            [self.samples, target, asked],
-            [text, target, asked],
-            **shown,
+            lambda sample, asked: (sample[0], _again(sample[0], asked)), [self.samples, asked], [text, asked], **shown
         )
-        target.change(self.keep, [target, get["written"], self.kept, *written[:2]], written, **shown)
         source.input(self.choose, [source, target, text, asked], [target, self.samples, asked], **shown)
         turned = [source, target, self.samples, text, asked]
-        self.swap.click(self.turn, [source, target, text, get["best"], asked], turned, **shown)
+        self.swap.click(self.turn, [source, target, text, self.out, asked], turned, **shown)
 
-    def answer(self, request: Any, given: Mapping[str, Any]) -> Iterator[list[Any]]:
-        """Yields translations, attention, the row of places and its choices, the best translation, the places."""
-        gradio, skip = self.gradio, self.gradio.skip
-        state = _Answer(self.api, given, request.client.host if request and request.client else "")
-        panels = ""
-        for panels in state.panels_so_far():
-            yield [panels, *[skip()] * 6]
-        maps = state.maps()
-        offered = state.layers, state.heads
-        new = offered != given["offered"] and bool(state.layers)
-        yield [
-            panels,
-            maps,
-            gradio.Row(visible=bool(state.layers)),
-            gradio.Dropdown(choices=list(state.layers), value=state.layer) if new else skip(),
-            gradio.Dropdown(choices=list(state.heads), value=state.head) if new else skip(),
-            state.best,
-            offered if new else given["offered"],
-        ]
+    async def answer(self, address: str, given: Mapping[str, Any]) -> list[Any]:
+        """Returns the best translation, a note, and the list of the best ones, for all that is set."""
+        text, nothing = str(given["text"] or ""), self.gradio.Dataframe(visible=False)
+        if not text.strip():
+            return ["", "", nothing]
+        if len(text) > LIVE and given["asked"][0] != text:
+            return ["", f"A text of more than {LIVE:,} characters waits for the button Translate.", nothing]
+        client, record = client_of({"client": (address, 0)}), Record("POST", "/")
+        try:
+            ranked, note = await self._translated(text, given, client, record)
+            record.status = 200
+        except REFUSED as error:
+            record.status = error_response(error).status_code
+            return ["", f'<p role="alert">{escape(_said(error))}</p>', nothing]
+        finally:
+            self.api.log.write(record, client)
+        rows = [[hypothesis.text, f"{hypothesis.score:.3f}"] for hypothesis in ranked]
+        listed = self.gradio.Dataframe(value=rows, visible=True) if len(rows) > 1 else nothing
+        return [ranked[0].text, escape(note), listed]
 
-    def offer(self, at: int, request: Any, given: Mapping[str, Any]) -> str:
-        """Returns a list of what can stand in the place of the word at this place of the translation."""
-        return _Answer(self.api, given, request.client.host if request and request.client else "").offer(int(at))
+    async def _translated(
+        self, text: str, given: Mapping[str, Any], client: str, record: Record
+    ) -> tuple[list[Any], str]:
+        """Returns the translations of a text, the best first, and what there is to say of them."""
+        api, notes = self.api, []
+        api.check_ending()
+        api.count(client.encode())
+        api.check([text], record)
+        check_characters(text, "text")
+        async with api.within("seconds"):
+            sources, detected = await api.languages_of([text], given["source"])
+            name = self.served.names[given["model"]] if given["model"] >= 0 else None
+            options = options_of(given, api)
+            done = await api.translate(record, [text], sources, given["target"], model=name, **options)
+        for found in detected or ():
+            sure = "Detected" if found.confidence >= detection.SURE else "The language is not sure, it is taken to be"
+            taken = f"; no model reads it, it is taken for {language_name(found.taken_as)}" if found.taken_as else ""
+            notes.append(f"{sure}: {language_name(found.language)}, {found.confidence:g} %{taken}.")
+        notes += [f"Through {language_name(done.via)}."] if done.via else []
+        notes += ["The translation reached the length limit and is cut there."] * (not done.texts[0][0].finished)
+        return done.texts[0], " ".join(notes)
 
     def choose(self, source: str, target: str, text: str, asked: Any) -> list[Any]:
         """Returns another source language's targets and examples."""
@@ -269,34 +219,17 @@ class _Page:
         targets, samples, asked = self.choose(target, source, text, asked)
         return [target, targets, samples, text, asked]
 
-    def keep(self, target: str, before: str, kept: dict[str, Any], begin: str, lines: str) -> list[Any]:
-        """Returns what was written for another target language before, and keeps what was for the last one."""
-        if target == before:
-            return [self.gradio.skip()] * 4
-        kept = {**kept, before: (begin, lines)}
-        return [*kept.get(target, ("", "")), target, kept]
-
     def _samples(self, source: str | None) -> list[list[str]]:
         """Returns sentences to try: those of the models' cards, or one of the language."""
         cards = []
         for model in self.served.models:
             sources = list(dict.fromkeys(pair[0] for pair in model.pairs))
             for text in examples_of(model.pipeline.name):
-                code = next(iter(re.findall(r"^<2([^>\s]+)> ", text)), "")  # what the model reads, and no reader
-                text = text[len(code) + 4 if code else 0 :]
-                if source != AUTO and source != (rank(text, sources)[0].language if len(sources) > 1 else sources[0]):
-                    continue
-                targets = {pair[1] for pair in model.pairs if source in (pair[0], AUTO)}
-                if code in targets or len(targets) == 1:
-                    self.directions[text] = code if code in targets else next(iter(targets))
-                cards.append(text)
+                text = re.sub(r"^<2[^>\s]+> ", "", text)  # what the model reads, and no reader
+                known = detection.rank(text, sources)[0].language if len(sources) > 1 else sources[0]
+                cards += [text] if source in (AUTO, known) else []
         texts = cards or [example(self.source if source == AUTO else source)]
         return [[text] for text in dict.fromkeys(texts)][:MOST_EXAMPLES]
-
-
-def _key(given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Returns what a translation that was changed belongs to."""
-    return given["text"], given["source"], given["target"], given["first"]
 
 
 def _again(text: str, asked: tuple[str, int]) -> tuple[str, int]:
@@ -324,12 +257,6 @@ def examples_of(name: str) -> list[str]:
     return [text for text in texts if isinstance(text, str) and text.strip()]
 
 
-def _head(models: Sequence[ServedModel]) -> str:
-    """Returns the title, and what each model is for."""
-    style = (_HERE / "page.css").read_text("utf-8")
-    return f"<style>{style}</style><h1>Translation</h1>{''.join(message(purpose_of(model)) for model in models)}"
-
-
 def purpose_of(model: ServedModel) -> str:
     """Returns the name of a model, what it translates, and, as far as is known, which texts it is for."""
     languages = [list(dict.fromkeys(language_name(pair[side]) for pair in model.pairs)) for side in (0, 1)]
@@ -348,224 +275,25 @@ def purpose_of(model: ServedModel) -> str:
     return f"{model.name}: {sources} into {targets}.{about}"
 
 
-def _panels(articles: Sequence[str], note: str = "") -> str:
-    inside = f'<div class="panels">{"".join(articles)}</div>' if articles else ""
-    return f'<section aria-label="Translation" aria-live="polite">{note}{inside}</section>'
-
-
-class _Answer:
-    """The answer to one state of the page."""
-
-    def __init__(self, api: Api, given: Mapping[str, Any], address: str):
-        self.api, self.models, self.given = api, api.batcher.models, given
-        self.client, self.text = client_of({"client": (address, 0)}), str(given["text"] or "")
-        self.source, self.target = given["source"], given["target"]
-        self.names = self.models.names
-        self.layers: tuple[Any, ...] = ()
-        self.heads: tuple[Any, ...] = ()
-        self.layer, self.head = str(given["layer"] or "0/0"), int(given["head"] or 0)
-        self.best = ""
-        self.chosen = [int(given["first"])] + ([int(given["second"])] if int(given["second"]) >= 0 else [])
-        self.translated: list[tuple[int, str]] = []  # (number of the model, -1 for any; its translation)
-
-    def panels(self) -> str:
-        """Returns the translations by the chosen models."""
-        return list(self.panels_so_far())[-1]
-
-    def panels_so_far(self) -> Iterator[str]:
-        """Yields the translations by the chosen models, of a long text as far as they are done; the last is whole."""
-        if not self.text.strip():
-            yield _panels([], message(EMPTY))
-            return
-        if len(self.text) > LIVE and self.given["asked"][0] != self.text:
-            yield _panels([], message(f"A text of more than {LIVE:,} characters waits for the button Translate."))
-            return
-        articles, beside, detected, asked = list[Any](), None, "", list[Any]()
-        for number in self.chosen:
-            try:
-                with self._counted() as record:
-                    detected = detected or self._detect()
-                    for step in self._translate(number):
-                        name, ranked, note, models, left = step
-                        if left:
-                            done = translation(name, ranked, self.target, f"{left} is still to come.", beside)
-                            yield _panels([*articles, done], detected)
-                    record.said |= {"pair": f"{self.source}-{self.target}", "models": models}
-            except REFUSED as error:
-                articles.append(f"<article>{message(_said(error), 'error')}</article>")
-                continue
-            if models in asked:
-                articles.append(f"<article>{message(f'{name} is on both sides: choose another model.')}</article>")
-                continue
-            asked.append(models)
-            self.translated.append((number, ranked[0].text))
-            articles.append(translation(name, ranked, self.target, note, beside))
-            beside = ranked[0].text
-        self.best = self.translated[0][1] if self.translated else ""
-        yield _panels(articles, detected)
-
-    @contextmanager
-    def _counted(self) -> Iterator[Record]:
-        """Counts and logs what is done inside as a request; raises what it raises, or what refuses it."""
-        record = Record("POST", "/")
-        try:
-            self.api.check_ending()
-            self.api.count(self.client.encode())
-            self.api.check([self.text], record)
-            check_characters(self.text, "text")
-            yield record
-            record.status = 200
-        except REFUSED as error:
-            record.status = error_response(error).status_code
-            raise
-        finally:
-            self.api.log.write(record, self.client)
-
-    def offer(self, at: int) -> str:
-        """Returns a list of words for the one at this place of the first translation, or what is in the way of it."""
-        try:
-            with self._counted() as record:
-                self._detect()
-                listed, record.said["models"] = self._offer(at)
-                return listed
-        except REFUSED as error:
-            return message(_said(error), "error")
-
-    def _offer(self, at: int) -> tuple[str, list[str]]:
-        legs = self.models.route(self.source, self.target, self._name(self.chosen[0])).legs
-        if len(legs) > 1:
-            raise UserError("Two models translate one after the other: other words can be chosen where one does.")
-        options = {**self._options(), "num_return_sequences": None}
-        codes: dict[str, Any] = {"source_language": legs[0].source, "target_language": legs[0].target}
-        (text,) = TranslationCall(legs[0].pipeline, DecodingOptions(split="sentences", **codes)).cut([self.text], 1)
-        begun = options.pop("target_prefix", "")
-        begun = (begun,) if isinstance(begun, str) else begun[0]
-        sources = [piece.text for piece in text.pieces]
-        begun = [*begun, *[""] * len(sources)][: len(sources)]
-        ask: Any = partial(self._ask, self.chosen[0], **options)
-        translated = [best[0].text for best in ask(sources, target_prefix=begun).texts]
-        starts = [len(join([*translated[:i], ""], text.pieces[: i + 1])) for i in range(len(sources))]
-        sentence = max((i for i, start in enumerate(starts) if start <= at), default=0)
-        prefix, rest = translated[sentence][: at - starts[sentence]], translated[sentence][at - starts[sentence] :]
-        asked = {"target_prefix": prefix, "alternatives": min(WORDS, self.api.limits.n_best)}
-        done = ask([sources[sentence]], **asked)
-        offered = []
-        for best in (best for best in done.texts[0] if isinstance(best, Alternative) and best.word):
-            begins = f"{prefix}{best.word}"
-            goes_on = best.text[len(begins) : len(begins) + 1].isspace()  # else the word is the last, or has no end
-            offered.append((best, sentence, f"{begins} " if goes_on else begins))
-        return next_words(rest[:1] if is_unspaced(rest) else rest.split()[0] if rest else "", offered), done.models
-
-    def _ask(self, number: int, texts: Sequence[str], **options: Any) -> Translations:
-        """Translates texts by a model, -1: any."""
-        options = {"timeout": self.api.limits.seconds, **options}
-        return self.api.batcher.translate_now(texts, self.source, self.target, model=self._name(number), **options)
-
-    def _detect(self) -> str:
-        """Finds the language of the text where it is not chosen; returns what is said of it."""
-        if self.source != AUTO:
-            return ""
-        (found,) = self.api.detect([self.text])
-        self.source = found.taken_as or found.language
-        if found.taken_as:
-            read = f"which no model reads; it is taken for {language_name(found.taken_as)}"
-            return message(f"Detected: {language_name(found.language)}, {found.confidence:g} %, {read}.")
-        said = "Detected" if found.confidence >= SURE else "The language is not sure, it is taken to be"
-        return message(f"{said}: {language_name(found.language)}, {found.confidence:g} %.")
-
-    def _translate(self, number: int) -> Iterator[tuple[str | None, Any, str, list[str], str]]:
-        """Yields by whom, what, a note, the models, and how much of the text is left, "" at last."""
-        if self.source == self.target:
-            yield None, [Hypothesis(self.text, 0.0, 0.0, 0)], "This is the language of the text.", [], ""
-            return
-        options, until = self._options(), time.monotonic() + self.api.limits.seconds
-        whole = len(self.text) <= LIVE or options.keys() & {"num_return_sequences", "target_prefix"}
-        parts = [Piece(self.text, "")] if whole else _parts(self.text)
-        done: list[str] = []
-        for part in parts:
-            result = self._ask(number, [part.text], **options, timeout=max(0.0, until - time.monotonic()))
-            done.append(result.texts[0][0].text)
-            ranked = result.texts[0] if whole else [Hypothesis(join(done, parts[: len(done)]), 0.0, 0.0, 0)]
-            by = ", then ".join(result.models) if len(self.names) > 1 else None
-            note = f"Through {language_name(result.via)}." if result.via else ""
-            share = 1 - len(done) / len(parts)
-            yield by, ranked, note, result.models, f"{share:.0%} of the text" if share else ""
-
-    def _name(self, number: int) -> str | None:
-        return self.names[number] if number >= 0 else None
-
-    def _options(self) -> dict[str, Any]:
-        """Returns the decoding options that are set. Raises: UserError for a line of the terms that is none."""
-        given, options = self.given, dict[str, Any](split="sentences")
-        limits, beams = self.api.limits, int(given["beams"])
-        if N_BEST in given["show"]:
-            options["num_return_sequences"] = min(int(given["count"]), limits.n_best, limits.beams)
-            beams = max(beams, options["num_return_sequences"]) if beams else 0
-        if beams > limits.beams:
-            raise UserError(f"beams: {beams}; the limit (beams) is {limits.beams}.")
-        if beams:
-            options["num_beams"] = beams
-        if given["penalty"]:
-            options["length_penalty"] = float(given["penalty"])
-        begun = dict(given["begun"]) if given["begun"].get("key") == _key(given) else {}
-        numbers = sorted(begun.keys() - {"key"})
-        if given["written"] != self.target:  # terms and beginning are for another language still
-            given = {**given, "beginning": "", "terms": ""}
-        if (given["beginning"] or "").strip():
-            options["target_prefix"] = given["beginning"]
-        if numbers:
-            begun = {0: options.get("target_prefix", ""), **begun}
-            options["target_prefix"] = [tuple(begun.get(number, "") for number in range(numbers[-1] + 1))]
-        if (given["terms"] or "").strip():
-            options["terms"] = terms_of(given["terms"])
-        if given["keep"]:
-            options["keep"] = given["keep"]
-        if options.keys() & {"terms", "keep"} and not beams:  # a greedy search has no place for them
-            options["num_beams"] = max(min(BEAMS_OF_TERMS, limits.beams), options.get("num_return_sequences", 0))
-        return options
-
-    def maps(self) -> str:
-        """Returns the attention of the translations that are shown."""
-        if ATTENTION not in self.given["show"]:
-            return ""
-        shown = []
-        for number, text in self.translated:
-            try:
-                shown.append(self._map(number, text))
-            except UserError as error:
-                shown.append(message(str(error)))
-        return f'<div class="panels">{"".join(shown)}</div>'
-
-    def _map(self, number: int, text: str) -> str:
-        route = self.models.route(self.source, self.target, self._name(number))
-        if len(route.legs) > 1:
-            raise UserError("Two models translated one after the other: there is no one attention to show.")
-        leg = route.legs[0]
-        attention = attention_of(leg.pipeline.parts, self.text, text, leg.source, leg.target)
-        layer, over = (int(part) for part in self.layer.split("/"))
-        place = attention.nearest(layer, over, self.head)
-        if not self.layers:  # two models may have different ones: those of the first are offered
-            self.layers, self.heads = _places(attention)
-            self.layer, self.head = f"{place.layer}/{place.encoder_layer}", place.head
-        return attention_map(attention, place, leg.name if len(self.translated) > 1 else None)
-
-
-def _parts(text: str) -> list[Piece]:
-    """Returns a text in parts of whole sentences, of LIVE characters where these are not longer."""
-    parts: list[Piece] = []
-    for piece in split_sentences(text):
-        if parts and len(parts[-1].text) + len(parts[-1].space) + len(piece.text) <= LIVE:
-            piece = Piece(f"{parts[-1].text}{parts.pop().space}{piece.text}", piece.space)
-        parts.append(piece)
-    return parts
-
-
-def _places(attention: Attention) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Returns (label, value) of the layers and of the heads of a model."""
-    layers = sorted({(place.layer, place.encoder_layer) for place in attention.weights})
-    heads = sorted({place.head for place in attention.weights})
-    named = ((f"{layer}, encoder layer {over}" if over else str(layer), f"{layer}/{over}") for layer, over in layers)
-    return tuple(named), tuple((str(head) if head else "Mean of heads", head) for head in heads)
+def options_of(given: Mapping[str, Any], api: Api) -> dict[str, Any]:
+    """Returns the decoding options that are set. Raises: UserError for a line of the terms that is none."""
+    options, limits, beams = dict[str, Any](split="sentences"), api.limits, int(given["beams"])
+    if (count := int(given["count"])) > 1:
+        options["num_return_sequences"] = min(count, limits.n_best, limits.beams)
+        beams = max(beams, options["num_return_sequences"]) if beams else 0
+    if beams > limits.beams:
+        raise UserError(f"beams: {beams}; the limit (beams) is {limits.beams}.")
+    if given["penalty"]:
+        options["length_penalty"] = float(given["penalty"])
+    if (given["beginning"] or "").strip():
+        options["target_prefix"] = given["beginning"]
+    if (given["terms"] or "").strip():
+        options["terms"] = terms_of(given["terms"])
+    if given["keep"]:
+        options["keep"] = given["keep"]
+    if options.keys() & {"terms", "keep"} and not beams:  # a greedy search has no place for them
+        beams = max(min(BEAMS_OF_TERMS, limits.beams), count)
+    return options | ({"num_beams": beams} if beams else {})
 
 
 def terms_of(lines: str) -> dict[str, list[str]]:

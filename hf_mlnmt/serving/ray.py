@@ -1,7 +1,6 @@
 """The server as a Ray Serve application: replicas on one machine or many, behind Ray's own proxy (extra `ray`).
 
     serve run hf_mlnmt.serving.ray:app models=runs/demo/average replicas=2
-    HF_MLNMT_MODELS=runs/demo/average serve run hf_mlnmt.serving.ray:app
 
 Each replica loads the models and makes batches of its own requests. Ray starts it anew where it dies, and takes no new
 requests to one that ends.
@@ -10,7 +9,7 @@ requests to one that ends.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,15 @@ import yaml
 from ray import serve
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.keys import Section, build, variable
+from hf_mlnmt.common.keys import Section, build
 from hf_mlnmt.serving.limits import check_range, check_settings
 
-_ENVIRONMENT = "HF_MLNMT_"
 _WAITING = 1000  # requests that a replica is given at once: its Batcher says what is too much, Ray's 5 fill no batch
 
 
 @dataclass(frozen=True)
 class Settings(Section):
-    """The settings of `serve run`, as key=value, in a config file under `args`, or in the environment as HF_MLNMT_KEY.
+    """The settings of `serve run`, as key=value, or in a config file under `args`.
 
     models: folders or Hub names, also as en-de=MODEL; a list, or joined by commas. On several machines a folder must be
         on a disk that all of them have.
@@ -48,17 +46,15 @@ class Settings(Section):
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Settings:
-        """Reads arguments, then the environment. Raises: UserError for a key, a value or models that cannot be."""
-        names = [field.name for field in fields(cls)]
-        given = {name: value for name in names if (value := variable(_ENVIRONMENT + name.upper()))}
+        """Reads arguments. Raises: UserError for a key, a value or models that cannot be."""
         content: dict[str, Any] = {}
-        for name, value in {**given, **arguments}.items():
+        for name, value in arguments.items():
             if isinstance(value, str):
                 value = value.split(",") if name == "models" else yaml.safe_load(value)
             content[name] = value
-        settings = build(cls, content, f"serve run, or {_ENVIRONMENT}KEY in the environment")
+        settings = build(cls, content, "serve run")
         if not settings.models:
-            raise UserError(f"no model: say models=FOLDER, or {_ENVIRONMENT}MODELS=FOLDER in the environment.")
+            raise UserError("no model: say models=FOLDER.")
         for name, least in (("replicas", 1), ("cpus", 0), ("gpus", 0)):
             check_range(name, getattr(settings, name), least)
         check_settings(settings.batch_tokens, settings.max_wait, settings.max_queue)

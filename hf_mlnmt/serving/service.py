@@ -20,8 +20,7 @@ from starlette.requests import Request
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import base_language, language_tag
 from hf_mlnmt.documents import Document, Reading, read, read_bytes
-from hf_mlnmt.generation.translating import detection
-from hf_mlnmt.generation.translating.hypotheses import Hypothesis
+from hf_mlnmt.generation import Hypothesis, detection
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, Translations
 from hf_mlnmt.serving.gate import LimitPassed, Record, RequestLog, client_of
 from hf_mlnmt.serving.limits import Limits, RequestsAMinute

@@ -86,7 +86,7 @@ def computes_bfloat16(on_cpu: bool) -> bool:
 
 
 def precision(arguments: TrainingArguments) -> str:
-    """Returns what a training with these arguments computes in: float32, bf16 or fp16."""
+    """Returns the number format of a training with these arguments: float32, bf16 or fp16."""
     return "bf16" if arguments.bf16 else "fp16" if arguments.fp16 else "float32"
 
 

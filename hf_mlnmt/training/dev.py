@@ -27,7 +27,7 @@ class Alone:
     autocast = staticmethod(nullcontext)
 
     def reduce(self, totals: torch.Tensor, how: str) -> torch.Tensor:
-        """Returns what there is in this process."""
+        """Returns the totals of this process."""
         return totals
 
 

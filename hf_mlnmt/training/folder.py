@@ -99,6 +99,7 @@ def _short(value: Any) -> str:
 
 
 RECIPE, MADE_FROM = "recipe.yaml", "made_of.json"
+PAIR = "pair"  # what training/pair.py writes before the run begins
 PRODUCTS = "products.json"  # which library multiplies in this run
 ALPHAS = "alphas.json"  # by which inputs are rounded in one with precision.int8
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
@@ -107,7 +108,7 @@ REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOO
 def check_output(output: Path) -> None:
     """Raises UserError for a folder that cannot become, or is not, the folder of a run. Writes nothing."""
     if output.is_dir():
-        others = sorted(path.name for path in output.iterdir() if not path.name.startswith("."))
+        others = sorted(path.name for path in output.iterdir() if path.name[0] != "." and path.name != PAIR)
         if others and not (output / RECIPE).is_file():
             raise UserError(
                 f"{output}: is no folder of a training: it has no {RECIPE}, but {', '.join(others[:3])}"
@@ -243,5 +244,5 @@ def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
 
 
 def made_from(output: Path) -> MadeFrom:
-    """Returns what was made from what: model/<name>, translations/<file>, scores/<file>, and the text itself."""
+    """Returns the digests of the run's products: model/<name>, translations/<file>, tokenizer, data, tests."""
     return MadeFrom(output / MADE_FROM)

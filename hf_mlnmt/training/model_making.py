@@ -66,7 +66,7 @@ TOKEN_RULES = ("bad_words_ids", "renormalize_logits", "forced_bos_token_id", "fo
 
 
 def token_rules(recipe: Recipe, root: Path, begun: Path | None) -> dict[str, Any]:
-    """Returns what the generation config of the model whose weights are all taken forces and forbids.
+    """Returns the tokens that the generation config of the model of init_from (`all`) forces and forbids.
 
     begun: a checkpoint of a run that has begun, which has them from there; the folder of `init_from` may be gone.
     """

@@ -59,7 +59,7 @@ Losses = tuple[Tensor, dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Ingredients:
-    """The parts that an objective of a recipe is made from, beside its own settings.
+    """The arguments of `Objective.of` beside the objective's own settings.
 
     label_smoothing: the recipe's. seed: the task's. sides: whose vocabulary its texts have, of objectives on text.
     root: what the folders of other models are relative to.
@@ -219,7 +219,7 @@ ONE_FOR_ALL = Need(
 
 
 def column(examples: Sequence[Example], name: str) -> Sequence[np.ndarray]:
-    """Returns what every example has under a name; of `Examples` as `Rows`, which are padded at once."""
+    """Returns the arrays of one name of all examples; of `Examples` as `Rows`, which are padded at once."""
     if isinstance(examples, Examples):
         return examples.columns[name]
     return [np.asarray(example[name]) for example in examples]

@@ -50,7 +50,7 @@ FEWEST_HELD_OUT = 50  # where a model is fine-tuned, of 200 pairs and more
 MAX_LENGTH = 256  # subwords, as data.max_length and decoding.max_new_tokens say unless told
 FEWEST = 200  # distinct pairs that a training is begun with
 Row = TypeVar("Row", bound=Sequence[str])
-HELD, ASKED = "pair", "asked.json"
+HELD, ASKED = folder.PAIR, "asked.json"
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def train_pair(
 
 
 def _asking(asked: TwoFiles, data: Path) -> dict[str, Any]:
-    """Returns what a recipe is chosen for, files by their checksums. UserError for what does not go together."""
+    """Returns the request as asked.json holds it, files by checksums. UserError if its parts do not go together."""
     _check_files(asked, data)
     if asked.student and asked.init_from:
         raise UserError("--init-from: a student begins with nothing; its teacher is --teacher. Leave it out.")
@@ -335,7 +335,7 @@ def _config_to_tune(model: str, languages: tuple[str, str], data: Path) -> Any:
 
 
 def _too_few(spec: CorpusSpec, pairs: int, left: int, filtered: FilterReport, given: bool) -> str:
-    """Returns what to say of so few pairs. given: the development set was not taken from them."""
+    """Returns the message about too few pairs. given: the development set was not taken from them."""
     without, other = " that hold no sentence of the development set", ", or another development set"
     return (
         f"{spec}: {pairs:,} distinct pairs{without if given else ''}, and at least {FEWEST} are needed; some 5,000 "

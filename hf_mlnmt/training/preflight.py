@@ -1,18 +1,6 @@
-"""The checks before a training, in order: `CHECKS`, then what is known only when the data are encoded.
+"""The checks before a training, in the order of `CHECKS`, then what is known only when the data are encoded.
 
-| check | refuses, or warns of |
-| --- | --- |
-| keys | values outside their ranges, keys that do not go together (recipe/checks.py; also whenever a recipe is read) |
-| arguments | fields that Seq2SeqTrainingArguments lacks, trackers and precision that this machine lacks |
-| metrics | metrics that there are not |
-| model | a config that cannot be, objectives that it cannot be trained with, too little memory for its weights |
-| weights | folders of init_from that are not there, or do not fit |
-| languages | target languages that the tokenizer has no code of |
-| corpora | files that are missing, broken, empty or do not go together; dev or test sets that are training data |
-| processing | a side that Moses does not give back as it was |
-| sides | synthetic corpora whose sides look exchanged |
-
-Behind these, with the data encoded: `check_budget` (recipe/checks.py), `check_lengths`. The folder of a run: folder.py.
+Behind them, with the data encoded: `check_budget` (recipe/checks.py), `check_lengths`. The folder of a run: folder.py.
 """
 
 from __future__ import annotations
@@ -31,9 +19,9 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from hf_mlnmt.common.errors import UserError, naming, suggest
-from hf_mlnmt.common.files import size_and_crc
 from hf_mlnmt.common.memory import memory_of_machine
-from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.data.corpus import CorpusSpec, check_together, read_pairs
+from hf_mlnmt.data.lines import count_text
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.subwords import SPECIAL_TOKENS
 from hf_mlnmt.data.text import TextSpec, read_text, word_overlap
@@ -63,7 +51,7 @@ class Preflight:
 
     @cached_property
     def preparation(self) -> Preparation:
-        """Returns what makes the parts, with what the tokenizers that are trained here will be."""
+        """Returns the preparation; tokenizers that are still to be trained are replaced by their expected sizes."""
         if not self.trains_tokenizer:
             return self.given
         of_each = not self.recipe.tokenizer.joint and speaks_many(self.recipe, self.root)
@@ -158,29 +146,19 @@ def languages(training: Preflight) -> Iterator[str]:
 
 
 def corpora(training: Preflight) -> Iterator[str]:
-    """Reads the scored sets, and the beginning of training text; yields warnings about those that are another one, or
+    """Reads the scored sets and the beginning of training text; yields warnings about those that are another one, or
     equal on both sides."""
-    sizes: dict[str, tuple[Any, ...]] = {}
+    same: dict[tuple[Any, ...], list[str]] = {}
     for key, spec in {**training.train, **training.scored}.items():
-        _read_some(key, spec, training.root, whole=key in training.scored)
-        files = spec.local_files(training.root)
-        sizes[key] = tuple(file.stat().st_size for file in files) or (str(spec),)
-        is_pair = isinstance(spec, CorpusSpec) and spec.is_two_files
-        if is_pair and sizes[key][0] == sizes[key][1] and len({*map(size_and_crc, files)}) == 1:
+        identity = _look_at(key, spec, training.root, key in training.scored, training.given.check)
+        if isinstance(spec, CorpusSpec) and spec.is_two_files and identity[0] == identity[1]:
             yield f"{key}: source and target are the same text. Check the file names."
-    for key, other in combinations(sizes, 2):
-        if sizes[key] == sizes[other] and other in training.scored:
-            first, second = (({**training.train, **training.scored})[name] for name in (key, other))
+        same.setdefault(identity, []).append(key)
+    for keys in same.values():
+        for key, other in combinations(keys, 2):
             known = key == "data.dev" and training.recipe.evaluation.before  # to see what the training gained on it
-            if not known and _identity(first, training.root) == _identity(second, training.root):
+            if other in training.scored and not known:
                 yield f"{key} and {other} are the same sentences: scores of these say nothing about other text."
-
-
-def _identity(spec: Spec, root: Path) -> tuple[Any, ...]:
-    """Returns what equal corpora have in common: checksums of their files, and what is read of them."""
-    files = [size_and_crc(file) for file in spec.local_files(root)]
-    told = (spec.reverse, spec.limit, spec.columns) if isinstance(spec, CorpusSpec) else (spec.column,)
-    return (*files, told) if files else (str(spec), told)
 
 
 CUT, CHANGED = 0.01, 0.2  # of the lines: words are cut; anything is changed, as Moses does to a few with / or %
@@ -263,7 +241,7 @@ class ExpectedTokenizers(Tokenizers):
 
 
 def expected_tokenizers(recipe: Recipe, languages: Sequence[str] = ()) -> Tokenizers:
-    """Returns what the tokenizers will be if the corpus has words enough; `languages`: each of these has its own."""
+    """Returns tokenizers of the expected sizes, untrained. languages: those with a tokenizer of their own."""
     made: list[Any] = [ExpectedTokenizer(recipe.tokenizer.vocab_size) for _ in (*languages, "source", "target")]
     *each, source, target = made
     if languages or recipe.tokenizer.joint:
@@ -321,26 +299,38 @@ def check_memory(recipe: Recipe, parameters: int, processes: int) -> None:
 
 # The corpora
 
+READ = 1 << 26  # bytes of a training text
 FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns and fields are right
 
 
-def _read_some(key: str, spec: Spec, root: Path, whole: bool) -> None:
-    """Reads the first items of a corpus, or the `whole` set. Raises: UserError naming the key."""
+def _look_at(key: str, spec: Spec, root: Path, scored: bool, check: bool) -> tuple[Any, ...]:
+    """Reads a scored set, or the first items of a training corpus and counts READ bytes of its files, with `check` all.
+
+    Returns: what equal corpora alone have in common. Raises: UserError for what is missing, broken or empty, for sides
+        of different lengths, and for a scored set in which one side is blank throughout.
+    """
     with naming(key):
         if (gone := next((path for path in spec.local_files(root) if not path.exists()), None)) is not None:
             where = f"Corpora are looked for in --data, now {root}; where the setups' come from: docs/install.md."
             raise UserError(f"{gone}: no such file. {where}")
         items: Any = read_pairs(spec, root) if isinstance(spec, CorpusSpec) else read_text(spec, root)
-        items = list(islice(items, None if whole and isinstance(spec, CorpusSpec) else FIRST_PAIRS))
+        items = list(islice(items, None if scored and isinstance(spec, CorpusSpec) else FIRST_PAIRS))
+        paths = [path for path in spec.local_files(root) if path.suffix != ".parquet"]
+        files = [count_text(path, None if scored or check else READ) for path in paths]
+        if isinstance(spec, CorpusSpec) and spec.is_two_files and all(file.whole for file in files):
+            check_together(paths, [file.lines for file in files])
     if isinstance(spec, TextSpec):
         if not any(sentence.strip() for sentence in items):
             raise UserError(f"{key}: {spec}: there is no text at its beginning.")
-        return
+        return (*files, str(spec), spec.column)
     if not items:
         raise UserError(f"{key}: {spec}: no pairs: there is nothing, or a header alone, or blank and dropped lines.")
-    for side, name in enumerate(("source", "target") if whole else ()):
+    for side, name in enumerate(("source", "target") if scored else ()):
         if not any(pair[side].strip() for pair in items):
             raise UserError(f"{key}: {spec}: every {name} sentence is blank, so that nothing can be scored.")
+    if spec.is_two_files:
+        return (*files, spec.reverse, spec.limit)
+    return (spec.path, spec.dataset, spec.config, spec.split, *sorted((spec.columns or {}).items()))
 
 
 def _first_lines(spec: Spec, root: Path) -> dict[Any, Sequence[str]]:

@@ -24,14 +24,11 @@ from hf_mlnmt.common.keys import build
 from hf_mlnmt.common.languages import direction_of, same_language
 from hf_mlnmt.common.made_from import digest, stamps
 from hf_mlnmt.convert.vocabularies import read_sentencepiece
-from hf_mlnmt.data.corpus import CorpusSpec, size_of
+from hf_mlnmt.data.corpus import CorpusSpec, Manifest, check_some, find_synthetic, read_manifest, size_of
 from hf_mlnmt.data.encoding import Progress, encode_corpus, filtered
-from hf_mlnmt.data.filters import FilterReport, PairFilter
-from hf_mlnmt.data.foreign_filters import read_filters
+from hf_mlnmt.data.filters import FilterReport, PairFilter, read_filters
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
-from hf_mlnmt.data.streamed import Streamed
-from hf_mlnmt.data.synthetic import Manifest, check_some, find_synthetic, read_manifest
 from hf_mlnmt.data.text import RawPairs, TextSide, TextSpec, ending, read_raw, with_end
 from hf_mlnmt.data.tokenizer import (
     Tokenizers,
@@ -41,7 +38,7 @@ from hf_mlnmt.data.tokenizer import (
     train_tokenizer,
     with_mask,
 )
-from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
+from hf_mlnmt.data.training_set import Corpora, Streamed, at_ratios, check_ratios
 from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
 from hf_mlnmt.training import checkpoints, dev, folder, model_making
@@ -240,7 +237,7 @@ class RecipeCorpora:
 
 
 def _name_of(spec: Spec, side: TextSide) -> tuple[Any, ...]:
-    """Returns what equal text has in common: of two files the one of this side, else the corpus."""
+    """Returns a key of the text on a side: of two files the side's own file, else the corpus."""
     if not isinstance(spec, CorpusSpec) or not spec.files:
         return repr(spec), side
     return spec.files[SIDES[(SIDES.index(side) + spec.reverse) % 2]], spec.limit
@@ -270,7 +267,7 @@ class Preparation:
 
     @cached_property
     def tokenizers(self) -> Tokenizers:
-        """Returns those of `tokenizer.path`, those of an earlier start of this run, or newly trained ones."""
+        """Returns the tokenizers of `tokenizer.path` or of an earlier start of this run, or trains them."""
         settings, place, given = self.recipe.tokenizer, self.output / "tokenizer", None
         if settings.path is not None:
             local = self.root / settings.path
@@ -347,7 +344,7 @@ class Preparation:
         return tokenizer
 
     def processing(self) -> dict[Any, TextProcessing]:
-        """Returns what is done to the text of each side before the tokenizers that are trained here."""
+        """Returns the text processing of each side (`tokenizer.processing`) for tokenizers that are trained here."""
         return {
             side: build(
                 TextProcessing,
@@ -454,7 +451,7 @@ class Preparation:
                 data.close()
 
     def fingerprints(self) -> list[str]:
-        """Returns those of all encoded training corpora in order; of several tasks with the tasks' names."""
+        """Returns the fingerprints of all encoded training corpora in order; of several tasks with the tasks' names."""
         prefix, sets = "" if self.recipe.tasks is None else "{}: ", self.training_sets
         return [prefix.format(name) + part.meta["fingerprint"] for name, own in sets.items() for part in own.parts]
 

@@ -20,7 +20,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.keys import build
 from hf_mlnmt.common.languages import check_direction, check_language
 from hf_mlnmt.common.model_folder import check_name
-from hf_mlnmt.data.synthetic import MANIFEST, check_some
+from hf_mlnmt.data.corpus import MANIFEST, check_some
 from hf_mlnmt.generation.synthetic.back_translation import Method, Settings, Watcher, back_translate
 from hf_mlnmt.recipe.reading import REVERSE, lay_over, read_content, recipe_of, turn_round
 from hf_mlnmt.recipe.schema import FILE_NAME, Recipe, Round, TranslationSection

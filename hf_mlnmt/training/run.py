@@ -44,7 +44,7 @@ from hf_mlnmt.common.files import file_name, read_json, size_and_crc, write_json
 from hf_mlnmt.common.made_from import Changes, MadeFrom, digest
 from hf_mlnmt.common.model_folder import GENERATION_CONFIG, RESULTS, WEIGHTS, auto_class_of, load_model, read_part
 from hf_mlnmt.common.table import Number, Table
-from hf_mlnmt.data.synthetic import MANIFEST
+from hf_mlnmt.data.corpus import MANIFEST
 from hf_mlnmt.data.text import RawPairs, digest_of_texts
 from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
 from hf_mlnmt.evaluation.perplexity import perplexity
@@ -139,12 +139,12 @@ class Run:
 
     @property
     def is_main(self) -> bool:
-        """Returns whether this is the process that writes and speaks."""
+        """Returns whether this is the main process, which alone writes and prints."""
         return self.processes.is_main_process
 
     @functools.cached_property
     def preparation(self) -> Preparation:
-        """Returns what makes the parts of the training."""
+        """Returns the maker of the training's parts."""
         return Preparation(self.recipe, self.data, self.output, self.tell, self.progress, self.check)
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ class Run:
 
     @property
     def command(self) -> str:
-        """Returns what a user types to get this run, however its processes were started."""
+        """Returns the command line that starts this run, however its processes were started."""
         name, number = Path(sys.argv[0]).name, self.processes.num_processes
         words = ["hf-mlnmt" if name == "__main__.py" else name, *sys.argv[1:]]
         return shlex.join([*words, *(["--processes", str(number)] if number > 1 else [])])
@@ -440,7 +440,7 @@ def alphas(run: Run, trainer: TranslationTrainer, goes_on: bool) -> dict[str, fl
 
 
 def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
-    """Returns what oneDNN computes in this run, as it began; warns of another processor or choice."""
+    """Returns the kinds of products that oneDNN computes since this run began; warns of another processor or choice."""
     path = run.output / folder.PRODUCTS
     if run.is_main and not goes_on:
         write_json(path, matmul_backends.record())

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import check_direction, direction_of
 from hf_mlnmt.common.model_folder import check_name, fetch_small_files
+from hf_mlnmt.data.corpus import FILES
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.data.synthetic import FILES
 from hf_mlnmt.data.tokenizer import languages_of, load_tokenizers
 from hf_mlnmt.data.words import words
 from hf_mlnmt.generation import TranslationPipeline
@@ -96,7 +96,7 @@ def plan(
 
 
 def _check_teacher(name: str, source: str, target: str) -> dict[str, str]:
-    """Returns what a teacher is told of the languages. Raises: UserError for a teacher of other languages."""
+    """Returns the language options of a teacher's pipeline. Raises: UserError for a teacher of other languages."""
     check_name(name)
     small = fetch_small_files(name)
     check_direction(small, (source, target), f"--teacher {name}", "It would teach another language.")

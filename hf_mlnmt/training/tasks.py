@@ -296,7 +296,7 @@ class EpochLoader(DataLoader):
     """A DataLoader whose batch sampler, already split over the processes, hears which epoch begins."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Takes the epoch that begins, from Trainer."""
+        """Sets the sampler's epoch; called by Trainer."""
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
 

@@ -341,7 +341,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return task_loader(self.tasks, self.sampler(), self.args)
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: Any) -> Any:
-        """Takes a step's batches, and counts their items; a card computes while the next ones are made."""
+        """Returns a step's batches and their counts of items; on a GPU a thread makes the next batches meanwhile."""
         if is_cuda(self.args.device) and not self.args.dataloader_num_workers:
             if self._ahead is None or self._ahead.iterator is not epoch_iterator:
                 self._read_ahead(epoch_iterator)
@@ -581,7 +581,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         checkpoints.rotate(run, keep | {max(steps), self.state.best_global_step or max(steps)})
 
     def scheduled(self, steps: Sequence[int]) -> list[int]:
-        """Returns those of `steps` whose checkpoints count: ends of cycles, or multiples of save_steps and the last."""
+        """Filters the steps whose checkpoints count: ends of cycles, or multiples of save_steps and the last."""
         ends = self.schedule.ends(self.state.max_steps) if self.schedule is not None else []
         if ends:
             return sorted(set(steps) & set(ends))

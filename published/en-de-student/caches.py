@@ -20,6 +20,21 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer, StaticLayer
 
 
+def real_positions(mask: Tensor | None, past: int | Tensor, length: int) -> Tensor | None:
+    """Returns which of the `length` positions after `past` are not padding, (batch, length); None: all of them.
+
+    `mask` is what an attention gets: (batch, 1, queries, keys), added to the scores or boolean, or (batch, keys).
+    """
+    if mask is None:
+        return None
+    if mask.dim() == 4:
+        mask = mask[:, 0, -1]  # the last query sees every real position up to itself
+        mask = mask if mask.dtype == torch.bool else mask == 0
+    if isinstance(past, Tensor):  # a static cache counts on the device
+        return mask.index_select(1, torch.arange(length, device=mask.device) + past).bool()
+    return mask[:, past : past + length].bool()
+
+
 class KeptStates(DynamicLayer):
     """A slot of growing size that also keeps states, (batch, steps, ...), the last step at the end.
 

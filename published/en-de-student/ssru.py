@@ -27,8 +27,8 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from .attention import SelfAttention, real_positions
-from .caches import RecurrentCacheLayer, count_positions, slot_of
+from .attention import SelfAttention
+from .caches import RecurrentCacheLayer, count_positions, real_positions, slot_of
 from .configuration import TransformerConfig
 from .layers import DecoderLayer
 from .linear import faster

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.contract import assert_same
-from helpers.originals import LANGUAGES, MAKERS
+from helpers.originals import MAKERS
 from helpers.tiny_run import run, write_corpus, write_recipe
 from helpers.toy_translators import SENTENCES
 from safetensors.torch import load_file, save_file
@@ -79,20 +79,6 @@ def test_searches_find_the_same(original, imported, name, beams, monkeypatch):
     assert len(set(map(tuple, a.sequences.tolist()))) > 2
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_the_pipeline_translates_the_same(original, imported, name):
-    options = {**LANGUAGES.get(name, {}), "num_beams": 3}
-    as_it_is, by_itself, found = (
-        TranslationPipeline.from_pretrained(folder, device="cpu", fast=fast)
-        for folder, fast in ((original(name), False), (original(name), True), (imported(name), True))
-    )
-    expected = as_it_is(TEXTS, **options)
-    assert as_it_is.model.config.model_type in huggingface.KNOWN
-    assert by_itself.model.config.model_type == found.model.config.model_type == "mlnmt-transformer"
-    assert by_itself(TEXTS, **options) == found(TEXTS, **options) == expected
-    assert len(set(expected)) > 2
-
-
 def test_an_import_by_itself_is_said_in_one_line(original, caplog):
     for fast, lines in ((True, 1), (False, 0)):
         caplog.clear()
@@ -152,15 +138,6 @@ def test_what_earlier_versions_saved_too_is_left_out_and_said(original, tmp_path
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(UserError, match=r"has tensors: model\.decoder\.other"):
         import_model(folder)
-
-
-def test_in_memory_and_again_into_the_same_folder(original, tmp_path):
-    imported = import_model(original("marian"))
-    assert imported.folder is None
-    assert imported.tokenizers.joint
-    for name in ("marian", "nllb"):
-        assert import_model(original(name), tmp_path / "x").folder == tmp_path / "x"
-    assert json.loads((tmp_path / "x" / "import.json").read_text())["format"] == "m2m_100"
 
 
 def test_weights_stay_in_their_type(original, tmp_path):

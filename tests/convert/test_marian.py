@@ -366,15 +366,6 @@ def test_what_decoder_yml_cannot_mean(folder, field, value, message):
         import_model(file.parent)
 
 
-def test_the_record(folder, tmp_path):
-    record = json.loads((import_model(folder(), tmp_path / "out").folder / "import.json").read_text())
-    assert record["format"] == "Marian npz"
-    assert record["largest_difference_of_logits"] is None
-    assert record["parameters"]["model.encoder.layers.0.self_attn.qkv_proj.weight"] == [
-        f"encoder_l1_self_W{name}" for name in "qkv"
-    ]
-
-
 def test_a_vocabulary_that_is_shorter_than_the_embeddings_is_said(folder):
     """Engines are trained with tables of whole multiples; what no token has is never read, and never written."""
     path = folder()

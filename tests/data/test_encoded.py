@@ -18,7 +18,7 @@ import pytest
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.made_from import Digest
-from hf_mlnmt.data import encoded, encoding, workers
+from hf_mlnmt.data import encoded, encoding, processing
 from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.encoded import Encoded, Rows
 from hf_mlnmt.data.encoding import build, encode_corpus, filtered, fingerprint_of
@@ -281,7 +281,7 @@ def many(tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "_CHUNK", 10)
     monkeypatch.setattr(encoding, "_SHARD", 4)
     monkeypatch.setattr("os.fsync", lambda file: None)
-    monkeypatch.setattr(workers, "MANY", 2)
+    monkeypatch.setattr(processing, "MANY", 2)
     lines = [f"The man {i % 70} sees {'a ' * (i % 4)}dog." for i in range(200)]
     for name in ("a.en", "a.de"):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines).replace("man 33", "man \x07"))
@@ -346,19 +346,21 @@ def test_a_start_goes_on_where_one_was_stopped(many, tokenizers, tmp_path, monke
 
 
 def test_a_tokenizer_that_cannot_be_sent_stays_in_this_process(tokenizers):
-    sides = [workers.Side(side.processing, lambda texts: [[1, 2]] * len(texts)) for side in tokenizers.sides().values()]
-    with workers.in_processes(workers.Encoder(sides), 2) as encode:
-        (made, *_) = encode([[("a dog", "a man")]] * workers.MANY)
+    sides = [
+        processing.Side(side.processing, lambda texts: [[1, 2]] * len(texts)) for side in tokenizers.sides().values()
+    ]
+    with processing.in_processes(processing.Encoder(sides), 2) as encode:
+        (made, *_) = encode([[("a dog", "a man")]] * processing.MANY)
     assert [ids.tolist() for ids, _ in made.sides] == [[1, 2], [1, 2]]
 
 
 def test_a_killed_process_that_encodes_is_one_message():
-    encoder = workers.Encoder([workers.Side(TextProcessing(), partial(sorted, key=eval))])
+    encoder = processing.Encoder([processing.Side(TextProcessing(), partial(sorted, key=eval))])
     with (
         pytest.raises(UserError, match=r"was killed.*data\.processes"),
-        workers.in_processes(encoder, 2) as encode,
+        processing.in_processes(encoder, 2) as encode,
     ):
-        list(encode([["__import__('os')._exit(9)"]] * workers.MANY))
+        list(encode([["__import__('os')._exit(9)"]] * processing.MANY))
 
 
 def test_sizes_and_times_tell_whether_text_is_read_again(tokenizers, tmp_path, monkeypatch):

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.filters import PairFilter
-from hf_mlnmt.data.foreign_filters import read_filters
+from hf_mlnmt.data.filters import PairFilter, read_filters
 
 OPUSFILTER = """
 common: {output_directory: out}

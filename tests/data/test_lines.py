@@ -19,7 +19,7 @@ from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.formats import _BEGINS, DOCUMENTS, REFUSED, TABLES, check_output
 from hf_mlnmt.data.lines import checked_lines, problem_in, read_lines, reason_of
 from hf_mlnmt.data.text import TextSpec, read_text
-from hf_mlnmt.data.tokenizer_files import LineReader
+from hf_mlnmt.data.tokenizer import LineReader
 from hf_mlnmt.evaluation.outputs import read_texts
 from hf_mlnmt.generation.synthetic.back_translation import text_lines
 from hf_mlnmt.generation.translating.lines import file_groups, identities, text_groups

@@ -196,15 +196,6 @@ def test_bad_bytes_in_jsonl_can_be_dropped(tmp_path):
     assert report.dropped == {"invalid UTF-8": 1}
 
 
-def test_blank_lines_of_tables_hold_no_pair(tmp_path):
-    for name, content in [
-        ("a.tsv", "a\tb\n\n"),
-        ("a.csv", "source,target\na,b\n\n"),
-        ("a.jsonl", '{"source": "a", "target": "b"}\n\n'),
-    ]:
-        assert pairs(tmp_path, name, content) == ([("a", "b")], {"blank line": 1})
-
-
 @pytest.mark.parametrize("bad", ['"open,offen', 'a "house,"Haus"er', '"x" y,z'])
 def test_a_quote_that_is_not_closed_costs_its_own_row_alone(tmp_path, bad):
     good = [f"a{i},b{i}" for i in range(5000)] + ['"c ""q""","d\ne"']
@@ -225,10 +216,8 @@ def test_many_quotes_that_are_not_closed(tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        "sep=;\r\nsource;target\r\na, b;c\r\n",
         "source\ttarget\na, b\tc\n",
         "en-US;de_AT\na, b;c\n",
-        'Our captions,\n,\nsource,target\n"a, b",c\n',
     ],
 )
 def test_what_spreadsheets_put_into_a_csv_file(tmp_path, content):
@@ -240,25 +229,7 @@ def test_the_sign_that_makes_pairs_separates(tmp_path):
     assert pairs(tmp_path, "a.csv", "Hello, you;Hallo, du\n") == ([("Hello, you", "Hallo, du")], {})
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
-@pytest.mark.parametrize(
-    "header",
-    ["英文,中文", "原文,译文", "Englisch,Deutsch", "English,українська,русский", "ไทย,อังกฤษ", "अंग्रेज़ी,हिन्दी"],
-)
-def test_a_header_in_any_language_is_no_pair(tmp_path, name, header):
-    sign = "," if name == "a.csv" else "\t"
-    for above in ("", f"2024{sign}\n"):
-        with pytest.raises(UserError, match=r"line \d: looks like a header"):
-            pairs(tmp_path, name, above + header.replace(",", sign) + f"\na{sign}b\n")
-
-
-def test_named_columns_may_stand_below_a_title(tmp_path):
-    """As the error for such a header advises."""
-    columns = {"source": "English", "target": "Deutsch"}
-    assert pairs(tmp_path, "a.csv", "2024,\n,\nEnglish,Deutsch\na,b\n", columns=columns) == ([("a", "b")], {})
-    for content in ("English,\na,\n", "2024,x\nEnglish,Deutsch\na,b\n"):
-        with pytest.raises(UserError, match=r"no column 'English'|no row names the columns English and Deutsch"):
-            pairs(tmp_path, "a.csv", content, columns=columns)
+def test_a_column_is_named_by_the_first_row(tmp_path):
     (tmp_path / "a.tsv").write_text("words\na\n")
     assert list(read_text(TextSpec(path="a.tsv", column="words"), tmp_path)) == ["a"]
     with pytest.raises(UserError, match=r"line 1: no column 'word' \(did you mean 'words'"):
@@ -270,15 +241,6 @@ def test_columns_that_hold_nothing_are_not_proposed(tmp_path):
         pairs(tmp_path, "a.csv", "a,b,,\nc,d,,\n")
     with pytest.raises(UserError, match=r"columns: \{source: 2, target: 3\}"):
         pairs(tmp_path, "a.csv", "1,a,b,\n2,c,d,\n")
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
-@pytest.mark.parametrize("error", ["#REF!", "#N/A", "#DIV/0!", "#NAME?", "#BEZUG!", "#NV"])
-def test_what_a_spreadsheet_could_not_compute_is_no_text(tmp_path, name, error):
-    content = f"a\tb\n#1 is red\tc\n{error}\td\n".replace("\t", "," if name == "a.csv" else "\t")
-    assert pairs(tmp_path, name, content, bad_lines="drop") == ([("a", "b"), ("#1 is red", "c")], {"no text": 1})
-    with pytest.raises(UserError, match=rf"line 3: no text \(a field is {error[:3]}"):
-        pairs(tmp_path, name, content)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
@@ -317,12 +279,3 @@ def test_rows_behind_a_line_break_in_quotes_are_counted_by_lines(tmp_path):
 def test_json_behind_a_byte_order_mark(tmp_path, content):
     (tmp_path / "a.json").write_text(content, encoding="utf-8-sig")
     assert list(read_pairs(CorpusSpec(path="a.json"), tmp_path)) == [("a", "b")]
-
-
-def test_a_zip_of_macos_holds_one_file(tmp_path):
-    for folder in ("", "data/"):
-        with zipfile.ZipFile(tmp_path / "a.tsv.zip", "w") as archive:
-            archive.writestr(f"{folder}a.tsv", "a\tb\n")
-            for name in (f"__MACOSX/{folder}._a.tsv", f"{folder}.DS_Store"):
-                archive.writestr(name, b"\x00\x05\x16\x07")
-        assert list(read_pairs(CorpusSpec(path="a.tsv.zip"), tmp_path)) == [("a", "b")]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.data import encoding, streamed
+from hf_mlnmt.data import encoding, training_set
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.encoded import Encoded
 from hf_mlnmt.data.encoding import encode_corpus
 from hf_mlnmt.data.filters import PairFilter
-from hf_mlnmt.data.streamed import Streamed
+from hf_mlnmt.data.training_set import Streamed
 
 PAIRS = 230
 
@@ -27,8 +27,8 @@ def stream(tokenizers, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "_CHUNK", 10)
     monkeypatch.setattr(encoding, "_SHARD", 1)
     monkeypatch.setattr("os.fsync", lambda file: None)
-    monkeypatch.setattr(streamed, "BLOCK", 50)
-    monkeypatch.setattr(streamed, "_LOOK_AFTER", 0.001)
+    monkeypatch.setattr(training_set, "BLOCK", 50)
+    monkeypatch.setattr(training_set, "_LOOK_AFTER", 0.001)
     (tmp_path / "set").mkdir()
     records = [{"source": f"The man {i}.", "target": f"Der Mann {i}." if i != 33 else None} for i in range(PAIRS)]
     (tmp_path / "set" / "train.jsonl").write_text("\n".join(map(json.dumps, records)))
@@ -98,7 +98,7 @@ def test_what_is_wrong_with_a_stream_is_said_where_it_is_waited_for(tmp_path):
 
 
 def test_a_block_is_no_more_than_there_is(stream, monkeypatch):
-    monkeypatch.setattr(streamed, "BLOCK", 10**6)
+    monkeypatch.setattr(training_set, "BLOCK", 10**6)
     data = stream()
     assert np.array_equal(data.choose(3), np.arange(PAIRS - 1))
     data.close()

@@ -1,4 +1,4 @@
-"""Messages of programs: catalogues of gettext and XLIFF, damaged ones, placeholders, keys, frames of ICU."""
+"""Messages of programs: catalogues of gettext and XLIFF, damaged ones, placeholders, keys."""
 
 import random
 import shutil
@@ -127,19 +127,10 @@ def messages(*pairs):
         ("one\\ttwo \\a \\x41 c", upper, "ONE\\tTWO \\a \\x41 C"),
         ("{{ user.name }} has {0, number} of %name%, :url", upper, "{{ user.name }} HAS {0, number} OF %name%, :url"),
         ("a\u2028b", upper, "A B"),
-        ("{n, plural, one {# of {name}} other {# of {name}}}", lambda words: [(0, "von")],
-         "{n, plural, one {# von {name}} other {# von {name}}}"),
-        ("{g, select, a {it''s} other {they}}", lambda words: [(0, "l'{x}")], None),
-        ("{g, select, a {it''s} other {they}}", lambda words: [(0, "l'eau")],
-         "{g, select, a {l''eau} other {l''eau}}"),
         ("snake_case and my_file", upper, "snake_case AND my_file"),
         ("&One and &two", upper, "&ONE AND &TWO"),
         ("_Open", lambda words: [(0, "打开")], "打开(_O)"),
         ("Go to <b>%s</b> &now", upper, "GO TO <b>%s</b> &NOW"),
-        ("{n, plural, one {# dog barks} other {# dogs bark}}", upper,
-         "{n, plural, one {# DOG BARKS} other {# DOGS BARK}}"),
-        ("{g, select, male {he} other {{n, plural, =0 {none} other {some of #}}}}", upper,
-         "{g, select, male {HE} other {{n, plural, =0 {NONE} other {SOME OF #}}}}"),
         ("Hello {name}, {0}", upper, "HELLO {name}, {0}"),
     ],
 )  # fmt: skip
@@ -224,7 +215,7 @@ def test_plural_forms_that_are_no_rule_are_refused(rule):
 @pytest.mark.parametrize(
     "message",
     [
-        "{n, plural, other {'{'quoted'}' word}}",
+        "{n, plural, one {# dog} other {# dogs}}",
         "You have {n, plural, one {# dog} other {# dogs}}",
         "{n, plural, one {# dog} other {# dogs}",
         "{n, plural, }",
@@ -288,8 +279,7 @@ TWO = '<seg-source><mrk mtype="seg" mid="0">One.</mrk> <mrk mtype="seg" mid="1">
         (unit("A man", "<target>A man</target>"), None),
         (  # half done
             unit("One. Two.", TWO + '<target><mrk mtype="seg" mid="0">Eins.</mrk> <mrk mtype="seg" mid="1"/></target>'),
-            unit("One. Two.", TWO + '<target><mrk mtype="seg" mid="0">Eins.</mrk> <mrk mtype="seg" mid="1">TWO.</mrk>'
-                 "</target>"),
+            None,
         ),
         (
             unit('See <ph id="1">&lt;img alt="<sub>a ball</sub>"/&gt;</ph> here'),
@@ -313,11 +303,7 @@ TWO = '<seg-source><mrk mtype="seg" mid="0">One.</mrk> <mrk mtype="seg" mid="1">
             unit("Some &lt;b&gt;bold&lt;/b&gt; {0}", f"{DONE}SOME &lt;b&gt;BOLD&lt;/b&gt; {{0}}</target>"),
         ),
         (unit("&amp;File"), unit("&amp;File", f"{DONE}&amp;FILE</target>")),
-        (
-            unit("{n, plural, one {# dog} other {# dogs}}"),
-            unit("{n, plural, one {# dog} other {# dogs}}",
-                 f"{DONE}{{n, plural, one {{# DOG}} other {{# DOGS}}}}</target>"),
-        ),
+        (unit("{n, plural, one {# dog} other {# dogs}}"), None),
         (unit("x {n, plural, one {# dog} other {# dogs}}"), None),
         (unit("One. Two.", TWO + '<target state="new">' + TWO[12:-13] + "</target>"),  # of Trados
          unit("One. Two.", TWO + DONE + TWO[12:-13].upper().replace("MRK", "mrk").replace("MTYPE", "mtype")
@@ -347,13 +333,3 @@ def test_states_of_xliff_2(segment, fuzzy, expected):
     head, tail = '<xliff version="2.0" srcLang="en"><file id="f"><unit id="u">', "</unit></file></xliff>"
     made = f'<segment state="{expected}"><source>A man</source><target>A MAN</target></segment>'
     assert translated(head + segment + tail, ".xlf", fuzzy=fuzzy)[1] == head + (made if expected else segment) + tail
-
-
-def test_a_half_done_unit_is_marked_as_not_reviewed():
-    target = '%s<mrk mtype="seg" mid="0">Eins.</mrk> <mrk mtype="seg" mid="1">%s</mrk></target>'
-    head, tail = HEAD + "<body>", "</body></file></xliff>"
-    before = head + unit("One. Two.", TWO + target % ("<target>", "")) + tail
-    state = '<target state="needs-review-translation" state-qualifier="mt-suggestion">'
-    assert translated(before, ".xlf", fuzzy=True)[1] == before.replace("<target>", state).replace(
-        "></mrk>", ">TWO.</mrk>"
-    )

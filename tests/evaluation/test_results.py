@@ -76,7 +76,7 @@ NAN, HUGE = ({"test": {"cased": {"BLEU": {"score": value}}}} for value in (float
         ({"scores": {"test": None}}, "scores.test: expected a JSON object"),
         ({"scores": {"t": {"cased": {"BLEU": 30.5}}}}, r"scores\.t.*: expected "),
         ({"scores": NAN}, "scores.test.cased.BLEU.score: expected"),
-        ({"scores": HUGE}, "scores.test.cased.BLEU: expected"),
+        ({"scores": HUGE}, r"scores.test.cased.BLEU.score is -1e\+300, which is no measured number"),
         *[({key: []}, rf"{key}: expected a JSON object") for key in ("scores", "outputs", "decoding", "versions")],
     ],
 )

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.choosing.confidence import KEY, Calibration, calibrate, words_in_reference
+from hf_mlnmt.generation.choosing.calibrating import words_in_reference
+from hf_mlnmt.generation.choosing.confidence import KEY, Calibration, calibrate
 from hf_mlnmt.generation.translating.hypotheses import least_by_word
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import logging
 
-import pytest
 from helpers.toy_translators import SENTENCES
 
-from hf_mlnmt import UserError
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.translating.loading import load
 
@@ -47,8 +45,3 @@ def test_the_type_of_the_weights_is_kept_or_chosen(foreign):
     for dtype in ("auto", "bfloat16"):
         model = TranslationPipeline.from_pretrained(foreign["nllb"], "cpu", dtype).model
         assert str(model.dtype).endswith("float32" if dtype == "auto" else dtype)
-
-
-def test_a_folder_without_a_model_is_refused_as_before(tmp_path):
-    with pytest.raises(UserError, match=r"no config\.json"):
-        TranslationPipeline.from_pretrained(tmp_path)

@@ -29,9 +29,8 @@ def folder(request, foreign, ours, ours_multilingual):
 
 
 @pytest.mark.parametrize(("folder", "directions"), DIRECTIONS.items(), indirect=["folder"], ids=list(DIRECTIONS))
-@pytest.mark.parametrize("fast", [True, False])
-def test_threads_do_not_mix_up_their_directions(folder, directions, fast):
-    pipeline = TranslationPipeline.from_pretrained(folder, device="cpu", fast=fast)
+def test_threads_do_not_mix_up_their_directions(folder, directions):
+    pipeline = TranslationPipeline.from_pretrained(folder, device="cpu")
     texts, directions = SENTENCES[:4], [{**options, "max_new_tokens": 4} for options in directions]
     alone = [pipeline(texts, **options) for options in directions]
     assert alone[0] != alone[1] or directions[0] == directions[1]

@@ -150,9 +150,8 @@ def test_mistakes(ours, arguments, message):
 
 
 @pytest.mark.parametrize("option", ["--beams", "--n-best", "--window", "--batch-tokens", "--threads"])
-@pytest.mark.parametrize("option_value", ["0", "-3"])
-def test_numbers_out_of_range_are_refused_by_name(option, option_value):
-    result = run("nowhere", option, option_value, env={"COLUMNS": "200"})
+def test_numbers_out_of_range_are_refused_by_name(option):
+    result = run("nowhere", option, "0", env={"COLUMNS": "200"})
     assert result.exit_code == 2
     assert f"Invalid value for '{option}'" in result.stderr
     assert "greater than or equal to 1" in result.stderr

@@ -6,16 +6,21 @@ import torch
 from helpers.contract import TINY, Member, assert_same
 
 from hf_mlnmt import search
-from hf_mlnmt.search.cpu.step import find_step, write_out
+from hf_mlnmt.search.cpu.step import CompiledStep, find_family
 
 LENGTHS = {"do_sample": False, "max_new_tokens": 20}
 # Random weights hardly ever end a sentence by themselves: the longer, the likelier </s> is made.
 ENDING = {"exponential_decay_length_penalty": (2, 1.2), "max_new_tokens": 40}
 
 
-def written_out(model):
-    """The model's step of a search as it is written out from the weights, or None: then its modules are called."""
-    return write_out(find_step(model), model)
+def compiled_step(model):
+    """The model's compiled step, or None: then its modules are called."""
+    return CompiledStep.of(model, find_family(model))
+
+
+def call_modules(monkeypatch):
+    """Lets every search call the model's modules, as without a compiler or on a GPU."""
+    monkeypatch.setattr(CompiledStep, "of", classmethod(lambda *given: None))
 
 
 def decode(model, seed=3, **arguments):

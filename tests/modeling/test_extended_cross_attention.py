@@ -112,18 +112,6 @@ def test_attention_equals_the_reference(name, implementation, bias, padded):
     assert_same(got, torch.autograd.grad((expected * probe).sum(), leaves), 1e-10)
 
 
-def test_long_sources_take_the_other_form():
-    """previous-context-head: beyond a length, the scan is over c and not over alpha; both equal the reference."""
-    module = attention_of("previous-context-head")
-    s, h = torch.randn(2, 4, WIDTH, dtype=torch.float64), torch.randn(2, 9, WIDTH, dtype=torch.float64)
-    for length in (6, 7, 9):
-        real = torch.ones(2, length, dtype=torch.bool)
-        expected = reference.attention(
-            "previous-context-head", s, h[:, :length], real, torch.ones(2, 4), weights_of(module), HEADS
-        )[0]
-        assert_same(module(s, h[:, :length])[0], expected, 1e-11)
-
-
 @pytest.mark.parametrize("normalized", [False, True], ids=["raw", "layer norm"])
 @pytest.mark.parametrize("name", EMBEDDING)
 def test_embeddings_are_what_the_first_layers_read(name, normalized):

@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 from helpers.contract import assert_same
-from helpers.searching import assert_equal_loops, sources, toy, written_out
+from helpers.searching import assert_equal_loops, compiled_step, sources, toy
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration
 from hf_mlnmt.modeling.fused import projected_cross_entropy
 from hf_mlnmt.modeling.loss import cross_entropy
 from hf_mlnmt.modeling.positions import SinusoidalPositions
-from hf_mlnmt.search.cpu.step import DecoderStep
+from hf_mlnmt.search.cpu.step import CompiledStep
 
 FIELDS = {
     "halves": {"position_embedding": "halves"},
@@ -66,12 +66,12 @@ def test_each_field_changes_the_outputs_and_survives_saving(fields, tmp_path):
 
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
-def test_the_written_out_step_computes_the_field(fields, beams, monkeypatch):
+def test_the_compiled_step_computes_the_field(fields, beams, monkeypatch):
     model, steps = varied(fields), []
-    run = DecoderStep.__call__
-    monkeypatch.setattr(DecoderStep, "__call__", lambda *a: (steps.append(1), run(*a))[1])
+    run = CompiledStep.__call__
+    monkeypatch.setattr(CompiledStep, "__call__", lambda *a: (steps.append(1), run(*a))[1])
     assert_equal_loops(model, monkeypatch, **sources([5, 9, 3]), num_beams=beams)
-    assert steps, "the step was not written out"
+    assert steps, "the step was not compiled"
 
 
 def varied(fields):
@@ -142,5 +142,5 @@ def test_weights_that_lie_transposed_in_memory(monkeypatch):
 def test_another_norm_of_the_embeddings_is_called_as_a_module(monkeypatch):
     model = varied({"normalize_embedding": True})
     model.model.decoder.embedding_norm = torch.nn.RMSNorm(model.config.d_model).double()
-    assert written_out(model) is None
+    assert compiled_step(model) is None
     assert_equal_loops(model, monkeypatch, **sources([5, 9]), num_beams=3)

@@ -13,6 +13,7 @@ import torch
 from helpers import card
 from helpers.contract import assert_same, gradients
 from torch import nn
+from transformers import AutoModelForSeq2SeqLM
 
 from hf_mlnmt.modeling import fused
 from hf_mlnmt.modeling import training_triton as kernels
@@ -316,3 +317,21 @@ def test_kernels_are_for_cuda_alone(monkeypatch):
         assert fused.kernels_for(Remote()) is known
     monkeypatch.undo()
     assert not kernels.works(torch.device("cpu"))  # where a kernel cannot run: no more than a warning
+
+
+@pytest.mark.parametrize("system", ["transformer", "ssru", "previous-weight"])
+def test_without_the_package_a_step_is_the_same(system, batch, monkeypatch):
+    """Loss and gradients where nothing has filled the slot, as of code beside published weights."""
+    from hf_mlnmt import config_for
+    from hf_mlnmt.modeling import linear
+
+    torch.manual_seed(0)
+    model = AutoModelForSeq2SeqLM.from_config(config_for(system, "tiny", vocab_size=30, dropout=0.0)).double().train()
+    model(**batch.training, smoothing=0.1, loss_only=True).loss.backward()
+    expected = gradients(model)
+    monkeypatch.setattr(linear, "kernels", None)
+    model.zero_grad()
+    loss = model(**batch.training, smoothing=0.1, loss_only=True).loss
+    loss.backward()
+    assert_same(loss, model(**batch.training, smoothing=0.1).loss, 1e-9)
+    assert_same(gradients(model), expected, 1e-9)

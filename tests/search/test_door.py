@@ -7,7 +7,7 @@ import logging
 import pytest
 import torch
 from helpers.contract import FIELDS, RECURRENT, SEPARATE, TINY, Member
-from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy, written_out
+from helpers.searching import ENDING, assert_equal_loops, compiled_step, decode, sources, toy
 from transformers import AutoModelForSeq2SeqLM
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, DynamicLayer
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -19,7 +19,7 @@ from hf_mlnmt.modeling.layers import DecoderLayer
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.transformer import Decoder, Encoder
 from hf_mlnmt.search.cache import BeamCacheLayer
-from hf_mlnmt.search.cpu.step import DecoderStep, find_step
+from hf_mlnmt.search.cpu.step import find_family
 
 
 class Sharper(CrossAttention):
@@ -85,20 +85,21 @@ def family(**fields) -> type[TransformerForConditionalGeneration]:
 
 
 FAMILIES = {
-    "own attention": (family(decoder_class=SharperDecoder), DecoderStep),
-    "own sublayer": (family(decoder_class=GatedDecoder), None),
-    "own extras": (family(decoder_class=ExtendedDecoder), None),
-    "own features": (family(model_class=SummaryModel), None),
+    "own attention": (family(decoder_class=SharperDecoder), True),
+    "own sublayer": (family(decoder_class=GatedDecoder), False),
+    "own extras": (family(decoder_class=ExtendedDecoder), False),
+    "own features": (family(model_class=SummaryModel), False),
 }
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_whose_step_is_not_written_out(name, monkeypatch):
+def test_a_family_whose_step_is_not_compiled(name, monkeypatch):
     """Its attention, or all of it, is called as modules; sentences leave all the same."""
-    plain, (own, step) = toy(norm_position="pre"), FAMILIES[name]
+    plain, (own, is_known) = toy(norm_position="pre"), FAMILIES[name]
     model = own(plain.config).double().eval()
     model.load_state_dict(plain.state_dict())
-    assert find_step(model) is step
+    assert (find_family(model) is not None) == is_known
+    assert compiled_step(model) is None
     inputs = sources((6, 1, 4, 30))
     for options in ({}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2}):
         found = assert_equal_loops(model, monkeypatch, **inputs, **{**ENDING, **options})
@@ -106,9 +107,9 @@ def test_a_family_whose_step_is_not_written_out(name, monkeypatch):
 
 
 @pytest.mark.parametrize("system", RECURRENT)
-def test_a_recurrent_model_has_no_step_that_is_written_out(system):
+def test_a_recurrent_model_has_no_compiled_step(system):
     """Asked for all the same where such a model was searched on a GPU and moved to a CPU."""
-    assert find_step(Member(system, "post", {**TINY, **FIELDS.get(system, {})}).model()) is None
+    assert find_family(Member(system, "post", {**TINY, **FIELDS.get(system, {})}).model()) is None
 
 
 class LouderWords(extended_cross_attention.ExtendedDecoder):
@@ -122,8 +123,8 @@ def test_a_family_whose_extras_are_made_otherwise(monkeypatch):
     base = type("OwnModel", (extended_cross_attention.ExtendedCrossAttentionModel,), {"decoder_class": LouderWords})
     own = type("Own", (type(plain),), {"model_class": base})(plain.config).double().eval()
     own.load_state_dict(plain.state_dict())
-    assert find_step(plain) is not None
-    assert find_step(own) is None
+    assert find_family(plain) is not None
+    assert find_family(own) is None
     assert_equal_loops(own, monkeypatch, **sources((6, 1, 4), 29), num_beams=3)
 
 
@@ -159,7 +160,7 @@ def test_code_from_elsewhere_is_searched_by_transformers(tmp_path, monkeypatch):
     expected = decode(model, **inputs, **options).sequences.tolist()
     registered = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, trust_remote_code=True)
     assert type(registered) is type(model)
-    assert written_out(registered) is not None
+    assert compiled_step(registered) is not None
     elsewhere = get_class_from_dynamic_module("transformer.TransformerForConditionalGeneration", str(tmp_path))
     monkeypatch.delattr(search, "run")
     assert decode(elsewhere.from_pretrained(tmp_path), **inputs, **options).sequences.tolist() == expected

@@ -18,7 +18,7 @@ import torch
 import torch._dynamo
 from helpers.ahead import run_ahead
 from helpers.contract import KINDS, members_once, of_each_kind
-from helpers.searching import assert_equal_loops, decode, sources, toy
+from helpers.searching import assert_equal_loops, call_modules, decode, sources, toy
 from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -306,7 +306,7 @@ def test_a_file_is_captured_once(beams, monkeypatch, captures):
 @pytest.mark.parametrize("beams", [1, 5])
 def test_a_call_asks_little_of_a_model(beams, monkeypatch, ahead, captures):
     """Options, model and sizes are known: two thirds of a hundred calls are those of Python's own for each part."""
-    monkeypatch.setattr("hf_mlnmt.search.transformer.write_out", lambda *given: None)  # as on a card
+    call_modules(monkeypatch)  # as on a card
     monkeypatch.setattr("hf_mlnmt.search.prepare.Text.ready", lambda *given: None)
     model, calls = toy(encoder_layers=6, decoder_layers=6), 0
     options = {**sources((25,)), "num_beams": beams, "min_new_tokens": 25, "max_new_tokens": 25, "do_sample": False}

@@ -165,10 +165,10 @@ def test_sentences_that_others_may_pass_are_encoded_some_at_a_time(one, monkeypa
 FLOORS = [
     (1, {"num_beams": 5}, "one sentence in compiled code"),
     (1, {}, "one sentence in compiled code"),
-    (4, {"num_beams": 5}, "the loop: BeamSearch, steps by compiled sublayers"),
+    (4, {"num_beams": 5}, "the loop: BeamSearch, steps by compiled code"),
     (1, {"num_beams": 4, "recombine": 2}, "the loop: Recombined"),
     (2, {"do_sample": True}, "the loop: Draws"),
-    (2, {"do_sample": True, "draws": "row", "num_return_sequences": 3}, "draws by row"),
+    (2, {"do_sample": True, "draws": "row", "num_return_sequences": 3}, "the loop: DrawsByRow"),
     (1, {"use_cache": False}, "Transformers' loop: because of the cache that was asked for"),
     (1, {"output_scores": True, "return_dict_in_generate": True}, "Transformers' loop: because of output_scores"),
 ]

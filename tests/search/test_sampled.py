@@ -11,7 +11,7 @@ from helpers.contract import Member
 from helpers.searching import assert_equal_loops, decode, sources, toy
 
 from hf_mlnmt.search.rules import TopNSigma
-from hf_mlnmt.search.sampled import SampledBeams
+from hf_mlnmt.search.strategies import SampledBeams
 
 VOCABULARY, END, START, LONGEST = 5, 1, 3, 5
 DRAWS = 4000

@@ -25,8 +25,6 @@ from transformers.generation.logits_process import LogitsProcessor
 
 from hf_mlnmt import TransformerForConditionalGeneration, config_for, search
 from hf_mlnmt.modeling.releases import CACHE
-from hf_mlnmt.search import shared
-from hf_mlnmt.search.cpu.native import library
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.search.strategies import Draws, DrawsByRow, best_continuations, best_tokens
@@ -253,11 +251,9 @@ def test_draws_are_those_of_multinomial():
         assert choice.tokens(scores[rows]).tolist() == expected[rows].tolist()
 
 
-@pytest.mark.parametrize(("warped", "loop"), [({}, "shared"), ({"top_k": 5}, "shared"), ({}, "plain")])
-def test_cheap_draws_follow_the_distribution(warped, loop, monkeypatch):
+@pytest.mark.parametrize("warped", [{}, {"top_k": 5}])
+def test_cheap_draws_follow_the_distribution(warped):
     """Chi-square of 4,000 first tokens of two sentences; the same seed gives the same."""
-    if loop == "plain":
-        monkeypatch.setattr(shared, "why_not", lambda *given: "a test")
     model, inputs = toy(40).float(), sources((6, 3), 40)
     options = {"do_sample": True, "draws": "row", "top_k": 0, "max_new_tokens": 2, "eos_token_id": None, **warped}
     with torch.no_grad():
@@ -287,52 +283,6 @@ def test_cheap_draws_where_sentences_leave_and_at_the_ends_of_the_numbers(monkey
         monkeypatch.setattr(torch, "rand", lambda *shape, number=number, **given: torch.full(shape, number))
         rows = torch.tensor([[-torch.inf, 1.0, 0.3, 2.0, -torch.inf]]).view(1, 1, 5)
         assert DrawsByRow.pick(rows, DrawsByRow.noise(1, 5, None).view(1, 1, 1)).item() == token
-
-
-SHARED = {
-    "all": ({"top_k": 0}, {}),
-    "epsilon, of any language": (
-        {"top_k": 0, "epsilon_cutoff": 0.03},
-        {"decoder_input_ids": torch.tensor([[3, 7, 9]] * 8)},
-    ),
-    "warped": ({"temperature": 0.7, "top_k": 6, "epsilon_cutoff": 0.1}, {}),
-    "lengths": ({"top_k": 0, "min_new_tokens": 4, "forced_eos_token_id": 1, "max_new_tokens": 9}, {}),
-}
-
-
-@pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
-@pytest.mark.parametrize("name", SHARED)
-def test_draws_that_share_beginnings_are_those_of_the_plain_loop(name, monkeypatch):
-    options, given = SHARED[name]
-    inputs = {key: value.flip(1) for key, value in sources((6, 1, 4, 9, 3, 12, 30, 2), 60).items()}  # padding before
-    options |= {"do_sample": True, "draws": "row", "num_return_sequences": 16, "eos_token_id": [*range(1, 16)], **given}
-    prompt = given["decoder_input_ids"].shape[1] if given else 1
-    rows, go_on = [], shared.SharedStep.go_on
-    monkeypatch.setattr(shared.SharedStep, "go_on", lambda *a: (rows.append(len(a[2])), go_on(*a))[1])
-    monkeypatch.setattr(shared, "FIRST", 1)
-    monkeypatch.setattr(shared, "CHUNK", 60 * 7)
-    pre = {"norm_position": "pre", "decoder_attention_heads": 1}
-    for model in (toy(60, seed=2), toy(60, seed=2, **pre).float()):
-        with monkeypatch.context() as patch:
-            found = decode(model, **inputs, **options).sequences.tolist()
-            assert rows[: prompt + 1] == [8] * prompt + [
-                min(rows[prompt], 8 * 16 - 1)
-            ]  # some begin with the same token
-            rows.clear()
-            patch.setattr(shared, "why_not", lambda *given: "a test")
-            assert found == decode(model, **inputs, **options).sequences.tolist()
-            assert not rows
-        assert len({len(row) - row.count(0) for row in found}) > 2
-
-
-def test_draws_do_not_share_beginnings_where_a_step_is_another(monkeypatch):
-    monkeypatch.setattr(shared, "search", None)
-    inputs, options = sources((3, 2)), {"do_sample": True, "draws": "row", "num_return_sequences": 2}
-    for system in ("dec-dc", "m-10", "ssru", "ms-1-aif", "previous-weight"):
-        decode(toy(system=system), **inputs, **options)
-    decode(toy(), **inputs, **options, repetition_penalty=1.2)
-    monkeypatch.setenv("HF_MLNMT_NATIVE", "0")
-    decode(toy(), **inputs, **options)
 
 
 @pytest.mark.parametrize(

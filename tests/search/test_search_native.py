@@ -9,11 +9,12 @@ import stat
 import pytest
 import torch
 from helpers.contract import redraw
-from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy, written_out
+from helpers.searching import ENDING, assert_equal_loops, compiled_step, decode, sources, toy
 
 from hf_mlnmt.search.cpu import native, step
 from hf_mlnmt.search.cpu.native import NativeUnits, best_continuations_natively, library
 from hf_mlnmt.search.strategies import best_tokens
+from hf_mlnmt.search.transformer import TransformerDecoder
 
 needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
 
@@ -28,41 +29,30 @@ def no_library(monkeypatch, tmp_path):
     native._library.cache_clear()
 
 
-@pytest.fixture
-def logits(monkeypatch):
-    """The logits of every step that is written out."""
-    seen = []
-    call = step.DecoderStep.__call__
-
-    def spy(self, *arguments):
-        result = call(self, *arguments)
-        compiled = any(isinstance(part, NativeUnits) for parts in self.plans.values() for part in parts)
-        seen.append((compiled, result.clone()))
-        return result
-
-    monkeypatch.setattr(step.DecoderStep, "__call__", spy)
-    return seen
-
-
-def both(logits, monkeypatch, run):
-    """The logits of all steps with search.c, and without it."""
+def both(monkeypatch, run):
+    """The logits of all steps of a search with search.c, and without it."""
     found = []
     for choice in ("1", "0"):
-        monkeypatch.setenv("HF_MLNMT_NATIVE", choice)
-        logits.clear()
-        run()
-        assert logits
-        assert all(compiled == (choice == "1") for compiled, _ in logits)
-        found.append([step for _, step in logits])
-    # search.c does the step of the prompt too, where it does everything.
-    assert len(found[0]) - len(found[1]) in (0, 1)
-    return zip(*(steps[-len(found[1]) :] for steps in found), strict=True)
+        steps, step = [], TransformerDecoder.step
+        with monkeypatch.context() as patch:
+            patch.setenv("HF_MLNMT_NATIVE", choice)
+
+            def spy(self, *given, step=step, steps=steps, choice=choice):
+                assert (self.compiled is not None) == (choice == "1")
+                scores, state = step(self, *given)
+                steps.append(scores.clone())
+                return scores, state
+
+            patch.setattr(TransformerDecoder, "step", spy)
+            run()
+        found.append(steps)
+    assert found[0]
+    return zip(*found, strict=True)
 
 
 SHAPES = {
     "pre": {"norm_position": "pre", "layer_norm_eps": 0.3},
     "bias": {"attention_bias": True, "d_model": 20, "decoder_attention_heads": 4},
-    "gelu": {"activation_function": "gelu", "d_model": 36, "decoder_ffn_dim": 70},
     "wide": {"d_model": 144, "decoder_ffn_dim": 272, "decoder_layers": 3},
     "swish": {"activation_function": "swish", "decoder_ffn_dim": 70},
     "ssru": {"system": "ssru", "d_model": 36},
@@ -75,29 +65,30 @@ SHAPES = {
     ("shape", "beams"),
     [*(("bias", beams) for beams in (1, 2, 7)), ("wide", 1), *((shape, 3) for shape in SHAPES)],
 )
-def test_a_step(shape, beams, logits, monkeypatch):
+def test_a_step(shape, beams, monkeypatch):
     """To the last digits in double precision, which is the same code as single precision but for its exponential."""
     fields = SHAPES[shape]
     model, batch = toy(**fields), sources((6, 1, 17, 4, 3, 3, 8))
-    for left, right in both(logits, monkeypatch, lambda: decode(model, **batch, num_beams=beams, **ENDING)):
+    for left, right in both(monkeypatch, lambda: decode(model, **batch, num_beams=beams, **ENDING)):
         torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-12)
     single = model.float()
     redraw(single, std=None)  # large weights would let rounding grow
-    for left, right in both(logits, monkeypatch, lambda: decode(single, **batch, num_beams=beams, max_new_tokens=6)):
+    for left, right in both(monkeypatch, lambda: decode(single, **batch, num_beams=beams, max_new_tokens=6)):
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-4)
 
 
 @needs_compiler
 @pytest.mark.parametrize("threads", [1, 2])
-def test_large_weights_are_multiplied_by_the_library(threads, logits, monkeypatch, set_threads):
+def test_large_weights_are_multiplied_by_the_library(threads, monkeypatch, set_threads):
     """By PyTorch's own matrix product, called in compiled code, for any number of rows."""
     if library(torch.float64).gemm is None:
         pytest.skip("PyTorch's library shows no matrix product here")
     monkeypatch.setattr(native, "SMALL", 10)
+    monkeypatch.setattr(step, "SMALL", 10)
     set_threads(threads)
     model, batch = toy(attention_bias=True, d_model=48), sources((6, 1, 4))
-    assert {unit.plain_in for part in written_out(model).plans[model.model.decoder] for unit in part.units} == {1}
-    for left, right in both(logits, monkeypatch, lambda: decode(model, **batch, num_beams=3, max_new_tokens=4)):
+    assert {unit.plain_in for unit in compiled_step(model).units.units} == {native.TRANSPOSED}
+    for left, right in both(monkeypatch, lambda: decode(model, **batch, num_beams=3, max_new_tokens=4)):
         torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-12)
 
 
@@ -115,14 +106,14 @@ def test_threads_change_nothing_in_compiled_code(set_threads, monkeypatch):
     sizes = []
     call = NativeUnits.__call__
 
-    def compare(self, states, context):
-        again = states.clone(), context._replace(cache=copy.deepcopy(context.cache))
+    def compare(self, states, width, cache, *masks):
+        again, other = states.clone(), copy.deepcopy(cache)
         set_threads(2)
-        call(self, *again)
+        call(self, again, width, other, *masks)
         set_threads(1)
-        found = call(self, states, context)
-        assert torch.equal(again[0], found)
-        for left, right in zip(again[1].cache.target_layers, context.cache.target_layers, strict=True):
+        found = call(self, states, width, cache, *masks)
+        assert torch.equal(again, found)
+        for left, right in zip(other.target_layers, cache.target_layers, strict=True):
             assert torch.equal(left.key_buffer, right.key_buffer)
             assert torch.equal(left.value_buffer, right.value_buffer)
         sizes.append(len(states))
@@ -139,7 +130,7 @@ def test_threads_change_the_output_projection_by_rounding_alone(set_threads):
     """PyTorch adds the d products of a logit in an order of its own: each sum is within gamma_d times the sum of their
     absolute values of the true one, gamma_d = d u / (1 - d u) (Higham 2002, section 3.1), so two are within twice that.
     """
-    step, found = written_out(toy(2000, d_model=48).float()), []
+    step, found = compiled_step(toy(2000, d_model=48).float()), []
     states = torch.randn(175, 48)
     for threads in (1, 2):
         set_threads(threads)
@@ -184,34 +175,18 @@ def test_choose_with_numbers_that_are_none():
 
 
 @needs_compiler
-def test_what_it_leaves_to_pytorch(logits, monkeypatch):
-    model, batch = toy(), sources((6, 1, 4))
-    decode(model.bfloat16(), **batch)
-    assert logits
-    assert not any(compiled for compiled, _ in logits)
+def test_what_is_called_as_modules():
+    """Other precisions and activations, and large weights where PyTorch's library shows no matrix product."""
+    assert compiled_step(toy()) is not None
+    assert compiled_step(toy().bfloat16()) is None
+    assert compiled_step(toy(activation_function="gelu")) is None
 
 
 @needs_compiler
-@pytest.mark.parametrize("rows", [0, 5, 1000])
-def test_large_weights_are_multiplied_here_by_few_rows_alone(rows, monkeypatch):
-    """And one search changes over as beams appear and sentences leave."""
+def test_large_weights_without_a_matrix_product(monkeypatch):
     monkeypatch.setattr(step, "SMALL", 10)
-    monkeypatch.setattr(step, "MANY_ROWS", rows)
-    calls = {"here": 0, "there": 0}
-    units, residual = NativeUnits.__call__, step.DecoderStep.residual
-
-    def here(*arguments):
-        calls["here"] += 1
-        return units(*arguments)
-
-    def there(*arguments):
-        calls["there"] += 1
-        return residual(*arguments)
-
-    monkeypatch.setattr(NativeUnits, "__call__", here)
-    monkeypatch.setattr(step.DecoderStep, "residual", there)
-    assert_equal_loops(toy(), monkeypatch, **sources((6, 1, 17, 4)), num_beams=3, **ENDING)
-    assert (calls["here"] > 0, calls["there"] > 0) == (rows > 0, rows < 1000)
+    monkeypatch.setattr(library(torch.float64), "gemm", None)
+    assert compiled_step(toy()) is None
 
 
 @pytest.mark.parametrize("beams", [1, 3])

@@ -402,32 +402,6 @@ def test_a_joined_search_goes_on_for_who_is_left(batcher):
     assert told == [False, False, True]
 
 
-def test_who_is_due_is_not_searched_beside_those_whose_turn_has_not_come(models, monkeypatch):
-    """On a CPU, where a short text would wait for a part of a long one in its own batch."""
-    machine, taken, take = Machine(monkeypatch, lambda number, inputs: 1.0), [], Batcher._take
-
-    def noted(batcher, *given):
-        batch, wanted = take(batcher, *given)
-        taken.append((batcher._fair.served, batch))
-        return batch, wanted
-
-    monkeypatch.setattr(Batcher, "_take", noted)
-    with batching(models, batch_tokens=2048) as batcher:
-        thread = threading.Thread(target=batcher.translate_now, args=([SHORT], "en", "de"))
-
-        def come():
-            thread.start()
-            until(lambda: any(queue.uncut for queue in batcher._fair.queues.values()))
-
-        machine.comes[2] = come
-        batcher.translate_now(SENTENCES[:100] * 2, "en", "de")
-        thread.join(30)
-    ((served, batch),) = [each for each in taken if SHORT in [piece.content.text for piece in each[1]]]
-    assert all(piece.turn <= served for piece in batch)
-    assert len(taken) > 5
-    assert any(piece.turn > served for served, batch in taken for piece in batch)  # of the long text alone
-
-
 def test_who_comes_while_a_batch_is_searched_shares_its_tokens(models, monkeypatch):
     """A long text that has had most of what was searched owes a client that asks again and again, and not it the text:
     whoever comes passes."""
@@ -489,31 +463,6 @@ def test_the_turn_of_a_long_text_begins_when_it_is_cut(models, monkeypatch):
     assert turns[-1][0] == served > 0
 
 
-def test_a_long_text_comes_to_its_turn_among_many_short_ones(models, monkeypatch):
-    """Though in every batch more of them come than fit: a token of it for each token that each of them has got."""
-    machine = Machine(monkeypatch, lambda number, inputs: 1.0)
-    short, *long = (len(tokens_of(models, text)) for text in [SHORT, *SENTENCES[:10]])
-    with batching(models, batch_tokens=4 * short) as batcher:
-        threads = []
-
-        def come():
-            some = [threading.Thread(target=batcher.translate_now, args=([SHORT], "en", "de")) for _ in range(5)]
-            for thread in some:
-                thread.start()
-            threads.extend(some)
-            until(lambda: sum(len(queue.uncut) for queue in batcher._fair.queues.values()) == len(some))
-            if len(machine.batches) < 300:
-                machine.comes[len(machine.batches) + 1] = come
-
-        machine.comes[1] = come
-        batcher.translate_now(SENTENCES[:10], "en", "de")
-        needed = len(machine.batches)
-        machine.comes.clear()
-        for thread in threads:
-            thread.join()
-    assert needed < 2 * sum(long) / short
-
-
 def test_one_request_has_no_more_of_a_batch_than_half_a_second(models, monkeypatch):
     """By the speed that was seen; many requests together have all of it."""
     machine = Machine(monkeypatch, lambda number, inputs: sum(len(one.ids) for one in inputs) / 400)
@@ -540,16 +489,6 @@ def test_one_request_has_no_more_of_a_batch_than_half_a_second(models, monkeypat
 
 def tokens_of(models, text):
     return models.models[0].pipeline.parts.source(text)["input_ids"]
-
-
-def test_a_batch_keeps_to_its_budget(models, gate):
-    """Of source tokens, padding included; and it is used."""
-    gate.open.set()
-    with batching(models, batch_tokens=200) as batcher:
-        together(batcher, SENTENCES[:60])
-    padded = [len(lengths) * max(lengths) for lengths in gate.lengths]
-    assert max(padded) <= 200
-    assert sum(padded) > 0.5 * 200 * len(padded)
 
 
 def test_only_what_has_the_same_options_is_translated_together(models, batcher, gate):

@@ -99,14 +99,12 @@ def test_ray_train_with_two_workers(small_ray, tmp_path):
     assert results["command"] == f"hf-mlnmt train {recipe} --processes 2", "not the addresses of Ray's cluster"
 
 
-def test_settings_from_arguments_and_environment(folder, monkeypatch):
+def test_settings_from_arguments(folder, monkeypatch):
     from hf_mlnmt.serving.ray import Settings
 
     monkeypatch.chdir(folder.parent)
-    told = {"HF_MLNMT_MODELS": f"owner/name,{folder.name},en-de={folder.name}", "HF_MLNMT_REPLICAS": "3"}
-    for name, value in told.items():
-        monkeypatch.setenv(name, value)
-    settings = Settings.of({"max_wait": "0.01", "replicas": 4})
+    models = f"owner/name,{folder.name},en-de={folder.name}"
+    settings = Settings.of({"models": models, "max_wait": "0.01", "replicas": 4})
     assert settings.models == ("owner/name", str(folder), f"en-de={folder}")
     assert (settings.replicas, settings.max_wait, settings.batch_tokens) == (4, 0.01, 4096)
     assert Settings.of({"models": ["a", "b"]}).models == ("a", "b")
@@ -115,7 +113,7 @@ def test_settings_from_arguments_and_environment(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "no model: say models=FOLDER, or HF_MLNMT_MODELS=FOLDER"),
+        ({}, "no model: say models=FOLDER"),
         ({"model": "a"}, "serve run.*: model: unknown key .did you mean 'models'"),
         ({"models": "a", "replicas": "two"}, "serve run.*: replicas: expected a whole number, not 'two'"),
         ({"models": "a", "replicas": 0}, "replicas: 0 is not a number from 1"),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 
-import torch
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
@@ -44,11 +42,3 @@ def test_copied_takes_texts_alone_and_mistakes_come_before_the_model(texts, tmp_
     assert "no option of the method beam" in str(invoke("nowhere", *texts, "-o", tmp_path / "a", "--seed", 1).exception)
     assert "--output DIR is missing" in str(invoke("nowhere", *texts).exception)
     assert "drop: no reason 'copy'" in str(invoke("x", *texts, "-o", tmp_path / "a", "--drop", "copy").exception)
-
-
-def test_no_more_threads_than_cores(folder, texts, tmp_path, monkeypatch):
-    asked: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    invoke(folder, *texts, "-o", tmp_path / "out", "--limit", 1, "--max-new-tokens", 2, "--threads", 100_000)
-    assert asked == [4]

@@ -55,8 +55,7 @@ def test_every_step_is_in_one_mean(data, whole, tmp_path):
         before = line["step"]
 
 
-@pytest.mark.parametrize("tail", ["", '{"step": 20, "lo', "\x00\x00\x00"])
-def test_a_killed_run_has_the_same_lines(whole, data, tmp_path, tail):
+def test_a_killed_run_has_the_same_lines(whole, data, tmp_path):
     """What was written after the last checkpoint goes, also a line cut in half, and comes again."""
     folder, recipe, _ = whole
     output = shutil.copytree(folder, tmp_path / "run")
@@ -64,7 +63,7 @@ def test_a_killed_run_has_the_same_lines(whole, data, tmp_path, tail):
         shutil.rmtree(output / name)
     (output / "results.json").unlink()
     lines = (output / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (output / "metrics.jsonl").write_text("".join(lines[:-1]) + tail)
+    (output / "metrics.jsonl").write_text("".join(lines[:-1]) + '{"step": 20, "lo')
     run(recipe, data, output)
     assert metrics(output) == metrics(folder)
 

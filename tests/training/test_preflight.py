@@ -17,8 +17,6 @@ from hf_mlnmt import UserError
 from hf_mlnmt.recipe import read_recipe
 from hf_mlnmt.recipe.schema import saved_steps
 from hf_mlnmt.training import preflight
-from hf_mlnmt.training.preflight import Preflight
-from hf_mlnmt.training.preparation import Preparation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -163,22 +161,6 @@ def test_what_passes_with_a_word(tmp_path):
     assert not any(word in good for word in ("but this training", "warmup", "licence", "same", "into", "effect"))
 
 
-def test_of_training_text_as_much_is_read_as_tells_it_from_what_is_scored(tmp_path, monkeypatch):
-    data = write_corpus(tmp_path / "data", {"train": 3000, "val": 10, "test": 300})
-    monkeypatch.setattr(preflight, "READ", 100)
-    read, counting = {}, preflight.count_text
-    monkeypatch.setattr(preflight, "count_text", lambda *how: read.setdefault(how[0].name, counting(*how)))
-    monkeypatch.setattr("hf_mlnmt.data.lines._AT_ONCE", 100)
-    recipe = read_recipe(write_recipe(tmp_path / "recipe.yaml"))
-    for check in (False, True):
-        read.clear()
-        preparation = Preparation(recipe, data, tmp_path / "run", lambda text: None, check=check)
-        assert not list(preflight.corpora(Preflight(preparation)))
-        assert read["test.de"].whole
-        assert read["train.de"].whole is check
-        assert read["train.de"].size > read["test.de"].size
-
-
 def test_dev_or_test_sets_that_are_training_data(tmp_path):
     """The same files, or files of the same content, plain or gz."""
     data = write_corpus(tmp_path / "data")
@@ -255,15 +237,6 @@ def test_what_the_system_refuses_is_one_message(tmp_path, data, monkeypatch, err
         run(write_recipe(tmp_path / "recipe.yaml"), data, tmp_path / "run")
 
 
-def test_no_temporary_folder(tmp_path, data, monkeypatch):
-    def refuse(*_, **kwargs):
-        raise FileNotFoundError(2, "No usable temporary directory found")
-
-    monkeypatch.setattr("tempfile.mkdtemp", refuse)
-    with pytest.raises(UserError, match="Set TMPDIR"):
-        run(write_recipe(tmp_path / "recipe.yaml"), data, tmp_path / "run", dry_run=True)
-
-
 def test_a_run_killed_as_it_began_can_be_started_again(tmp_path, data):
     output = tmp_path / "run"
     output.mkdir()
@@ -307,12 +280,6 @@ def test_until_a_step_is_trained_recipe_and_text_are_free(tmp_path, data, wrong,
     assert (output / "recipe.yaml").read_text().split("\n", 1)[1] == (tmp_path / "fresh/recipe.yaml").read_text().split(
         "\n", 1
     )[1]
-
-
-def test_the_list_of_checks_is_what_runs():
-    """The table at the top of preflight.py names them all, in order."""
-    named = re.findall(r"^\| (\w+) \|", preflight.__doc__, re.MULTILINE)[1:]
-    assert named == [check.__name__ for check in preflight.CHECKS]
 
 
 def test_a_recipe_that_was_made_and_not_read_is_checked_too(tmp_path, data):

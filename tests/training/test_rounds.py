@@ -15,7 +15,7 @@ from helpers.tiny_run import same_weights, write_recipe
 from rich.console import Console
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.synthetic import read_manifest
+from hf_mlnmt.data.corpus import read_manifest
 from hf_mlnmt.generation.synthetic.journal import Journal
 from hf_mlnmt.training import read_recipe, run_recipe
 from hf_mlnmt.training.callbacks import ShowProgress

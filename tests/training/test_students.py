@@ -17,7 +17,7 @@ from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.synthetic import read_manifest
+from hf_mlnmt.data.corpus import read_manifest
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation.synthetic.journal import Journal
 from hf_mlnmt.generation.synthetic.methods import USUAL
@@ -107,7 +107,7 @@ def test_from_a_teacher_to_int8_also_when_every_stage_is_cut_off(taught, tmp_pat
     assert "languages of translations are not looked at" in said
     assert f"--shortlist-teacher {output}/pair/teacher" in said
     assert computed == {"calibrate": 2, "computing": 3}, "of the step that was cut off, and of two more"
-    assert said.count("is finished, and nothing changed since") == 1
+    assert said.count("is finished, and nothing changed since") == 2
     assert list(results) == ["student", "int8"]
     settings = AutoModelForSeq2SeqLM.from_pretrained(output / "int8" / "average").generation_config
     assert settings.alignment_head == [1, 1]

@@ -130,11 +130,6 @@ def test_the_command(tmp_path):
         assert message in str(result.exception)
 
 
-@pytest.mark.parametrize("folder", ["modeling", "training", "model_cards"])
-def test_record_folders_hold_no_python(folder):
-    assert not list((ROOT / folder).rglob("*.py")), "a wheel must not install a package of this name"
-
-
 def test_a_config_and_a_card_of_every_trained_model():
     cards = {path.relative_to(ROOT / "model_cards").with_suffix("").as_posix(): path
              for path in (ROOT / "model_cards").glob("*/*.md")}  # fmt: skip

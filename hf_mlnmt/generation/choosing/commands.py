@@ -1,4 +1,4 @@
-"""Commands of other programs that score lines: a metric in an environment of its own (COMET), any reranking feature.
+"""Scores lines by a command of another program: a metric in an environment of its own (COMET), any reranking feature.
 
 A command reads lines with tabs between their parts, and writes a number for each line, in their order. It is started
 once and kept; where it ends by itself it is started anew for the next lines, once for the same lines.

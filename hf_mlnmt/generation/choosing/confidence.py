@@ -1,4 +1,4 @@
-"""Confidences: how sure a model is of a translation and of its words, 0 to 1, calibrated on a development set.
+"""Confidences, 0 to 1, of a translation and of its words, calibrated on a development set.
 
 References: Zadrozny and Elkan 2002, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates"
 (isotonic regression); Platt 1999, "Probabilistic Outputs for Support Vector Machines".
@@ -8,30 +8,22 @@ References: Zadrozny and Elkan 2002, "Transforming Classifier Scores into Accura
 (2) of a word:  1 / (1 + exp(-(a m + b))),  m the least ln P of its subwords, fitted to whether the reference has it
 (3) far:  s is below the score that one in a hundred translations of the development set is below
 
-It is kept in the model's generation_config.json under "confidence"; `calibrate_folder` fits it.
+It is kept in the model's generation_config.json under "confidence"; calibrating.py fits it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from difflib import SequenceMatcher
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.files import keeping, write_json
-from hf_mlnmt.common.languages import check_files
-from hf_mlnmt.common.model_folder import GENERATION_CONFIG, check_model_folder, read_part
-from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.generation.translating.hypotheses import mean
-from hf_mlnmt.generation.translating.options import DecodingOptions
 
 if TYPE_CHECKING:
-    from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
+    pass
 
 KEY = "confidence"
 FEWEST = 100  # sentences of a development set
@@ -114,62 +106,3 @@ def calibrate(scores: Sequence[float], qualities: Sequence[float], words: Sequen
         round(float(np.median(scores)), 4),
         len(scores),
     )
-
-
-class _AsTheyAre:
-    """A stand-in for a calibration: numbers stay what they are."""
-
-    def of_translation(self, score: float) -> float:
-        return score
-
-    of_word = of_translation
-
-
-def calibrate_folder(
-    folder: Path, source: Path, reference: Path, decoding: DecodingOptions, device: str | None = None
-) -> Calibration:
-    """Fits confidences to the translations of a development set, and writes them into the folder's generation config.
-
-    Raises: UserError for files of different lengths, or of fewer than 100 sentences.
-    """
-    from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
-
-    check_files(check_model_folder(folder), [source], [reference], decoding.told)
-    texts, references = (list(read_lines(path)) for path in (source, reference))
-    if len(texts) != len(references):
-        raise UserError(f"{source} has {len(texts)} lines, {reference} {len(references)}: give a reference for each.")
-    found = calibration_of(TranslationPipeline.from_pretrained(str(folder), device=device), texts, references, decoding)
-    settings = read_part(folder, GENERATION_CONFIG)
-    settings.pop("_from_model_config", None)  # or generate() takes what the model's config says, and this is lost
-    with keeping(()):  # this file of the model is read and written
-        write_json(folder / GENERATION_CONFIG, {**settings, KEY: found.to_dict()})
-    return found
-
-
-def calibration_of(
-    pipeline: TranslationPipeline, texts: Sequence[str], references: Sequence[str], decoding: DecodingOptions
-) -> Calibration:
-    """Fits confidences to a pipeline's translations of texts with references."""
-    from sacrebleu import CHRF
-
-    from hf_mlnmt.generation.translating.call import TranslationCall
-
-    call = TranslationCall(pipeline, replace(decoding, num_return_sequences=1, confidence=False))
-    call.calibration, call.options = _AsTheyAre(), replace(call.options, confidence=True)  # type: ignore[assignment]
-    best, metric = [row[0] for row in call.translate(texts, 1, lambda done: None)], CHRF()
-    qualities = [metric.sentence_score(each.text, [right]).score / 100 for each, right in zip(best, references)]
-    words = [
-        pair
-        for each, right in zip(best, references)
-        for pair in zip(each.word_confidences or (), words_in_reference(each.text, right), strict=True)
-    ]
-    return calibrate([mean(each) for each in best], qualities, words)
-
-
-def words_in_reference(translation: str, reference: str) -> list[bool]:
-    """Returns for each word of a translation whether the reference has it at its place (difflib's matching blocks)."""
-    words, expected = translation.split(), reference.split()
-    found = [False] * len(words)
-    for first, _, size in SequenceMatcher(None, words, expected, autojunk=False).get_matching_blocks():
-        found[first : first + size] = [True] * size
-    return found

@@ -230,16 +230,10 @@ def given_translations(
 ) -> tuple[Any, Callable[[Sequence[str], Sequence[str], str], list[Given]]]:
     """Returns a model's Direction, and (sources, translations, name for messages) -> what it makes of each."""
     from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, token_logs_of
-    from hf_mlnmt.generation.translating.directions import direction, has_modules, language_codes, pair_of
+    from hf_mlnmt.generation.translating.directions import between, is_told
     from hf_mlnmt.generation.translating.segments import TextEncoder
 
-    if has_modules(parts.model):
-        of_pair = pair_of(parts.model, *pair, folder)
-        parts = parts.of(of_pair.config.source_languages[0], of_pair.config.target_languages[0])._replace(model=of_pair)
-        pair = (None, None)
-    elif not language_codes(parts.source) and "t5" not in parts.model.config.model_type:
-        pair = (None, None)  # a model of one pair is told nothing
-    way = direction(parts.model, parts.source, *pair, folder)
+    parts, way = between(parts, *(pair if is_told(parts.model, parts.source) else (None, None)), folder)
     encoder = TextEncoder(parts.tokenizers, way, prefix)
     forced = way.generate.get("forced_bos_token_id", parts.model.generation_config.forced_bos_token_id)
     first = [] if forced is None else [forced]

@@ -1,1 +1,1 @@
-"""What a translation must or may not have: terms, phrases, links and placeholders that stay."""
+"""Constraints on translations: prefixes, glossaries, phrases, parts of the source that are kept."""

@@ -1,4 +1,4 @@
-"""Words that a translation is asked to have, or not to have, as tokens: how it begins, terms, phrases.
+"""Lexical constraints as tokens and as rules of a search: prefixes, terms, phrases, next words.
 
 A token adds bytes to a text: those of its piece, where the mark of a word's beginning (U+2581) is a space; of
 byte-level BPE those that its characters stand for; of byte fallback one. A prefix is followed token by token up to its
@@ -298,30 +298,49 @@ def times_in(ids: Sequence[int], phrases: Iterable[Sequence[int]]) -> int:
     return sum(any(tuple(ids[max(0, end - len(e)) : end]) == e for e in endings) for end in range(1, 1 + len(ids)))
 
 
-class PrefixProcessor(LogitsProcessor):
+class RowRule(LogitsProcessor):
+    """A rule of a search that asks something else of each sentence's translation.
+
+    Args:
+        rows: what is asked of each sentence; from the first step on, of each row of the search.
+        forced: how many tokens are generated before a translation begins. ends: end tokens.
+    """
+
+    def __init__(self, spelling: Spelling, rows: Sequence[Any], forced: int, ends: Iterable[int] = ()) -> None:
+        self.spelling, self.rows, self.forced, self.ends = spelling, list(rows), forced, list(ends)
+        self.start: int | None = None  # the length behind which the translation begins
+
+    def begin(self, input_ids: Tensor) -> int:
+        """Returns the length behind which translations begin; input_ids: (rows, length), first of all the start."""
+        if self.start is None:
+            rows, length = input_ids.shape
+            self.start = length + (self.forced if length == 1 else 0)
+            self.rows = [asked for asked in self.rows for _ in range(rows // len(self.rows))]
+        return self.start
+
+    def keep_rows(self, rows: Tensor) -> None:
+        """Keeps these rows alone: sentences that have ended leave the search."""
+        self.rows = [self.rows[row] for row in rows.tolist()]
+
+
+class PrefixProcessor(RowRule):
     """A rule that leaves each row the tokens with which its translation begins as asked, with their own scores.
 
     A token that an earlier rule forbade, and that has no other beside it, is allowed all the same.
     """
 
     def __init__(self, spelling: Spelling, prefixes: Sequence[Asked], forced: int, ends: Iterable[int] = ()):
-        """prefixes: one for each sentence. forced: how many tokens are generated before a translation begins.
-        ends: tokens that may stand in the place of the space behind a last word."""
-        self.spelling, self.rows, self.forced, self.ends = spelling, list(prefixes), forced, list(ends)
-        self.start: int | None = None  # the length behind which the translation begins
+        """prefixes: one for each sentence. ends: tokens that may stand for the space behind a last word."""
+        super().__init__(spelling, prefixes, forced, ends)
         self.most = max(len(asked.ids) + len(asked.rest) for asked in prefixes)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Returns scores (rows, vocabulary), minus infinity for what may not follow; input_ids: (rows, length)."""
-        length = input_ids.shape[1]
-        if self.start is None:
-            self.start = length + (self.forced if length == 1 else 0)
-            width = len(input_ids) // len(self.rows)
-            self.rows = [asked for asked in self.rows for _ in range(width)]
-        if not self.start <= length < self.start + self.most:
+        start = self.begin(input_ids)
+        if not start <= input_ids.shape[1] < start + self.most:
             return scores
         scores = scores.clone()
-        for row, (asked, tokens) in enumerate(zip(self.rows, input_ids[:, self.start :].tolist(), strict=True)):
+        for row, (asked, tokens) in enumerate(zip(self.rows, input_ids[:, start:].tolist(), strict=True)):
             allowed = self.allowed(asked, tokens)
             if allowed is not None:
                 kept = scores[row, allowed]
@@ -339,12 +358,8 @@ class PrefixProcessor(LogitsProcessor):
         continuing = self.spelling.continuing(asked.rest[len(spelt) :])
         return [*continuing, *self.ends] if asked.rest == b" " else continuing
 
-    def keep_rows(self, rows: Tensor) -> None:
-        """Keeps these rows alone: sentences that have ended leave the search."""
-        self.rows = [self.rows[row] for row in rows.tolist()]
 
-
-class NextWords(LogitsProcessor):
+class NextWords(RowRule):
     """A rule behind `PrefixProcessor`, by which a beam search finds the likeliest next words instead of translations.
 
     All tokens with which a word does not go on (those that begin with white space, in a script without spaces all; end
@@ -354,29 +369,26 @@ class NextWords(LogitsProcessor):
 
     def __init__(self, spelling: Spelling, prefixes: Sequence[Asked], forced: int, ends: Sequence[int]):
         """Takes what `PrefixProcessor` does; of the end tokens the first stands for all."""
-        self.spelling, self.rows, self.forced, self.ends = spelling, list(prefixes), forced, list(ends)
-        self.start: int | None = None
+        super().__init__(spelling, prefixes, forced, ends)
         self.spaced, self.whole, self.silent = (torch.empty(0, dtype=torch.bool) for _ in range(3))
 
-    def begin(self, length: int, rows: int, scores: Tensor) -> int:
-        """Sorts the tokens; returns the length behind which translations begin."""
-        self.rows = [asked for asked in self.rows for _ in range(rows // len(self.rows))]
+    def _sort_tokens(self, scores: Tensor) -> None:
         self.spaced, self.whole, self.silent = scores.new_zeros(3, scores.shape[1], dtype=torch.bool)
         self.silent |= True
         for spelt, token in self.spelling.ordered:
             self.spaced[token], self.silent[token] = spelt[:1].isspace(), False
             self.whole[token] = not 0x80 <= spelt[0] < 0xC0  # it does not begin inside of a character
         self.spaced[self.ends] = self.whole[self.ends] = True
-        return length + (self.forced if length == 1 else 0)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Returns ln P (rows, vocabulary) of tokens inside of a word, and of its end; input_ids: (rows, length)."""
         if self.start is None:
-            self.start = self.begin(input_ids.shape[1], len(input_ids), scores)
-        if input_ids.shape[1] < self.start:
+            self._sort_tokens(scores)
+        start = self.begin(input_ids)
+        if input_ids.shape[1] < start:
             return scores
         new = scores.log_softmax(-1)
-        for row, (asked, tokens) in enumerate(zip(self.rows, input_ids[:, self.start :].tolist(), strict=True)):
+        for row, (asked, tokens) in enumerate(zip(self.rows, input_ids[:, start:].tolist(), strict=True)):
             if len(tokens) < len(asked.ids):
                 continue
             spelt = self.spelling.spelt(tokens[len(asked.ids) :])
@@ -400,12 +412,8 @@ class NextWords(LogitsProcessor):
         except UnicodeDecodeError:
             return None
 
-    def keep_rows(self, rows: Tensor) -> None:
-        """Keeps these rows alone: sentences that have ended leave the search."""
-        self.rows = [self.rows[row] for row in rows.tolist()]
 
-
-class ForbiddenPhrases(LogitsProcessor):
+class ForbiddenPhrases(RowRule):
     """A rule against phrases as words, in whatever tokens they are spelt; also at the end of a sentence.
 
     A phrase is found by the bytes of its row's text (Knuth, Morris and Pratt 1977): for each length of its beginning
@@ -416,23 +424,17 @@ class ForbiddenPhrases(LogitsProcessor):
     def __init__(
         self, spelling: Spelling, phrases: Sequence[Sequence[str]], ends: Iterable[int], forced: int, longest: int
     ):
-        """phrases: of each sentence. ends: end tokens. forced: how many tokens come before a translation begins.
-        longest: how many are generated at most."""
-        self.spelling, self.forced, self.ends, self.longest = spelling, forced, list(ends), longest
-        self.rows: list[list[Pattern]] = [[Pattern.of(text) for text in of_text] for of_text in phrases]
-        self.start: int | None = None
+        """phrases: of each sentence. longest: how many tokens are generated at most."""
+        super().__init__(spelling, [[Pattern.of(text) for text in of_text] for of_text in phrases], forced, ends)
+        self.longest = longest
         self.known: dict[tuple[Pattern, int, bool], Tensor] = {}
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Returns the scores (rows, vocabulary), with minus infinity in them for what completes a phrase; input_ids:
         (rows, length)."""
-        length = input_ids.shape[1]
-        if self.start is None:
-            self.start = length + (self.forced if length == 1 else 0)
-            width = len(input_ids) // len(self.rows)
-            self.rows = [phrases for phrases in self.rows for _ in range(width)]
-        last = length - self.start + self.forced + 1 >= self.longest
-        for row, (phrases, tokens) in enumerate(zip(self.rows, input_ids[:, self.start :].tolist(), strict=True)):
+        start = self.begin(input_ids)
+        last = input_ids.shape[1] - start + self.forced + 1 >= self.longest
+        for row, (phrases, tokens) in enumerate(zip(self.rows, input_ids[:, start:].tolist(), strict=True)):
             text = plain(b" " + self.spelling.spelt(tokens).lstrip()) if phrases else b""
             for some in self.forbidden_by(phrases, text, last):
                 scores[row, some] = -torch.inf
@@ -454,10 +456,6 @@ class ForbiddenPhrases(LogitsProcessor):
             found += [*self.spelling.apart, *self.ends] if state == whole else []
             self.known[pattern, state, last] = torch.tensor(found, dtype=torch.long)
         return self.known[pattern, state, last]
-
-    def keep_rows(self, rows: Tensor) -> None:
-        """Keeps these rows alone: sentences that have ended leave the search."""
-        self.rows = [self.rows[row] for row in rows.tolist()]
 
 
 class WholePart(NamedTuple):
@@ -490,7 +488,7 @@ class WholeParts(ForbiddenPhrases):
     ):
         """parts: of each sentence, with their numbers. The others as of ForbiddenPhrases."""
         super().__init__(spelling, [], ends, forced, longest)
-        self.rows: list[Any] = [[WholePart.of(part, counts) for part in counts] for counts in parts]
+        self.rows = [[WholePart.of(part, counts) for part in counts] for counts in parts]
 
     def forbidden_by(self, phrases: Sequence[WholePart], text: bytes, last: bool) -> list[Tensor]:
         found = []

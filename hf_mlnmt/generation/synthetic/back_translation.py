@@ -1,7 +1,7 @@
 """Back-translation: synthetic corpora, text of one language with another side that a model wrote (or that is a copy).
 
 manifest = back_translate("runs/de-en/average", ["news.de.gz"], "synthetic", Method("sampling", seed=1), tag="<bt>")
-manifest.pairs, manifest.content["counts"]      # read again with hf_mlnmt.data.synthetic.read_manifest
+manifest.pairs, manifest.content["counts"]      # read again with hf_mlnmt.data.corpus.read_manifest
 
 Reference: Sennrich, Haddow and Birch 2016, "Improving Neural Machine Translation Models with Monolingual Data", ACL; in
 the thesis on monolingual data section 4.3, where the text is the target and a beam search writes the source; other
@@ -26,8 +26,8 @@ from hf_mlnmt.common.keys import Section
 from hf_mlnmt.common.languages import base_language, check_direction, check_files, direction_of
 from hf_mlnmt.common.made_from import sha256, sha256_of_files
 from hf_mlnmt.common.model_folder import MODEL_FILES, fetch_small_files
+from hf_mlnmt.data.corpus import FILES, MADE_FROM, MANIFEST, SCHEMA, Manifest, read_manifest
 from hf_mlnmt.data.lines import checked_lines
-from hf_mlnmt.data.synthetic import FILES, MADE_FROM, MANIFEST, SCHEMA, Manifest, read_manifest
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.generation.synthetic.journal import STATE, Journal, check_same, identity_of_model, identity_of_text
 from hf_mlnmt.generation.synthetic.methods import (
@@ -121,7 +121,7 @@ def back_translate(
     device: str | None = None,
     revision: str | None = None,
 ) -> Manifest:
-    """Writes a synthetic corpus into the folder `output` (files: data/synthetic.py): pairs in the order of the text.
+    """Writes a synthetic corpus into the folder `output` (files: data/corpus.py): pairs in the order of the text.
 
     Stopped at any moment and started again with the same arguments, it goes on and ends with the same bytes (on the
     same machine, with as many threads). Memory: a window of lines, and with "duplicate" dropped 100 bytes a pair.

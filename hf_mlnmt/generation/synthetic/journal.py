@@ -17,7 +17,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import Form, explained, read_json, take_name, write_json
 from hf_mlnmt.common.made_from import differences, digest, sha256, sha256_of_files
 from hf_mlnmt.common.model_folder import MODEL_FILES, fetch_small_files
-from hf_mlnmt.data.synthetic import COUNTS
+from hf_mlnmt.data.corpus import COUNTS
 
 STATE = "state.json"
 _BLOCK = 1 << 22

@@ -16,25 +16,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_mlnmt.data.words import is_visible
-from hf_mlnmt.generation.translating.batches import (
-    batches_by_tokens,
-)
+from hf_mlnmt.generation.translating.batches import batches_by_tokens
 from hf_mlnmt.generation.translating.directions import code_tokens
-from hf_mlnmt.generation.translating.hypotheses import (
-    Candidate,
-    Hypothesis,
-    joined_alignment,
-)
-from hf_mlnmt.generation.translating.options import (
-    DecodingOptions,
-)
-from hf_mlnmt.generation.translating.searching import Search
-from hf_mlnmt.generation.translating.segments import (
-    CutText,
-    Input,
-    join,
-    sentences_of,
-)
+from hf_mlnmt.generation.translating.hypotheses import Candidate, Hypothesis, joined_alignment
+from hf_mlnmt.generation.translating.options import DecodingOptions
+from hf_mlnmt.generation.translating.searching import BatchSearch
+from hf_mlnmt.generation.translating.segments import CutText, Input, join, sentences_of
 from hf_mlnmt.zoo.systems import positions_of
 
 if TYPE_CHECKING:
@@ -44,7 +31,7 @@ logger = logging.getLogger(__name__)
 PART = 128  # texts that are cut and encoded in one go beside a search
 
 
-class TranslationCall(Search):
+class TranslationCall(BatchSearch):
     """A call's texts from beginning to end, in windows: cut, searched in batches of their pieces, put together.
 
     `translate` does all of it; a server calls the steps: `cut`, `rounds`, `search` and `together`.
@@ -208,39 +195,35 @@ class TranslationCall(Search):
 
     def report(self) -> None:
         """Warns once about language codes in the text, lines of several sentences, terms, and the length limit."""
+        _warn(
+            self.typed_codes,
+            "source lines that begin with a language code",
+            "a code in the text does not choose the language, target_language does",
+        )
+        _warn(
+            self.of_several,
+            "lines that hold several sentences",
+            "a model of single sentences may leave all but one out; split='sentences' (--split sentences) translates "
+            "each",
+        )
+        _warn(
+            self.encoder.in_parts,
+            f"lines with a sentence that is longer than the {self.encoder.limit} tokens the model reads at once",
+            "it is translated in parts, cut at commas, between words or characters",
+        )
+        _warn(
+            self.constraints.put_back,
+            "lines with a part that the search did not keep, or the vocabulary cannot spell",
+            "it was put in where the alignment says",
+        )
         counted = Counter(name for _, name in sorted(self.constraints.unmet)).most_common()
         names = [f"{name} ({count})" if count > 1 else name for name, count in counted[:20]]
-        names += ["..."] * (len(counted) > 20)
-        for lines, what, hint in (
-            (
-                self.typed_codes,
-                "source lines that begin with a language code",
-                "a code in the text does not choose the language, target_language does",
-            ),
-            (
-                self.of_several,
-                "lines that hold several sentences",
-                "a model of single sentences may leave all but one out; split='sentences' (--split sentences) "
-                "translates each",
-            ),
-            (
-                self.encoder.in_parts,
-                f"lines with a sentence that is longer than the {self.encoder.limit} tokens the model reads at once",
-                "it is translated in parts, cut at commas, between words or characters",
-            ),
-            (
-                self.constraints.put_back,
-                "lines with a part that the search did not keep, or the vocabulary cannot spell",
-                "it was put in where the alignment says",
-            ),
-            (
-                sorted(line for line, _ in self.constraints.unmet),
-                "terms that are not met",
-                f"{', '.join(names)}: they cannot be spelt, or found no place",
-            ),
-        ):
-            if lines:
-                logger.warning("%s: %d, the first is line %d; %s", what, len(lines), lines[0], hint)
+        shown = ", ".join([*names, "..."] if len(counted) > 20 else names)
+        _warn(
+            sorted(line for line, _ in self.constraints.unmet),
+            "terms that are not met",
+            f"{shown}: they cannot be spelt, or found no place",
+        )
         if self.calibration is not None and self.looked_at:
             usual = self.calibration.usual
             now = sorted(self.looked_at)[len(self.looked_at) // 2]
@@ -260,8 +243,14 @@ class TranslationCall(Search):
             )
 
 
+def _warn(lines: Sequence[int], what: str, hint: str) -> None:
+    """Warns of some lines, if there are any."""
+    if lines:
+        logger.warning("%s: %d, the first is line %d; %s", what, len(lines), lines[0], hint)
+
+
 class AtOnce:
-    """An executor that does what it is told at once."""
+    """Executor that runs each call at once, in the caller's thread."""
 
     def __enter__(self) -> AtOnce:
         return self

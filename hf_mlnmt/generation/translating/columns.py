@@ -1,4 +1,4 @@
-"""Translate: a batch of columns in, a batch of columns out, for the tools that go through data sets.
+"""Translate: adds a column of translations to a batch of columns, for `datasets` and Ray Data.
 
 dataset.map(Translate("runs/demo/average", num_beams=5), batched=True)                    # datasets
 dataset.map_batches(Translate, fn_constructor_args=["runs/demo/average"], concurrency=4)   # Ray Data

@@ -19,10 +19,13 @@ import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.data.tokenizer import language_code, languages_of
+
+if TYPE_CHECKING:
+    from hf_mlnmt.generation.translating.loading import Parts
 
 logger = logging.getLogger(__name__)
 _MARIAN_CODE = re.compile(r">>(.+)<<")
@@ -85,6 +88,17 @@ def pair_of(model: Any, source: str | None, target: str | None, name: str = "") 
     config = model.config
     source = _choose("source_language", source, config.source_languages, name)
     return model.pair(source, _choose("target_language", target, config.target_languages, name))
+
+
+def between(parts: Parts, source: str | None, target: str | None, name: str = "") -> tuple[Parts, Direction]:
+    """Returns the parts that translate between two languages, and their direction; of a model with modules its pair.
+
+    Raises: UserError as `direction`.
+    """
+    if not has_modules(parts.model):
+        return parts, direction(parts.model, parts.source, source, target, name)
+    pair = pair_of(parts.model, source, target, name)
+    return parts.of(pair.config.source_languages[0], pair.config.target_languages[0])._replace(model=pair), Direction()
 
 
 def language_codes(tokenizer: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Text in and out, line by line: source texts from files and pipes, translations to a file or standard output.
+"""Translates lines of files and pipes into a file or standard output: the work of `hf-mlnmt translate`.
 
 A pipe's lines are taken as they arrive. Translations are plain, n-best lists or JSON. An output file is made in a
 folder beside it (journal.py) and goes on where it was stopped.
@@ -82,21 +82,6 @@ class Shard:
 def identities(inputs: Sequence[str], form: Form = "lines") -> list[dict[str, Any]] | None:
     """Returns each file's name, number of lines and hash; None where standard input is among them."""
     return None if STANDARD_INPUT in inputs else [identity_of_text(name, _lines(name, form)) for name in inputs]
-
-
-def shard_groups(
-    texts: Sequence[Mapping[str, Any]] | None, window: int, shard: Shard, form: Form = "lines"
-) -> tuple[range, Iterator[list[str]]]:
-    """Returns the numbers of a shard's lines, from 0, and the groups that it has of `text_groups`.
-
-    Raises: UserError for standard input, and where there are fewer groups than shards.
-    """
-    if texts is None:
-        raise UserError("--shard is a part of files, and standard input is none: give the names of files.")
-    sizes = [min(window, text["lines"] - start) for text in texts for start in range(0, text["lines"], window)]
-    windows, numbers = shard.windows(sizes)
-    groups = islice(_windows([text["name"] for text in texts], window, form), windows.start, windows.stop)
-    return numbers, groups if windows.start else _begun_small(groups)
 
 
 def text_groups(inputs: Sequence[str], window: int, form: Form = "lines") -> Iterator[list[str]]:
@@ -282,7 +267,13 @@ class TextFiles:
         if self.total is not None:
             self._check_counts(self.total)
         if shard:
-            numbers, self.groups = shard_groups(self.texts, window, shard, form)
+            if self.texts is None:
+                raise UserError("--shard is a part of files, and standard input is none: give the names of files.")
+            lengths = [text["lines"] for text in self.texts]
+            sizes = [min(window, lines - start) for lines in lengths for start in range(0, lines, window)]
+            windows, numbers = shard.windows(sizes)
+            groups = islice(_windows(inputs, window, form), windows.start, windows.stop)
+            self.groups = groups if windows.start else _begun_small(groups)
             self.first, self.total = numbers.start, len(numbers)
 
     def _check_counts(self, texts: int) -> None:

@@ -461,6 +461,9 @@ class DecodingOptions:
             if getattr(self, name) in (None, False):
                 object.__setattr__(self, name, value)
 
+    def _first_given(self, *names: str) -> str | None:
+        return next((name for name in names if getattr(self, name)), None)
+
     def _problems(self) -> Iterator[str]:
         yield from self._problems_of_numbers()
         for name in CONSTRAINTS:
@@ -498,17 +501,14 @@ class DecodingOptions:
             )
         if self.utility is not None and not self.mbr:
             yield "utility: is of mbr (--mbr), minimum Bayes risk; say how many samples, 64, or leave it out."
-        others: dict[str, Any] = {"do_sample": self.do_sample, "rerank": self.rerank}
-        others |= {name: getattr(self, name) for name in CONSTRAINTS}
-        if self.mbr and (other := next((name for name, given in others.items() if given), None)):
+        if self.mbr and (other := self._first_given("do_sample", "rerank", *CONSTRAINTS)):
             yield f"mbr: chooses by likeness among {self.mbr} samples, or beams, of each sentence: leave {other} out."
         if self.mbr and 1 < (self.num_beams or 1) < self.mbr:
             yield f"mbr: {self.mbr} of {self.num_beams} beams (num_beams): raise that, or leave it out, for samples."
-        if self.alternatives and (other := next((name for name in ONE_BY_ONE if getattr(self, name)), None)):
+        if self.alternatives and (other := self._first_given(*ONE_BY_ONE)):
             yield f"alternatives: each is one search for the best translation: leave {other} out."
-        others = {"num_beams": (self.num_beams or 1) > 1}
-        others |= {name: getattr(self, name) for name in ("do_sample", "mbr", "rerank")}
-        if self.draft and (other := next((name for name, given in others.items() if given), None)):
+        several = "num_beams" if (self.num_beams or 1) > 1 else None
+        if self.draft and (other := several or self._first_given("do_sample", "mbr", "rerank")):
             yield f"draft: is of a greedy search: leave {other} out."
         if self.mbr and (self.num_return_sequences or 1) > self.mbr:
             yield f"num_return_sequences: {self.num_return_sequences} of {self.mbr} candidates (mbr); lower it."

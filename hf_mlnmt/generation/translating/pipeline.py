@@ -27,26 +27,14 @@ from hf_mlnmt.common.languages import direction_of
 from hf_mlnmt.common.made_from import digest
 from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk
 from hf_mlnmt.generation.choosing.reranking import Reranker, given_translations
-from hf_mlnmt.generation.translating.batches import (
-    Generated,
-    arguments_of_texts,
-    generate,
-    rows_by_text,
-)
+from hf_mlnmt.generation.translating.batches import Generated, arguments_of_texts, generate, rows_by_text
 from hf_mlnmt.generation.translating.call import TranslationCall
 from hf_mlnmt.generation.translating.ctranslate2 import CTranslate2Search, installed
 from hf_mlnmt.generation.translating.directions import has_modules, language_codes
-from hf_mlnmt.generation.translating.hypotheses import (
-    Hypothesis,
-    Scored,
-)
+from hf_mlnmt.generation.translating.hypotheses import Hypothesis, Scored
 from hf_mlnmt.generation.translating.loading import Parts, load, parts_in_memory
-from hf_mlnmt.generation.translating.options import (
-    OF_TEXTS,
-    DecodingOptions,
-    forced_first,
-    of_texts,
-)
+from hf_mlnmt.generation.translating.options import OF_TEXTS, DecodingOptions, forced_first, of_texts
+from hf_mlnmt.search.hypotheses import normalized
 
 ENGINES = ("torch", "ctranslate2")
 NAMES = ("source_language", "target_language")
@@ -86,7 +74,7 @@ class TranslationPipeline:
         self.take(model if isinstance(model, Parts) else parts_in_memory(model, tokenizer))
 
     def take(self, parts: Parts) -> None:
-        """Takes these to translate with from now on."""
+        """Replaces model and tokenizers, and the engine's search with them."""
         self.parts, self.has_warned = parts, False  # of texts that are far from what the model knows
         self.run_batch: Callable[..., list[list[Generated]]] = partial(generate, parts)
         if self.engine == "ctranslate2":
@@ -192,7 +180,7 @@ class TranslationPipeline:
         found = []
         for text, (ids, logs, total) in zip(translations, given(texts, translations, "score"), strict=True):
             tokens = tuple(self.parts.target.convert_ids_to_tokens(ids))
-            score = total / penalty.divisor(len(ids) + forced)
+            score = normalized(total, penalty, len(ids) + forced)
             found.append(Scored(text, score, total, len(ids), tokens=tokens, token_log_probabilities=tuple(logs)))
         return found
 

@@ -39,12 +39,7 @@ from hf_mlnmt.generation.constraints.lexical_constraints import (
     times_in,
 )
 from hf_mlnmt.generation.constraints.rules import TextConstraints
-from hf_mlnmt.generation.translating.alignments import (
-    SourceAttention,
-    word_links,
-    words_of_source,
-    words_of_target,
-)
+from hf_mlnmt.generation.translating.alignments import SourceAttention, word_links, words_of_source, words_of_target
 from hf_mlnmt.generation.translating.batches import (
     Generated,
     arguments_of_texts,
@@ -58,14 +53,8 @@ from hf_mlnmt.generation.translating.batches import (
     sentences_that_fit,
 )
 from hf_mlnmt.generation.translating.ctranslate2 import CTranslate2Search
-from hf_mlnmt.generation.translating.directions import direction, has_modules, pair_of
-from hf_mlnmt.generation.translating.hypotheses import (
-    Alternative,
-    Candidate,
-    Hypothesis,
-    least_by_word,
-    mean,
-)
+from hf_mlnmt.generation.translating.directions import between
+from hf_mlnmt.generation.translating.hypotheses import Alternative, Candidate, Hypothesis, least_by_word, mean
 from hf_mlnmt.generation.translating.options import (
     FEATURES_OF_FUSED,
     DecodingOptions,
@@ -73,12 +62,9 @@ from hf_mlnmt.generation.translating.options import (
     longest_translation,
     of_texts,
 )
-from hf_mlnmt.generation.translating.segments import (
-    Input,
-    TextEncoder,
-    source_limit,
-)
+from hf_mlnmt.generation.translating.segments import Input, TextEncoder, source_limit
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
+from hf_mlnmt.search.hypotheses import normalized
 from hf_mlnmt.search.rules import Abandon, TopNSigma
 
 if TYPE_CHECKING:
@@ -135,21 +121,16 @@ def unit_interval(keys: np.ndarray, position: int) -> np.ndarray:
     return (mixed(keys + np.uint64(position)) >> np.uint64(11)) * 2.0**-53
 
 
-class Search:
+class BatchSearch:
     """The settings of a call, worked out once, and the search of one batch of pieces: ids in, hypotheses out."""
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
         self.pipeline, self.first_line, self.options, self.name = pipeline, first_line, options, pipeline.name
-        parts, self.run_batch = pipeline.parts, pipeline.run_batch
         # A prefix of the caller's own stands in for the languages.
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)
-        if has_modules(parts.model):
-            pair = pair_of(parts.model, *languages, self.name)
-            named = pair.config.source_languages[0], pair.config.target_languages[0]
-            parts, languages = parts.of(*named)._replace(model=pair), (None, None)
-            self.run_batch = partial(generate, parts)
+        parts, way = between(pipeline.parts, *languages, self.name)
         self.parts = parts
-        way = direction(parts.model, parts.source, *languages, self.name)
+        self.run_batch = pipeline.run_batch if parts is pipeline.parts else partial(generate, parts)
         settings = parts.model.generation_config
         trained = getattr(settings, "max_source_tokens", None) if options.split_long else None
         limit = source_limit(parts.model, parts.source, options.max_source_tokens or trained)
@@ -360,7 +341,7 @@ class Search:
         hypotheses: list[list[Hypothesis]],
         arguments: dict[str, Any],
     ) -> tuple[list[list[Generated]], list[list[Hypothesis]]]:
-        """Gives the candidates of each input their features, and chooses among them unless that is done later."""
+        """Adds features to the candidates of each input, and chooses the best unless that is done later."""
         own = self._own_features(reranker.names, [piece.ids for piece in inputs], rows, arguments)
         values = reranker.features([piece.text for piece in inputs], hypotheses, own)
         new = [
@@ -441,7 +422,7 @@ class Search:
         return replace(found, confidence=self.calibration.of_translation(mean(found)), word_confidences=words)
 
     def _hypothesis(self, text: str, log_probability: float, length: int, finished: bool) -> Hypothesis:
-        score = log_probability / self.penalty.divisor(length + self.skipped)
+        score = normalized(log_probability, self.penalty, length + self.skipped)
         return Hypothesis(text, score, log_probability, length, finished)
 
     def _look_at(self, ids: list[list[int]], rows: list[list[Generated]], arguments: dict[str, Any]) -> None:

@@ -77,7 +77,6 @@ class NativeUnits:
         """Begins without units; `large`: how large weights lie in memory. PACKED takes the least time for few rows."""
         self.functions, self.large = functions, large
         self.units: list[Any] = []
-        self.largest = 0  # numbers in a weight that is multiplied here, in floating point
         self.reads_much = False  # some weights are large
         self.slots: list[int] = []  # of each unit, where its keys and values lie in the cache
         self.held: list[Any] = []  # what the units point to
@@ -111,7 +110,6 @@ class NativeUnits:
             if self.large != TRANSPOSED:
                 return self.hold(module.weight.contiguous()), Rounded(), AS_IT_LIES
             return self.hold(kept(module, "transposed", transposed)), Rounded(), TRANSPOSED
-        self.largest = max(self.largest, size)
         return self.hold(kept(module, "panels", self.pack)), Rounded(), PACKED
 
     def pack(self, weight: Tensor) -> Tensor:
@@ -127,20 +125,22 @@ class NativeUnits:
         self.held.append(tensor)
         return pointer(tensor)
 
-    def __call__(self, states: Tensor, context: Any) -> Tensor:
+    def __call__(
+        self, states: Tensor, width: int, beam_cache: Any, history_mask: Tensor, source_mask: Tensor
+    ) -> Tensor:
         """Computes all units in the memory of the states (sentences x width, d_model)."""
         if self.array is None:
             self.array = (Unit * len(self.units))(*self.units)
         for unit, slot in zip(self.array, self.slots):
             if unit.kind == SELF_ATTENTION:
-                cache, mask = context.cache.target_layers[slot], context.history_mask.tensor
-                unit.start = cache.extend(context.width)
+                cache, mask = beam_cache.target_layers[slot], history_mask
+                unit.start = cache.extend(width)
                 keys, values = cache.key_buffer, cache.value_buffer
             elif unit.kind == SOURCE_ATTENTION:
-                cache, mask = context.cache.source_layers[slot], context.source_mask.tensor
+                cache, mask = beam_cache.source_layers[slot], source_mask
                 keys, values = cache.keys, cache.values
             elif unit.kind == STATE:
-                keys = values = mask = context.cache.target_layers[slot].count(context.width)
+                keys = values = mask = beam_cache.target_layers[slot].count(width)
             else:
                 continue
             if not keys.dtype == values.dtype == mask.dtype == states.dtype:  # else memory would be overwritten
@@ -148,9 +148,9 @@ class NativeUnits:
                 raise TypeError(f"compiled code wants {states.dtype}, not keys, values and mask of {types}")
             unit.keys, unit.values, unit.capacity = keys.data_ptr(), values.data_ptr(), values.shape[2]
             unit.mask, unit.mask_rows, unit.slots = mask.data_ptr(), mask.shape[2], mask.shape[3]
-        sentences, threads = len(states) // context.width, torch.get_num_threads()
+        sentences, threads = len(states) // width, torch.get_num_threads()
         rows = max(FEW_ROWS, min(LARGE_ROWS if self.reads_much else ROWS, -(-len(states) // threads)))
-        sizes = len(self.units), sentences, context.width, states.shape[1]
+        sizes = len(self.units), sentences, width, states.shape[1]
         arguments = self.array, *sizes, states.data_ptr(), rows, threads
         while missing := self.functions.run(*arguments, self.scratch.data_ptr(), self.scratch.numel()):
             self.scratch = states.new_empty(missing)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from inspect import unwrap
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,9 +35,9 @@ from hf_mlnmt.search.cpu.native import (
     NativeUnits,
     Unit,
 )
-from hf_mlnmt.search.cpu.step import ByRows, DecoderStep
+from hf_mlnmt.search.cpu.step import LINEARS, CompiledStep, add_sublayer, find_family, sources_of_decoder
 from hf_mlnmt.search.decoder import SourceBatch, read_source
-from hf_mlnmt.search.hypotheses import IMPOSSIBLE, read_off, sampled
+from hf_mlnmt.search.hypotheses import IMPOSSIBLE, length_penalties, read_off, sampled
 from hf_mlnmt.search.rules import Change, Rules
 from hf_mlnmt.search.strategies import BeamSearch, Greedy, SearchStrategy
 from hf_mlnmt.search.transformer import PRUNE_FROM
@@ -63,8 +63,9 @@ class Wanted:
             self.early = NEVER
         self.ends, self.forced = torch.tensor(rules.ends, **WHOLE), torch.tensor(forced, **WHOLE)
         self.forbidden, self.until = torch.tensor([*zip(*forbidden.items())] or [[], []], **WHOLE)
-        penalty = config.length_penalty if self.num_beams > 1 else 0.0
-        self.length_penalties = torch.tensor([1.0, *((n + 1) ** penalty for n in range(self.longest))], **NUMBERS)
+        lengths = range(1, self.longest + 1) if self.num_beams > 1 else ()
+        penalties = [length_penalties(config, length, self.longest)[0] for length in lengths]
+        self.length_penalties = torch.tensor([1.0, *penalties], **NUMBERS)  # of each length
 
     @classmethod
     def of(cls, choice: type[SearchStrategy], rules: Rules, config: Any, start: int, vocabulary: int) -> Wanted | None:
@@ -98,8 +99,8 @@ class Single:
     It refers to parts of the model, never to the model itself.
     """
 
-    def __init__(self, model: Any, step: DecoderStep, native: NativeUnits):
-        decoder = step.decoder
+    def __init__(self, model: Any, sources: Any, step: CompiledStep):
+        decoder, native = step.decoder, step.units
         self.functions, self.native = step.functions, native
         self.d_model, self.vocabulary = decoder.embed_tokens.weight.shape[1], model.lm_head.out_features
         self.places = len(decoder.positions.table)
@@ -113,20 +114,17 @@ class Single:
         self.slots, self.caches = 0, torch.empty(0, **NUMBERS)
         self._make_room(FIRST_SLOTS)
         # In int8 the last digit counts, and what is alone must be computed as it is in a batch: by the modules.
-        self.encoder = None if type(model.lm_head) is Int8Linear else EncoderUnits.of(model, step)
-        self.step = step
+        self.encoder = None if type(model.lm_head) is Int8Linear else EncoderUnits.of(model, sources, step)
+        self.step, self.sources = step, sources
 
     @classmethod
-    def of(cls, model: Any, step: DecoderStep | None) -> Single | None:
-        """Makes it of a model and its decoder's step as it is written out, or returns None."""
-        if step is None or step.functions is None or getattr(model, "logits_are_scores", False):
+    def of(cls, model: Any) -> Single | None:
+        """Builds the search of one sentence, or returns None where the step is not compiled or reads other tensors."""
+        family = find_family(model)
+        step = CompiledStep.of(model, family, PACKED)
+        if step is None or family is None or getattr(model, "logits_are_scores", False):
             return None
-        for name in ("__call__", "begin", "run", "score"):
-            if getattr(type(step), name) is not getattr(DecoderStep, name):
-                return None
-        parts, decoder, output = step.plans[step.decoder], step.decoder, step.projection
-        if len(step.plans) > 1 or len(parts) > 1 or not isinstance(parts[0], NativeUnits | ByRows):
-            return None
+        decoder, output = step.decoder, step.projection
         if not plain_embeddings(decoder) or (type(output) is Int8Linear and compiled(output) is None):
             return None
         weights = list(model.parameters())
@@ -136,7 +134,7 @@ class Single:
         norms = {type(decoder.embedding_norm), type(decoder.layer_norm)}
         if type(output) is Int8Linear and norms != {nn.Identity}:  # which PyTorch computes in a batch
             return None
-        return cls(model, step, parts[0] if isinstance(parts[0], NativeUnits) else parts[0].native)
+        return cls(model, family.sources, step)
 
     def _make_room(self, slots: int) -> None:
         """Makes room for so many slots of the target in every layer; what is there stays."""
@@ -177,7 +175,7 @@ class Single:
         tensors: Any = {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
         source = SourceBatch(EncoderOutput(**tensors), torch.ones_like(ids, dtype=torch.bool)).select(None, slots)
         cache = BeamCache([])
-        read_source(self.step.sources(self.step.model, source.outputs), source.real, cache)
+        read_source(self.sources(self.step.model, source.outputs), source.real, cache)
         return {slot: (layer.keys, layer.values) for slot, layer in enumerate(cache.source_layers)}, slots
 
     def _search(self, wanted: Wanted, threads: int) -> Any:
@@ -224,7 +222,7 @@ class Single:
 class EncoderUnits:
     """The baseline's encoder, and the keys and values of every attention over the source."""
 
-    def __init__(self, encoder: Any, step: DecoderStep, native: NativeUnits):
+    def __init__(self, encoder: Any, step: CompiledStep, native: NativeUnits):
         self.functions, self.native, self.stack = step.functions, native, STRUCTURES["Stack"]()
         self.units = fill_stack(self.stack, encoder, native)
         self.d_model, self.vocabulary = encoder.embed_tokens.weight.shape[1], len(encoder.embed_tokens.weight)
@@ -239,18 +237,14 @@ class EncoderUnits:
             unit.weight_in, unit.rounded_in, unit.plain_in = native.packed(attention.kv_proj)
 
     @classmethod
-    def of(cls, model: Any, step: DecoderStep) -> EncoderUnits | None:
+    def of(cls, model: Any, sources: Any, step: CompiledStep) -> EncoderUnits | None:
         """Makes them of a model, or returns None: another form of encoder, or a decoder that reads something else."""
-        encoder, step_class = model.get_encoder(), cast(Any, type(step))
+        encoder = model.get_encoder()
         plain = all(
             unwrap(getattr(type(encoder), name)) is unwrap(getattr(Encoder, name))
             for name in ("forward", "memory", "features", "embed", "look_up")
         )
-        if (
-            not plain
-            or not plain_embeddings(encoder)
-            or step_class.sources.__func__ is not vars(DecoderStep)["sources"].__func__
-        ):
+        if not plain or not plain_embeddings(encoder) or sources is not sources_of_decoder:
             return None
         native = NativeUnits(step.functions, AS_IT_LIES)
         for layer in encoder.layers:
@@ -261,13 +255,11 @@ class EncoderUnits:
                 (layer.self_attn_sublayer, layer.self_attn),
                 (layer.feed_forward_sublayer, layer.feed_forward),
             ):
-                linears = [part for part in module.modules() if type(part) in step.linears]
-                if (unit := step.unit(sublayer, module)) is None or len(linears) != 2:
+                if not add_sublayer(native, sublayer, module, torch.float32):
                     return None
-                native.add(sublayer, *unit)
         for layer in step.decoder.layers:
             projection = layer.source_attn.kv_proj
-            if type(layer.source_attn) is not CrossAttention or type(projection) not in step.linears:
+            if type(layer.source_attn) is not CrossAttention or type(projection) not in LINEARS:
                 return None
             if type(projection) is Int8Linear and compiled(projection) is None:
                 return None

@@ -1,5 +1,5 @@
 /* The inner loops of a search on a CPU, without PyTorch's price for every small operation: `run`, the sublayers of a
- * decoder for one new position of every beam (step.py writes them out in PyTorch), and `choose`, the best
+ * decoder for one new position of every beam (step.py), and `choose`, the best
  * continuations (strategies.py). native.py compiles them. Equations as in layers.py and attention.py:
  *
  *   (1) head_h = softmax(Q_h K_h^T scaling + mask) V_h      (2) output = concat(head_1 .. head_H) W_o
@@ -616,90 +616,6 @@ void choose(const float *logits, long of_sentence, long of_beam, long sentences,
             }
             insert_row(vocabulary, row, largest, log_sum, start, b, count, scores + s * count, beams + s * count,
                        tokens + s * count);
-        }
-    }
-}
-
-/* ---- draws that share what they have in common (shared.py) ---- */
-
-/* Equation 1 of a row that looks at `count` places of a pool (.., keys | values), whole places one after the other, as
- * they lie in memory. weights: memory (heads, count). `size`, of a head, is a constant where this is inlined. */
-static inline __attribute__((always_inline)) void look(
-    const long size, long heads, long count, const real *query, const real *pool, const long *places, real scaling,
-    real *weights, real *context)
-{
-    const long d = heads * size;
-    for (long j = 0; j < count; j++) {
-        const real *key = pool + places[j] * 2 * d;
-        for (long h = 0; h < heads; h++) {
-            real sum = 0;
-#pragma omp simd reduction(+ : sum)
-            for (long i = 0; i < size; i++) sum += query[h * size + i] * key[h * size + i];
-            weights[h * count + j] = sum;
-        }
-    }
-    for (long h = 0; h < heads; h++) softmax(count, weights + h * count, 0, scaling);
-    memset(context, 0, d * sizeof(real));
-    for (long j = 0; j < count; j++) {
-        const real *value = pool + (places[j] * 2 + 1) * d;
-        for (long h = 0; h < heads; h++)
-            for (long i = 0; i < size; i++) context[h * size + i] += weights[h * count + j] * value[h * size + i];
-    }
-}
-
-/* The same of many rows: queries (rows, of_query), places (rows, most), -1 behind the last; contexts (rows, heads x
- * size); memory (rows, heads, most). */
-void look_at(long rows, long most, long heads, long size, long of_query, const real *queries, const real *pool,
-             const long *places, const real *scaling, real *contexts, real *memory, long threads)
-{
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (long r = 0; r < rows; r++) {
-        const long *own = places + r * most;
-        const real *query = queries + r * of_query;
-        real *weights = memory + r * heads * most, *context = contexts + r * heads * size;
-        long count = 0;
-        while (count < most && own[count] >= 0) count++;
-        switch (size) {
-        case 32: look(32, heads, count, query, pool, own, *scaling, weights, context); break;
-        case 48: look(48, heads, count, query, pool, own, *scaling, weights, context); break;
-        case 64: look(64, heads, count, query, pool, own, *scaling, weights, context); break;
-        default: look(size, heads, count, query, pool, own, *scaling, weights, context);
-        }
-    }
-}
-
-/* Draws from softmax(logits): of row r the draws firsts[r] .. firsts[r + 1] - 1, by the inverse of the cumulated
- * probabilities at `uniform` (draws), 0 to 1. Words less likely than `least` are not drawn, but for the likeliest. The
- * logits (rows, vocabulary) are written over; sums: memory (rows, vocabulary / BLOCK rounded up). */
-void draw(long rows, long vocabulary, float *logits, const long *firsts, const float *uniform, const float *least,
-          double *sums, long *tokens, long threads)
-{
-    const long blocks = (vocabulary + BLOCK - 1) / BLOCK;
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (long r = 0; r < rows; r++) {
-        float *row = logits + r * vocabulary, most = -INFINITY, sum = 0;
-        double *until = sums + r * blocks, total = 0;
-#pragma omp simd reduction(max : most)
-        for (long j = 0; j < vocabulary; j++) most = row[j] > most ? row[j] : most;
-#pragma omp simd reduction(+ : sum)
-        for (long j = 0; j < vocabulary; j++) sum += row[j] = exponential_float(row[j] - most);
-        const float bound = *least * sum < 1 ? *least * sum : 1;
-        for (long b = 0; b < blocks; b++) {
-            const long end = (b + 1) * BLOCK < vocabulary ? (b + 1) * BLOCK : vocabulary;
-            float here = 0;
-#pragma omp simd reduction(+ : here)
-            for (long j = b * BLOCK; j < end; j++) here += row[j] = row[j] < bound ? 0 : row[j];
-            until[b] = total += here;
-        }
-        for (long n = firsts[r]; n < firsts[r + 1]; n++) {
-            const double wanted = uniform[n] * total;
-            long block = 0, token = vocabulary - 1;
-            while (block < blocks - 1 && until[block] <= wanted) block++;
-            const long end = (block + 1) * BLOCK < vocabulary ? (block + 1) * BLOCK : vocabulary;
-            double seen = block ? until[block - 1] : 0;
-            for (long j = block * BLOCK; j < end && seen <= wanted; j++)
-                if (row[j] > 0) seen += row[j], token = j;
-            tokens[n] = token;
         }
     }
 }

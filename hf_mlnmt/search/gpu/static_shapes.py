@@ -39,12 +39,12 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderC
 from transformers.utils import logging
 
 from hf_mlnmt.common import matmul_backends
+from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration
 from hf_mlnmt.modeling.caches import RecurrentCacheLayer
 from hf_mlnmt.modeling.dual_context import ConvolutionCacheLayer
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search import hypotheses
 from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer
-from hf_mlnmt.search.cpu.step import AdditiveMask, BridgeStep
 from hf_mlnmt.search.decoder import SourceBatch, SourceTokens, fitted
 from hf_mlnmt.search.hypotheses import Chains, Record, length_penalties, pad_token_of
 from hf_mlnmt.search.known import known
@@ -297,10 +297,10 @@ class FixedTransformer:
         mask: Any = additive_mask(real, self.steps_mask)
         if self.source is None:
             self.source = SourceBatch(type(source.outputs)(**outputs), real.clone())
-            self.source_mask = AdditiveMask(mask)
+            self.source_mask = mask
             return
         put(tuple(self.source.outputs.values()), list(outputs.values()), into)
-        put((self.source.real, self.source_mask.tensor), [real, mask], into)
+        put((self.source.real, self.source_mask), [real, mask], into)
 
     def tensors(self) -> list[Tensor]:
         """Returns the large ones."""
@@ -1082,7 +1082,7 @@ def _source_length(decoder: Any, source: SourceBatch | SourceTokens) -> int:
     if isinstance(source, SourceTokens):
         return min(_doubled(length), max(length, decoder.model.config.max_position_embeddings))
     transformer = isinstance(decoder, TransformerDecoder)
-    return _doubled(length) if (decoder.step_class if transformer else "features" in source.outputs) else length
+    return _doubled(length) if (decoder.family if transformer else "features" in source.outputs) else length
 
 
 def _doubled(length: int) -> int:
@@ -1093,7 +1093,9 @@ def _doubled(length: int) -> int:
 def can_encode(decoder: Any) -> bool:
     """Tells whether a stage can encode the sources: by a family's own encoder, which hands on states of a mask's
     length, and without what Python does at a call."""
-    if not isinstance(decoder, TransformerDecoder) or decoder.step_class in (None, BridgeStep):
+    if not isinstance(decoder, TransformerDecoder) or decoder.family is None:
+        return False
+    if isinstance(decoder.model, BridgeForConditionalGeneration):
         return False
     parts = known(decoder.model, again=False)
     return not (parts.is_replaced or parts.is_hooked(decoder.model))

@@ -1,0 +1,74 @@
+"""Fits the confidences of confidence.py to a model's translations of a development set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import SequenceMatcher
+from pathlib import Path
+
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import keeping, write_json
+from hf_mlnmt.common.languages import check_files
+from hf_mlnmt.common.model_folder import GENERATION_CONFIG, check_model_folder, read_part
+from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.generation.choosing.confidence import KEY, Calibration, calibrate
+from hf_mlnmt.generation.translating.call import TranslationCall
+from hf_mlnmt.generation.translating.hypotheses import mean
+from hf_mlnmt.generation.translating.options import DecodingOptions
+from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
+
+
+class _AsTheyAre:
+    """A stand-in for a calibration: numbers stay what they are."""
+
+    def of_translation(self, score: float) -> float:
+        return score
+
+    of_word = of_translation
+
+
+def calibrate_folder(
+    folder: Path, source: Path, reference: Path, decoding: DecodingOptions, device: str | None = None
+) -> Calibration:
+    """Fits confidences to the translations of a development set, and writes them into the folder's generation config.
+
+    Raises: UserError for files of different lengths, or of fewer than 100 sentences.
+    """
+    check_files(check_model_folder(folder), [source], [reference], decoding.told)
+    texts, references = (list(read_lines(path)) for path in (source, reference))
+    if len(texts) != len(references):
+        raise UserError(f"{source} has {len(texts)} lines, {reference} {len(references)}: give a reference for each.")
+    found = calibration_of(TranslationPipeline.from_pretrained(str(folder), device=device), texts, references, decoding)
+    settings = read_part(folder, GENERATION_CONFIG)
+    settings.pop("_from_model_config", None)  # or generate() takes what the model's config says, and this is lost
+    with keeping(()):  # this file of the model is read and written
+        write_json(folder / GENERATION_CONFIG, {**settings, KEY: found.to_dict()})
+    return found
+
+
+def calibration_of(
+    pipeline: TranslationPipeline, texts: Sequence[str], references: Sequence[str], decoding: DecodingOptions
+) -> Calibration:
+    """Fits confidences to a pipeline's translations of texts with references."""
+    from sacrebleu import CHRF
+
+    call = TranslationCall(pipeline, replace(decoding, num_return_sequences=1, confidence=False))
+    call.calibration, call.options = _AsTheyAre(), replace(call.options, confidence=True)  # type: ignore[assignment]
+    best, metric = [row[0] for row in call.translate(texts, 1, lambda done: None)], CHRF()
+    qualities = [metric.sentence_score(each.text, [right]).score / 100 for each, right in zip(best, references)]
+    words = [
+        pair
+        for each, right in zip(best, references)
+        for pair in zip(each.word_confidences or (), words_in_reference(each.text, right), strict=True)
+    ]
+    return calibrate([mean(each) for each in best], qualities, words)
+
+
+def words_in_reference(translation: str, reference: str) -> list[bool]:
+    """Returns for each word of a translation whether the reference has it at its place (difflib's matching blocks)."""
+    words, expected = translation.split(), reference.split()
+    found = [False] * len(words)
+    for first, _, size in SequenceMatcher(None, words, expected, autojunk=False).get_matching_blocks():
+        found[first : first + size] = [True] * size
+    return found
