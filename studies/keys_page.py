@@ -1,6 +1,6 @@
 """The keys of hf_mlnmt/recipe/schema.py for people and for editors: the tables of docs/recipes.md, and a JSON schema.
 
-`make report` writes both (studies/regions.py).
+Both are made from pydantic's JSON schema of the sections. `make report` writes both (studies/regions.py).
 """
 
 from __future__ import annotations
@@ -10,65 +10,94 @@ import functools
 import inspect
 import json
 import re
-import types
-import typing
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any, Literal, Union
+from typing import Annotated, Any
 
 import yaml
+from pydantic import TypeAdapter
 
-from hf_mlnmt.common.keys import Key, Range, keys_of
+from hf_mlnmt.common.keys import keys_of
 from hf_mlnmt.common.table import Table
 from hf_mlnmt.modeling.configuration import StackConfig
-from hf_mlnmt.recipe.schema import OBJECTIVES, Model, Recipe
+from hf_mlnmt.recipe import schema
+from hf_mlnmt.recipe.schema import OBJECTIVES, SIZES, Recipe
 from hf_mlnmt.zoo.systems import SYSTEMS
 
-WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
-JSON_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
+WORDS = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}
+LIMITS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 EXTENDED = "The name of a recipe beside this one, or of a setup, whose keys hold where this one has none."
 VARIANTS = "In base.yaml: the recipes of the setup that differ from it in a few keys, name -> these keys."
+DEFINITIONS = "#/definitions/"
 
 
 @functools.cache
 def _sections() -> dict[type, list[str]]:
-    """A recipe and all sections that its keys lead to, in the order of the description: the paths that lead to each."""
+    """Returns section -> the paths of keys that lead to it: a recipe and all below it, in the order of the page."""
     paths: dict[type, list[str]] = {Recipe: [""]}
     waiting: list[type] = [Recipe]
     while waiting:
         one = waiting.pop(0)
-        hints = typing.get_type_hints(one)
-        for name, key in keys_of(one).items():
-            for inner in dict.fromkeys([*_classes(hints[name]), *_named(key)]):
+        for name, said in _object(one)["properties"].items():
+            for inner in map(_class, dict.fromkeys(_references(said))):
                 waiting += [inner] if inner not in paths else []
-                between = ".NAME" if typing.get_origin(_plain(hints[name])) is dict and not key.of else ""
+                between = ".NAME" if "additionalProperties" in json.dumps(said) and inner in _own_sections() else ""
                 paths.setdefault(inner, []).append(f"{paths[one][0]}.{name}{between}".removeprefix("."))
     return paths
 
 
-def _plain(hint: Any) -> Any:
-    """The type of a value that may be missing."""
-    return next((one for one in typing.get_args(hint) if type(None) in typing.get_args(hint) and one), hint)
+def _own_sections() -> list[Any]:
+    return [one for one in vars(schema).values() if dataclasses.is_dataclass(one)]
 
 
-def _classes(hint: Any) -> list[type]:
-    if dataclasses.is_dataclass(hint):
-        return [typing.cast(type, hint)]
-    return [part for inner in typing.get_args(hint) for part in _classes(inner)]
+_ELSEWHERE: dict[str, type] = {}  # sections that `keys_of` names
 
 
-def _named(key: Key) -> list[type]:
-    """The classes that `of` names."""
-    parts = [one.split(":") for one in key.of if ":" in one]
-    return [getattr(import_module(module), name) for module, name in parts]
+def _class(name: str) -> type:
+    return _ELSEWHERE.get(name) or getattr(schema, name)
 
 
-def _keys(section: type) -> Iterator[tuple[str, Any, Any, Key]]:
-    """Of each key its name, type, default and what is said of it."""
-    hints, keys = typing.get_type_hints(section), keys_of(section)
+def _references(said: Any) -> Iterator[str]:
+    """Yields the names of the sections that a schema refers to."""
+    for name, value in said.items() if isinstance(said, dict) else ():
+        if name == "$ref":
+            yield from [value.removeprefix(DEFINITIONS)] if value not in ("#", f"{DEFINITIONS}Objective") else []
+        yield from _references(value)
+    for value in said if isinstance(said, list) else ():
+        yield from _references(value)
+
+
+@functools.cache
+def _object(section: type) -> dict[str, Any]:
+    """Returns the JSON schema of a section, whose keys lead to definitions; nothing is required in it."""
+    said = TypeAdapter(section).json_schema(ref_template=f"{DEFINITIONS}{{model}}")
+    properties = {}
     for item in dataclasses.fields(section):
-        if (section, item.name) != (Recipe, "path"):
-            yield item.name, hints[item.name], _default(item), keys[item.name]
+        if item.name in keys_of(section):
+            properties[item.name] = {**_plain(said["properties"][item.name]), **item.metadata}
+            default = _default(item)
+            if default is not dataclasses.MISSING and not dataclasses.is_dataclass(default):
+                properties[item.name]["default"] = default
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _plain(said: Any) -> Any:
+    """Returns a schema without titles, and with references in the place of the classes that `keys_of` names."""
+    if isinstance(said, list):
+        return [_plain(inner) for inner in said]
+    if not isinstance(said, dict):
+        return said
+    named = []
+    for module, _, name in (one.partition(":") for one in said.get("keys_of", ())):
+        if name and name != "Recipe":
+            _ELSEWHERE[name] = getattr(import_module(module), name)
+        named.append({"$ref": "#" if name == "Recipe" else f"{DEFINITIONS}{name or 'Objective'}"})
+    kept = {
+        name: _plain(value)
+        for name, value in said.items()
+        if name not in ("keys_of", "title") and (name, value) != ("additionalProperties", True)
+    }
+    return {**kept, **(named[0] if len(named) == 1 else {"anyOf": named} if named else {})}
 
 
 def _default(item: dataclasses.Field[Any]) -> Any:
@@ -111,21 +140,14 @@ def _title(section: type) -> str:
     return name if len(paths) > 1 or not paths[0] else paths[0]
 
 
-def _link(section: type) -> str:
-    title = _title(section)
-    return f"[{title}](#{title.lower().replace('.', '')})"
-
-
 def _table(section: type, head: str, prefix: str = "") -> str:
     """Each key of a section: what its value is, its default, what it means."""
+    fields = {item.name: item for item in dataclasses.fields(section)}
     rows = []
-    for name, hint, default, key in _keys(section):
-        if default is dataclasses.MISSING or dataclasses.is_dataclass(default):
-            shown = "" if default is not dataclasses.MISSING else "required"
-        else:
-            shown = f"`{_yaml(default)}`"
-        value = ", ".join(filter(None, [_value(hint, key), _limits_of(key.range)]))
-        rows.append([f"`{prefix}{name}`", value, shown, key.help])
+    for name, said in _object(section)["properties"].items():
+        required = _default(fields[name]) is dataclasses.MISSING
+        shown = f"`{_yaml(said['default'])}`" if "default" in said else "required" if required else ""
+        rows.append([f"`{prefix}{name}`", _value(said), shown, said["description"]])
     return Table([head, "value", "default", "what"], rows).markdown()
 
 
@@ -134,34 +156,28 @@ def _yaml(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def _value(hint: Any, key: Key) -> str:
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return ", ".join(f"`{_yaml(choice)}`" for choice in inner)
-    if origin in (Union, types.UnionType):
-        kinds = [kind for kind in inner if kind is not type(None) and not (kind is int and float in inner)]
-        return " or ".join(_value(kind, key) for kind in kinds)
-    if dataclasses.is_dataclass(hint):
-        return _link(typing.cast(type, hint))
-    if origin is list:
-        return f"list of {_value(inner[0], key)}"
-    if origin is dict and inner[1] is not Any:
-        return f"name: {_value(inner[1], key)}"
-    if origin is dict:
-        links = [_link(one) for one in _named(key)] + ["[an objective](#objectives)"] * ("OBJECTIVES" in key.of)
-        return " or ".join(links) or "section"
-    return WORDS.get(hint, "anything")
+def _value(said: dict[str, Any]) -> str:
+    """Returns what a schema allows, in words."""
+    if said.get("$ref") == f"{DEFINITIONS}Objective":
+        return "text or [an objective](#objectives)"
+    if "$ref" in said:
+        title = _title(next(map(_class, _references(said)), Recipe))
+        return f"[{title}](#{title.lower().replace('.', '')})"
+    if choices := said.get("enum", [said["const"]] if "const" in said else []):
+        return ", ".join(f"`{_yaml(choice)}`" for choice in choices)
+    if kinds := [kind for kind in said.get("anyOf", ()) if kind.get("type") != "null"]:
+        whole = {"type": "integer"} if {"type": "number"} in kinds else None
+        return " or ".join(_value(kind) for kind in kinds if kind != whole)
+    if said.get("type") == "array":
+        return f"list of {_value(said['items'])}"
+    if said.get("type") == "object":
+        return f"name: {_value(said['additionalProperties'])}" if "additionalProperties" in said else "section"
+    limits = [f"{words} {_number(said[name])}" for name, words in LIMITS.items() if name in said]
+    return ", ".join([WORDS.get(said.get("type", ""), "anything"), *limits])
 
 
-def _limits_of(allowed: Range | None) -> str:
-    if allowed is None:
-        return ""
-    if allowed.says and allowed.high == float("inf"):
-        return f"from {allowed.low:g}"
-    low = f"{'above' if allowed.above else 'from'} {allowed.low:,g}"
-    if allowed.high == float("inf"):
-        return low
-    return f"{low}, {'below' if allowed.below else 'at most'} {allowed.high:,}"
+def _number(limit: float) -> str:
+    return f"{int(limit) if float(limit).is_integer() else limit:,}"
 
 
 # Fields of the models' configs
@@ -201,7 +217,6 @@ def sentences(config: type) -> dict[str, str]:
 
 def settings_as_markdown() -> str:
     """Returns a table of the fields of each config, for `model.settings`, with the systems and the paper."""
-    limits = keys_of(Model)["settings"].inside
     blocks = []
     for config in configs():
         systems = [name for name, system in SYSTEMS.items() if issubclass(system.architecture.config_class, config)]
@@ -216,7 +231,13 @@ def settings_as_markdown() -> str:
         rows = [
             [
                 f"`{item.name}`",
-                ", ".join(filter(None, [_value(item.type, Key()), _limits_of(limits.get(item.name))])),
+                _value(
+                    _plain(
+                        TypeAdapter(
+                            Annotated[item.type, *[SIZES[item.name]]] if item.name in SIZES else item.type
+                        ).json_schema()
+                    )
+                ),
                 f"`{_yaml(_default(item))}`",
                 said[item.name],
             ]
@@ -237,62 +258,10 @@ def json_schema() -> str:
     top = _object(Recipe)
     variants = {"type": "object", "additionalProperties": {"$ref": "#"}, "description": VARIANTS}
     extends = {"type": "string", "description": EXTENDED}
-    top["properties"] = {"extends": extends, "variants": variants, **top["properties"]}
+    top = {**top, "properties": {"extends": extends, "variants": variants, **top["properties"]}}
     parts = {one.__name__: _object(one) for one in _sections() if one is not Recipe}
-    named = [_object(one.settings, name={"const": name}) for name, one in OBJECTIVES.items()]
+    objects = {name: _object(one.settings) for name, one in OBJECTIVES.items()}
+    named = [{**one, "properties": {**one["properties"], "name": {"const": name}}} for name, one in objects.items()]
     parts["Objective"] = {"anyOf": [{"enum": list(OBJECTIVES)}, *named]}
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "A recipe of hf_mlnmt"}
     return json.dumps({**head, **top, "definitions": parts}, indent=1, ensure_ascii=False) + "\n"
-
-
-def _object(section: type, **more: Any) -> dict[str, Any]:
-    properties: dict[str, Any] = {}
-    for name, hint, default, key in _keys(section):
-        simple = default is not dataclasses.MISSING and not dataclasses.is_dataclass(default)
-        properties[name] = {
-            **_json_type(hint, key),
-            "description": key.help,
-            **({"default": default} if simple else {}),
-        }
-    return {"type": "object", "additionalProperties": False, "properties": {**properties, **more}}
-
-
-def _json_type(hint: Any, key: Key) -> dict[str, Any]:
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if "OBJECTIVES" in key.of:
-        return {"$ref": "#/definitions/Objective"}
-    if origin is Literal:
-        return {"enum": list(inner)}
-    if origin in (Union, types.UnionType):
-        return {"anyOf": [_json_type(one, key) for one in inner]}
-    if hint is type(None):
-        return {"type": "null"}
-    if dataclasses.is_dataclass(hint):
-        return _reference(hint)
-    if origin is list:
-        return {"type": "array", "items": _json_type(inner[0], key)}
-    if origin is dict and inner[1] is not Any:
-        return {"type": "object", "additionalProperties": _json_type(inner[1], key)}
-    if origin is dict:
-        return _open_section(key)
-    limits = _json_limits(key.range) if key.range and hint in (int, float) else {}
-    return {"type": JSON_TYPES[hint], **limits} if hint in JSON_TYPES else {}
-
-
-def _reference(section: Any) -> dict[str, str]:
-    return {"$ref": "#" if section is Recipe else f"#/definitions/{section.__name__}"}
-
-
-def _open_section(key: Key) -> dict[str, Any]:
-    """A section whose keys stand elsewhere, or are not listed at all."""
-    if parts := _named(key):
-        return _reference(parts[0]) if len(parts) == 1 else {"anyOf": [_reference(one) for one in parts]}
-    inside = {name: {"type": "number", **_json_limits(one)} for name, one in key.inside.items()}
-    return {"type": "object", **({"properties": inside} if inside else {})}
-
-
-def _json_limits(allowed: Range) -> dict[str, Any]:
-    limits = {"exclusiveMinimum" if allowed.above else "minimum": allowed.low}
-    if allowed.high != float("inf"):
-        limits["exclusiveMaximum" if allowed.below else "maximum"] = allowed.high
-    return limits

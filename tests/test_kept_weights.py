@@ -10,8 +10,8 @@ import torch
 from helpers.searching import decode, sources, toy
 from torch import nn
 
-from hf_mlnmt.common import weight_cache
-from hf_mlnmt.common.weight_cache import forget, kept
+from hf_mlnmt.common import matmul_backends as weight_cache
+from hf_mlnmt.common.matmul_backends import forget, kept
 
 
 class Layout:

@@ -16,8 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hf_mlnmt import UserError
 from hf_mlnmt.analysis.cost import LiveBytes
 from hf_mlnmt.common import matmul_backends
-from hf_mlnmt.common.matmul_backends import KINDS, chosen, measured, packed
-from hf_mlnmt.common.weight_cache import forget
+from hf_mlnmt.common.matmul_backends import KINDS, chosen, forget, measured, packed
 from hf_mlnmt.modeling.fused import projected_cross_entropy
 from hf_mlnmt.modeling.linear import project
 from hf_mlnmt.search.cpu import step

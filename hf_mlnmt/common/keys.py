@@ -1,8 +1,8 @@
-"""Keys that users write: what is said of each beside its type and default, and how YAML becomes typed dataclasses.
+"""Keys that users write: typed dataclasses that pydantic reads from YAML, and environment variables.
 
-A key is a field of a dataclass, made by `key`. The sections of a recipe (recipe/schema.py) and the corpora and filters
-that recipes name (data/) are such dataclasses. `build` makes them of the mappings that a file holds, so that an unknown
-or mistyped key is an error that names the line and the right key.
+A section of a recipe (recipe/schema.py), a corpus or a filter (data/) is a dataclass that inherits from `Section`, and
+each of its keys a field, made by `key`. `build` makes such a dataclass from the mapping that a file holds; `_in_words`
+is the one place where pydantic's errors become messages that name file, line, key and what was expected.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import dataclasses
 import functools
 import math
 import os
+import re
 import shlex
-import types
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import yaml
+from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
 
-from hf_mlnmt.common.errors import UserError, naming, suggest
+from hf_mlnmt.common.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 T = TypeVar("T")
 Lines = Mapping[tuple[str, ...], int]  # path of a key -> line, from 1
@@ -29,28 +32,32 @@ Lines = Mapping[tuple[str, ...], int]  # path of a key -> line, from 1
 YAMLLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 YAMLDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 REQUIRED: Any = dataclasses.MISSING  # the default of a key that must be given
-NO_KEY = {"key": None}  # the metadata of a field that users cannot write
 
 
 @dataclass(frozen=True)
-class Range:
-    """Numbers from `low` to `high`, both allowed unless they are said to be `above` and `below`.
+class Range(GroupedMetadata):
+    """Numbers from `low` to `high`, both allowed unless they are said to be `above` and `below`; for `Annotated`.
 
     Args:
-        says, more: other words of the message, before and behind "not <value>".
+        more: further words of the message, behind "not <value>".
     """
 
     low: float
     high: float = math.inf
     above: bool = False
     below: bool = False
-    says: str | None = None
     more: str = ""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yields the limits as pydantic reads them."""
+        yield Gt(self.low) if self.above else Ge(self.low)
+        if self.high < math.inf:
+            yield Lt(self.high) if self.below else Le(self.high)
 
     def problem(self, value: float) -> str | None:
         """Returns the end of a message that begins with the key, for a value that is not in the range; else None."""
         words = self._words(value)
-        return words and f" {self.says or words}, not {value}{self.more}."
+        return words and f" {words}, not {value}{self.more}."
 
     def _words(self, value: float) -> str | None:
         if not math.isfinite(value):
@@ -63,44 +70,119 @@ class Range:
         return None
 
 
-@dataclass(frozen=True)
-class Key:
-    """The facts of a key, beside its type and default.
+def key(default: Any, help: str, **more: Any) -> Any:
+    """Makes a field of a dataclass: its default, a sentence of help, and other arguments of pydantic's Field."""
+    metadata = {"description": help, **more}
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: copy.copy(default), metadata=metadata)
+    if callable(default):  # the class of a section, all keys of which have defaults
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+class Section:
+    """A dataclass whose fields are keys; one with exclude=True in its metadata is none."""
+
+    __pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Lets pydantic refuse unknown keys by the nearest known one."""
+        from pydantic_core.core_schema import no_info_before_validator_function
+
+        return no_info_before_validator_function(functools.partial(_check_names, cls), handler(source))
+
+
+def keys_of(section: Any) -> list[str]:
+    """Returns the names of a section's keys, in order."""
+    return [item.name for item in dataclasses.fields(section) if not item.metadata.get("exclude")]
+
+
+def _check_names(section: type, content: Any) -> Any:
+    from pydantic_core import PydanticCustomError
+
+    known = keys_of(section)
+    for name in content if isinstance(content, dict) else ():
+        if name not in known:
+            hint = suggest(str(name), known) or f"; known here: {', '.join(known)}"
+            raise PydanticCustomError("unknown_key", "unknown key", {"key": str(name), "hint": hint})
+    return content
+
+
+def build(kind: type[T], content: Any, file: str, at: tuple[str, ...] = (), lines: Lines | None = None) -> T:
+    """Builds a dataclass of type `kind` from a mapping, checked key by key.
 
     Args:
-        help: a plain sentence for people.
-        range: of the number, or of every number of a list.
-        inside: of numbers in a section whose keys are not listed: key -> range.
-        of: "module:class", the dataclasses of which one has the keys of this section, or of each section of a list;
-            "OBJECTIVES" for the name of an objective with its settings.
-        check: value -> the end of a message that begins with the key, or None; for what is no range.
+        content: what the YAML holds there.
+        file, at, lines: for messages: the file, the path of keys down to here, the line of each key.
+
+    Raises: UserError.
     """
+    from pydantic import ValidationError
 
-    help: str = ""
-    range: Range | None = None
-    inside: Mapping[str, Range] = field(default_factory=dict)
-    of: tuple[str, ...] = ()
-    check: Callable[[Any], str | None] | None = None
-
-
-def key(default: Any, help: str, range: Range | None = None, **more: Any) -> Any:
-    """Makes a field of a dataclass, with its default; the other arguments are as of `Key`."""
-    said: dict[str, Any] = {"metadata": {"key": Key(help, range, **more)}}
-    if isinstance(default, list | dict):
-        return field(default_factory=lambda: copy.copy(default), **said)
-    if callable(default):  # the class of a section, all keys of which have defaults
-        return field(default_factory=default, **said)
-    return field(default=default, **said)
+    try:
+        return _adapter(cast(Any, kind)).validate_python(content)
+    except ValidationError as error:
+        raise _in_words(error, content, file, at, lines or {}) from error
 
 
-def fields_of(section: Any) -> dict[str, dataclasses.Field[Any]]:
-    """Returns the fields of a dataclass that are keys, in order."""
-    return {item.name: item for item in dataclasses.fields(section) if item.metadata != NO_KEY}
+@functools.cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
-def keys_of(section: type) -> dict[str, Key]:
-    """Returns the keys of a section in order, with what is said of each."""
-    return {name: item.metadata.get("key", Key()) for name, item in fields_of(section).items()}
+_EXPECTED = {"int": "a whole number", "float": "a number", "string": "text", "bool": "true or false", "list": "a list"}
+_EXPECTED |= {"dict": "a section with keys", "dataclass": "a section with keys", "tuple": "a list"}
+_LIMITS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+
+
+def _in_words(error: ValidationError, content: Any, file: str, at: tuple[str, ...], lines: Lines) -> UserError:
+    """Returns the first mistake that pydantic found: file, line and key, what was expected, and a near miss."""
+    mistakes = [(_path(each["loc"], content), each) for each in error.errors(include_url=False)]
+    first = mistakes[0][0]
+    # Of the kinds that a value may be of, the one that it is nearest to: with the mistake furthest inside.
+    path = max((path for path, _ in mistakes if path[: len(first)] == first), key=len)
+    here = [each for other, each in mistakes if other == path]
+    kinds = [_EXPECTED.get(each["type"].split("_")[0]) for each in here]
+    mistake = next((each for each, kind in zip(here, kinds) if kind is None), here[0])
+    kind, value, said = mistake["type"], mistake["input"], mistake.get("ctx", {})
+    full = (*at, *path, *([said["key"]] if kind == "unknown_key" else []))
+    line = f", line {lines[full]}" if full in lines else ""
+    where = f"{file}{line}: {'.'.join(full)}" if full else file
+    if kind == "unknown_key":
+        return UserError(f"{where}: unknown key{said['hint']}")
+    if kind == "missing":
+        return UserError(f"{where}: missing key '{'.'.join((*full, str(mistake['loc'][-1])))}'")
+    if kind == "literal_error":
+        choices = [choice.strip("'") for choice in re.findall(r"'[^']*'|\w+(?= or |, |$)", said["expected"])]
+        return UserError(f"{where}: {value!r} is not one of {', '.join(choices)}{suggest(str(value), choices)}.")
+    if kind == "finite_number":
+        return UserError(f"{where} must be a finite number, not {value}.")
+    if kind == "too_short":
+        return UserError(f"{where}: {value!r} has too few entries: give at least {said['min_length']}.")
+    if kind == "too_long":
+        return UserError(f"{where}: {value!r} has too many entries: give at most {said['max_length']}.")
+    if limit := next((name for name in _LIMITS if name in said), None):
+        number = int(said[limit]) if float(said[limit]).is_integer() else said[limit]
+        return UserError(f"{where} must be {_LIMITS[limit]} {number:,}, not {value}.")
+    if kind == "value_error":
+        return UserError(f"{where}: {said['error']}")
+    expected = " or ".join(dict.fromkeys(filter(None, kinds)))
+    return UserError(f"{where}: expected {expected or mistake['msg']}, not {value!r}.")
+
+
+def _path(location: tuple[int | str, ...], content: Any) -> tuple[str, ...]:
+    """Returns the keys among the parts of pydantic's location, which names members of unions and numbers too."""
+    path = []
+    for part in location:
+        if isinstance(content, dict) and part in content:
+            path.append(str(part))
+            content = content[part]
+        elif isinstance(content, list | tuple) and isinstance(part, int):
+            content = content[part]
+    return tuple(path)
 
 
 # From the environment
@@ -133,115 +215,3 @@ def variable(name: str, kind: Any = str, default: Any = None) -> Any:
     holds = f"is {text!r}, and {expected} was expected" if text else f"is not set, and {expected} was expected"
     unset = "" if default is REQUIRED else ", or unset it"
     raise UserError(f"the environment variable {name} {holds}. Set it right{unset}.")
-
-
-# From YAML
-
-_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", dict: "a section with keys"}
-_NAMES |= {list: "a list", tuple: "a list", type(None): "nothing"}
-
-
-@dataclass(frozen=True)
-class _Place:
-    """The place of a value, for messages: the file, the keys that lead to the value, and the lines of known keys."""
-
-    file: str
-    at: tuple[str, ...]
-    lines: Lines
-
-    def __str__(self) -> str:
-        line = f", line {self.lines[self.at]}" if self.at in self.lines else ""
-        return f"{self.file}{line}: {'.'.join(self.at)}" if self.at else self.file
-
-    def below(self, key: Any) -> _Place:
-        return _Place(self.file, (*self.at, str(key)), self.lines)
-
-    def expected(self, kind: Any, value: Any) -> UserError:
-        return UserError(f"{self}: expected {_NAMES.get(kind, kind)}, not {value!r}.")
-
-
-def truth(value: Any) -> Any:
-    """Returns the value; true or false for YAML 1.1's further words, which are read as text, for no is a language."""
-    return {"yes": True, "on": True, "no": False, "off": False}.get(str(value).lower(), value)
-
-
-def build(kind: type[T], content: Any, file: str, at: tuple[str, ...] = (), lines: Lines | None = None) -> T:
-    """Builds a dataclass of type `kind` from a mapping, checked key by key and type by type.
-
-    Args:
-        content: what the YAML holds there.
-        file, at, lines: for messages: the file, the path of keys down to here, the line of each key.
-
-    Raises: UserError.
-    """
-    return _section(content, kind, _Place(file, at, lines or {}))
-
-
-def _section(content: Any, kind: Any, place: _Place) -> Any:
-    if not isinstance(content, dict):
-        raise place.expected(dict, content)
-    fields = fields_of(kind)
-    for key in content:
-        if key not in fields:
-            hint = suggest(str(key), fields) or f"; known here: {', '.join(fields)}"
-            raise UserError(f"{place.below(key)}: unknown key{hint}")
-    for name, item in sorted(fields.items()):
-        if name not in content and item.default is REQUIRED and item.default_factory is REQUIRED:
-            raise UserError(f"{place}: missing key '{'.'.join(place.below(name).at)}'.")
-    hints = _hints(kind)
-    values = {name: _convert(content[name], hints[name], place.below(name)) for name in content}
-    with naming(str(place)):
-        return kind(**values)
-
-
-_hints = functools.cache(typing.get_type_hints)  # of a dataclass, asked for at every corpus and task
-
-
-def _convert(value: Any, hint: Any, place: _Place) -> Any:
-    """Converts `value` to the type that `hint` asks."""
-    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if hint is Any:
-        return value
-    if kind is Literal:
-        if value not in inner:
-            choices = [str(choice) for choice in inner]
-            raise UserError(f"{place}: {value!r} is not one of {', '.join(choices)}{suggest(str(value), choices)}.")
-        return value
-    if kind in (Union, types.UnionType):
-        return _one_of(value, inner, place)
-    if dataclasses.is_dataclass(hint):
-        return _section(value, hint, place)
-    if kind is dict:
-        if not isinstance(value, dict):
-            raise place.expected(dict, value)
-        of_key, of_value = inner or (Any, Any)
-        places = {key: place.below(key) for key in value}
-        return {_convert(key, of_key, at): _convert(value[key], of_value, at) for key, at in places.items()}
-    if kind in (list, tuple):
-        if not isinstance(value, list | tuple):
-            raise place.expected(kind, value)
-        return kind(_convert(item, inner[0] if inner else Any, place) for item in value)
-    if kind is bool:
-        value = truth(value)
-    if kind is float and not isinstance(value, bool):
-        try:
-            return float(value)  # YAML 1.1 reads 2e-3 as text
-        except (TypeError, ValueError):
-            raise place.expected(kind, value) from None
-    if type(value) is kind or (kind is str and isinstance(value, str)):
-        return value
-    raise place.expected(kind, value)
-
-
-def _one_of(value: Any, choices: tuple[Any, ...], place: _Place) -> Any:
-    if value is None and type(None) in choices:
-        return None
-    choices = tuple(choice for choice in choices if choice is not type(None))
-    for choice in choices:
-        try:
-            return _convert(value, choice, place)
-        except UserError:
-            if len(choices) == 1:
-                raise
-    names = " or ".join(_NAMES.get(typing.get_origin(choice) or choice, str(choice)) for choice in choices)
-    raise UserError(f"{place}: expected {names}, not {value!r}.")

@@ -6,7 +6,7 @@ HF_MLNMT_MATMUL=mkl or onednn decides instead for all kinds, and `using` for a t
 
 | kind | product | by oneDNN |
 | --- | --- | --- |
-| few, many | x W^T + b without gradients, of up to 15 rows of x and of more | W laid out anew once (weight_cache.py) |
+| few, many | x W^T + b without gradients, of up to 15 rows of x and of more | W laid out anew once (`kept`) |
 | forward | the same in training | W as it lies |
 | by_states, by_weight | its gradients, g W and g^T x | both factors as they lie |
 
@@ -20,10 +20,12 @@ from __future__ import annotations
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +36,9 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import cache_folder, read_json, write_json
 from hf_mlnmt.common.keys import variable
 from hf_mlnmt.common.made_from import Digest
-from hf_mlnmt.common.weight_cache import LARGEST, kept
 from hf_mlnmt.modeling.linear import is_plain
 
+LARGEST = 2**25  # numbers in a weight that a copy is kept of: 128 MiB in float32
 KINDS = ("few", "many", "forward", "by_states", "by_weight")
 VARIABLE, LIBRARIES = "HF_MLNMT_MATMUL", ("mkl", "onednn")
 FEW = 15  # rows
@@ -292,3 +294,86 @@ def _cpuinfo() -> list[str]:
         return Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return []
+
+
+# The weight cache: weights in another layout, kept from one search to the next while module and weight stay.
+#
+# To lay a large weight out anew takes as long as some steps of a search; kept, it is done once. Every search asks
+# whether the weight is still the same: its place, its shape, PyTorch's count of changes in place, and the numbers on
+# its wrapped diagonal, which meets every row and every column. This shows what an optimizer, load_state_dict or a
+# change through `.data` of whole rows, columns or tensors did; it may not show a change of single numbers through
+# `.data`: call `forget()` after one.
+
+
+class Fingerprint(NamedTuple):
+    """The marks of a weight by which it is known to be still the same."""
+
+    place: tuple[Any, ...]
+    diagonal: Tensor
+
+    def equals(self, other: Fingerprint) -> bool:
+        return self.place == other.place and torch.equal(self.diagonal, other.diagonal)
+
+
+class _Kept(NamedTuple):
+    fingerprint: Fingerprint
+    made: Tensor
+
+
+_KEPT: WeakKeyDictionary[nn.Module, dict[str, _Kept]] = WeakKeyDictionary()
+_FORGOTTEN = [0]  # how often
+
+
+def kept(module: Any, layout: str, make: Callable[[Tensor], Tensor]) -> Tensor:
+    """Returns make(module.weight), kept under the layout's name; made anew when the weight has changed.
+
+    A weight that is too large, or does not lie in one piece, is laid out anew each time.
+    """
+    weight = module.weight
+    if weight.numel() > LARGEST or not weight.is_contiguous() or weight.dim() != 2:
+        return make(weight)
+    fingerprint = fingerprint_of(weight)
+    copy = _KEPT.get(module, {}).get(layout)
+    if copy is None or not copy.fingerprint.equals(fingerprint):
+        copy = _KEPT.setdefault(module, {})[layout] = _Kept(fingerprint, make(weight))
+    return copy.made
+
+
+def fingerprint_of(weight: Tensor) -> Fingerprint:
+    """Takes that of a weight that has one dimension or more."""
+    place = weight.data_ptr(), tuple(weight.shape), weight.dtype, changes_of(weight)
+    columns = weight.shape[-1]
+    diagonal = _wrapped_diagonal(weight.numel() // max(columns, 1), columns).to(weight.device)
+    return Fingerprint(place, weight.detach().flatten()[diagonal])
+
+
+def changes_of(weight: Tensor) -> int:
+    """Counts how often a weight was changed in its place; -1 for an inference tensor, which does not count it."""
+    return -1 if weight.is_inference() else weight._version
+
+
+def kept_diagonals(modules: Iterable[nn.Module]) -> list[tuple[Tensor, Tensor]]:
+    """Returns the weights of these modules that copies are kept of, and what is on their wrapped diagonals.
+
+    Copies of what a weight was before a change are left out: no search uses them.
+    """
+    copies: list[tuple[Any, _Kept]] = [(part.weight, copy) for part in modules for copy in _KEPT.get(part, {}).values()]
+    return [(w, copy.fingerprint.diagonal) for w, copy in copies if copy.fingerprint.equals(fingerprint_of(w))]
+
+
+def forget() -> None:
+    """Forgets all copies."""
+    _KEPT.clear()
+    _FORGOTTEN[0] += 1
+
+
+def times_forgotten() -> int:
+    """Counts the calls of `forget`: who holds a copy longer than for a search asks whether it still counts."""
+    return _FORGOTTEN[0]
+
+
+@cache
+def _wrapped_diagonal(rows: int, columns: int) -> Tensor:
+    """Returns places in a flat matrix that meet every row and every column."""
+    steps = torch.arange(max(rows, columns))
+    return steps % rows * columns + steps % columns

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.files import Form, misfit, read_json
-from hf_mlnmt.common.keys import Range, key
+from hf_mlnmt.common.keys import Range, Section, key
 from hf_mlnmt.common.languages import check_language, language_in, pair_of_name, same_language
 from hf_mlnmt.common.made_from import sha256
 from hf_mlnmt.common.model_folder import first_line
@@ -176,7 +176,7 @@ def check_used(spec: Any, where: str, others: Sequence[str] = ()) -> None:
 
 
 @dataclass
-class CorpusSpec:
+class CorpusSpec(Section):
     """The place of a corpus: `files`, `path`, `dataset` or `synthetic`. Paths are relative to the data folder."""
 
     files: dict[str, str] | None = key(
@@ -200,7 +200,7 @@ class CorpusSpec:
         'or a "translation" that holds these.',
     )
     languages: dict[str, str] | None = key(None, "{source: en, target: de}; unless told, those of the task or recipe.")
-    weight: float = key(1.0, "How often an epoch shows each pair.", WEIGHT)
+    weight: Annotated[float, WEIGHT] = key(1.0, "How often an epoch shows each pair.")
     quoting: Quoting | None = key(
         None,
         'csv: a field of .tsv or .csv may stand in double quotes, with tabs, commas and line breaks in it, and "" for '

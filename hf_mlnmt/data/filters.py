@@ -28,7 +28,7 @@ import numpy as np
 import yaml
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.keys import YAMLLoader, key
+from hf_mlnmt.common.keys import Section, YAMLLoader, key
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.words import words
 
@@ -115,7 +115,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class PairFilter:
+class PairFilter(Section):
     """Rules for what is dropped from a training corpus.
 
     Call it with pairs or sentences: it yields those that stay, one by one, in order; rules of two sides ask nothing of

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer as Backend
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import write_json
-from hf_mlnmt.common.keys import build, key
+from hf_mlnmt.common.keys import Section, build, key
 from hf_mlnmt.common.languages import lower
 from hf_mlnmt.common.model_folder import TEXT_PROCESSING, read_part
 from hf_mlnmt.data.filters import FilterReport, PairFilter
@@ -31,7 +31,7 @@ from hf_mlnmt.data.words import spelt, without_invisible
 
 
 @dataclass(frozen=True)
-class TextProcessing:
+class TextProcessing(Section):
     """The processing of one language's text before the tokenizer, undone after decoding.
 
     `apply` normalises punctuation (Moses), tokenises (Moses, without XML escapes), lower-cases, in this order; `undo`

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.keys import key
+from hf_mlnmt.common.keys import Section, key
 from hf_mlnmt.common.languages import check_language, language_in
 from hf_mlnmt.common.made_from import digest
 from hf_mlnmt.common.model_folder import TARGET_TOKENIZER
@@ -32,7 +32,7 @@ TextSide = Literal["source", "target"]
 
 
 @dataclass
-class TextSpec:
+class TextSpec(Section):
     """The place of text of one language; one of `path` and `dataset`. Paths are relative to the data folder."""
 
     path: str | None = key(
@@ -52,7 +52,7 @@ class TextSpec:
         None, "Whose vocabulary and text processing it gets; unless told, the side whose language it is."
     )
     limit: int | None = key(None, "Only the first so many sentences, at least 1.")
-    weight: float = key(1.0, "How often an epoch shows each sentence.", WEIGHT)
+    weight: Annotated[float, WEIGHT] = key(1.0, "How often an epoch shows each sentence.")
     bad_lines: Literal["error", "drop"] = key(
         "error", "At invalid UTF-8, control characters and overlong lines: stop, or drop the sentence and count it."
     )

@@ -1,4 +1,4 @@
-"""Checks of a recipe by itself: each value against its key, then what keys ask of one another (`CHECKS`, in order).
+"""Checks of a recipe by itself: its values, then what keys ask of one another (`CHECKS`, in order).
 
 They run whenever a recipe is read, and again before a training, where training/preflight.py looks at what the recipe
 needs beside itself: data, model, weights, machine.
@@ -6,13 +6,11 @@ needs beside itself: data, model, weights, machine.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Iterator
 from typing import Any
 
 from hf_mlnmt.common.errors import UserError, naming, suggest
-from hf_mlnmt.common.keys import Key, Range, build, keys_of
+from hf_mlnmt.common.keys import build
 from hf_mlnmt.recipe.schema import (
     LICENCES,
     OBJECTIVES,
@@ -25,8 +23,6 @@ from hf_mlnmt.recipe.schema import (
     saved_steps,
 )
 
-ANYTHING = Range(-math.inf)
-
 
 def check_recipe(recipe: Recipe) -> None:
     """Raises: UserError naming the key, for a recipe that cannot be carried out."""
@@ -34,37 +30,9 @@ def check_recipe(recipe: Recipe) -> None:
         check(recipe)
 
 
-def _values(section: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, Key, Any]]:
-    """Yields each key of nested sections: its path, what is said of it, its value."""
-    for name, key in keys_of(type(section)).items():
-        value, here = getattr(section, name), (*at, name)
-        yield ".".join(here), key, value
-        for inner, part in value.items() if isinstance(value, dict) else [("", value)]:
-            if dataclasses.is_dataclass(part):
-                yield from _values(part, (*here, str(inner)) if inner else here)
-
-
-def _numbers(value: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Yields every number of nested mappings and lists with its path; those of a list have the list's."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _numbers(inner, (*at, str(key)))
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _numbers(inner, at)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield at, value
-
-
 def check_values(recipe: Recipe) -> None:
-    """Checks every value against the range and the check that schema.py has at its key."""
-    for name, key, value in _values(recipe):
-        for at, number in _numbers(value):
-            allowed = key.inside.get(".".join(at)) if at else key.range
-            if problem := (allowed or ANYTHING).problem(number):
-                raise UserError(f"{recipe.path}: {'.'.join((name, *at))}{problem}")
-        if key.check is not None and (problem := key.check(value)):
-            raise UserError(f"{recipe.path}: {name}{problem}")
+    """Checks every value again as it is checked when it is read, for a recipe that was changed in Python."""
+    build(Recipe, recipe.to_dict(), str(recipe.path))
 
 
 # What keys ask of one another
@@ -100,10 +68,7 @@ def read_objective(value: str | dict[str, Any], file: str, at: tuple[str, ...]) 
             f"{', '.join(OBJECTIVES)}; with settings of its own as {{name: ..., setting: ...}}."
         )
     key = OBJECTIVES[name]
-    try:
-        return NamedObjective(name, key, build(key.settings, settings, file, at))
-    except UserError as error:
-        raise error if str(error).startswith(file) else UserError(f"{where}: {error}") from error
+    return NamedObjective(name, key, build(key.settings, settings, file, at))
 
 
 def check_fusion(recipe: Recipe) -> None:

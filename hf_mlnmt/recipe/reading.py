@@ -23,9 +23,9 @@ from typing import Any
 import yaml
 
 from hf_mlnmt.common.errors import UserError, suggest
-from hf_mlnmt.common.keys import Lines, YAMLLoader, build, truth
+from hf_mlnmt.common.keys import Lines, YAMLLoader, build
 from hf_mlnmt.recipe.checks import check_recipe
-from hf_mlnmt.recipe.schema import Directions, Languages, Recipe, TaskSection, fill_in, reads_text
+from hf_mlnmt.recipe.schema import Directions, Languages, Recipe, TaskSection, fill_in, reads_text, truth
 from hf_mlnmt.zoo.records import BASE, records_root, setups
 from hf_mlnmt.zoo.systems import find_system, list_systems
 
@@ -68,8 +68,6 @@ def recipe_of(content: dict[str, Any], path: Path, lines: Lines | None = None) -
     """Builds and checks the recipe of a YAML's content; `path` is its place, for messages and for its records."""
     recipe = build(Recipe, content, str(_file_of(path)), lines=lines)
     recipe.path = path
-    for settings in (recipe.model.settings, recipe.arguments):
-        settings.update({name: truth(value) for name, value in settings.items()})
     expand(recipe)
     fill_in(recipe, told=content)
     check_recipe(recipe)

@@ -1,25 +1,26 @@
 """The keys of a recipe, each once: its type, range, choices and default, and what it means.
 
-Sections are dataclasses, and a key is a field: `name: type = key(default, "help", range)` (hf_mlnmt/common/keys.py).
-keys.py
-reads this (`build`: unknown keys and types), checks.py (values), and studies/keys_page.py (docs/recipes.md, the JSON
-schema of editors). Keys of corpora, filters and text processing stand in the same way at the dataclasses of
-hf_mlnmt/data that `of` names.
+A section is a dataclass that pydantic reads (hf_mlnmt/common/keys.py), and a key is a field of it, written as
+`name: type = key(default, "help")`. checks.py says what keys ask of one another, and studies/keys_page.py makes
+docs/recipes.md and the JSON schema of editors. Keys of corpora, filters and text processing stand in the same way at
+the dataclasses of hf_mlnmt/data that `_keys_of` names.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import AfterValidator, Field, Strict, TypeAdapter, WithJsonSchema
 
-from hf_mlnmt.common.errors import UserError, suggest
-from hf_mlnmt.common.keys import NO_KEY, REQUIRED, Range, YAMLDumper, key, keys_of
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.keys import REQUIRED, Range, Section, YAMLDumper, key
 from hf_mlnmt.data.placeholders import checked_patterns
 from hf_mlnmt.zoo.records import run_name
 
@@ -31,93 +32,104 @@ ScheduleName = Literal["cosine", "inverse_sqrt", "linear", "newbob", "constant"]
 FILE_NAME = re.compile(r"\w[\w.+-]{0,99}")
 TASK_NAME = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
 LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
-PARTS = ("encoder", "decoder", "embeddings", "all")  # of init_from
 MAIN_DEV = "dev"  # the name of the development set data.dev
 
+# Types of values. Upper ends are far beyond any use: a number above them is a slip of the hand, and would fill the
+# memory or the disk.
 
-# Checks of one value that are no range
-
-
-def _languages(languages: Languages) -> str | None:
-    for side, code in vars(languages).items():
-        if not LANGUAGE.fullmatch(code):
-            return f".{side}: expected a language's code, such as de or pt-BR, not {code!r}."
-    return None
-
-
-def _names_of_files(sets: Mapping[str, Any]) -> str | None:
-    for name in sets:
-        if not FILE_NAME.fullmatch(name):
-            return (
-                f": the name {name!r} is that of files too: letters, digits and _ . + - are expected, a letter or "
-                "digit first, 100 characters at most. The files of a test set are named under it."
-            )
-    return None
+Whole = Annotated[int, Strict()]
+Share = Annotated[float, Range(0, 1, below=True)]
+Factor = Annotated[float, Range(0, 1, above=True)]
+Count = Annotated[Whole, Range(0, 10**9, above=True)]
+Million = Annotated[Whole, Range(0, 10**6, above=True)]
+Thousand = Annotated[Whole, Range(0, 1000, above=True)]
+Hundred = Annotated[Whole, Range(0, 100, above=True)]
+Subwords = Annotated[Whole, Range(0, 100_000, above=True)]
 
 
-def _names_of_tasks(tasks: Mapping[str, Any] | None) -> str | None:
-    for name in tasks or {}:
-        if not TASK_NAME.fullmatch(name) or name == MAIN_DEV:
-            return (
-                f".{name}: a task's name has letters, digits and single '-' between them, as en-de; "
-                f"and '{MAIN_DEV}' is the name of data.dev."
-            )
-    return None
+def _language(code: str) -> str:
+    if not LANGUAGE.fullmatch(code):
+        raise UserError(f"expected a language's code, such as de or pt-BR, not {code!r}.")
+    return code
 
 
-def _placeholders(placeholders: Mapping[str, str]) -> str | None:
+def _name_of_files(name: str) -> str:
+    if not FILE_NAME.fullmatch(name):
+        raise UserError(
+            f"the name {name!r} is that of files too: letters, digits and _ . + - are expected, a letter or digit "
+            "first, 100 characters at most. The files of a test set are named under it."
+        )
+    return name
+
+
+def _name_of_task(name: str) -> str:
+    if not TASK_NAME.fullmatch(name) or name == MAIN_DEV:
+        raise UserError(
+            f"a task's name has letters, digits and single '-' between them, as en-de; and '{MAIN_DEV}' is the name "
+            "of data.dev."
+        )
+    return name
+
+
+def _placeholders(placeholders: dict[str, str]) -> dict[str, str]:
     for token, pattern in placeholders.items():
-        try:
-            given = checked_patterns(pattern, f".{token}")
-        except UserError as error:
-            return str(error)
+        given = checked_patterns(pattern, token)
         if len(given) > 1 or list(placeholders.values()).count(pattern) > 1:
-            return f".{token}: {pattern!r}: expected one name or regular expression, and no other token's."
-    return None
+            raise UserError(f"{token}: {pattern!r}: expected one name or regular expression, and no other token's.")
+    return placeholders
 
 
-def _some(corpora: Any) -> str | None:
-    return ": give a corpus, or a list of them." if corpora == [] else None
+def truth(value: Any) -> Any:
+    """Returns the value; true or false for YAML 1.1's further words, which are read as text, for no is a language."""
+    return {"yes": True, "on": True, "no": False, "off": False}.get(str(value).lower(), value)
 
 
-def _scales(fuse: Fuse | None) -> str | None:
-    if fuse is None:
-        return None
-    from hf_mlnmt.modeling.fusion import check_scales  # torch is imported only where something is fused
-
-    try:
-        check_scales(fuse.alpha, fuse.beta, fuse.normalization)
-    except ValueError as error:
-        return f": {error}."
-    return None
+# Ranges of numbers in sections whose keys are not listed here.
+SIZES = {name: Range(0, 1000, above=True) for name in ("encoder_layers", "decoder_layers")}
+SIZES |= {name: Range(0, 10**6, above=True) for name in ("encoder_ffn_dim", "decoder_ffn_dim")}
+SIZES |= {"d_model": Range(0, 65_536, above=True), "max_position_embeddings": Range(0, 10**6, above=True)}
+WORKERS = {"dataloader_num_workers": Range(0, 1000)}
 
 
-def _parts(sources: str | Mapping[str, str] | None) -> str | None:
-    if isinstance(sources, Mapping):
-        for part in sources:
-            if part not in PARTS:
-                return f".{part}: not one of {', '.join(PARTS)}{suggest(part, PARTS)}."
-        if not sources:
-            return ": give a folder or a Hub name, or {part: folder}."
-    return None
+def _settings(settings: dict[str, Any]) -> dict[str, Any]:
+    for name, value in settings.items():
+        allowed = (SIZES | WORKERS).get(name, Range(-math.inf))
+        if isinstance(value, int | float) and (problem := allowed.problem(value)):
+            raise UserError(f"{name}{problem}")
+    return {name: truth(value) for name, value in settings.items()}
 
 
-def _arguments(arguments: Mapping[str, Any]) -> str | None:
+def _arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     for said_by, names in SAID_BY_KEYS.items():
         for name in names.split():
             if name in arguments:
-                return f".{name}: this is what {said_by} says. Set that in its place."
-    return None
+                raise UserError(f"{name}: this is what {said_by} says. Set that in its place.")
+    return _settings(arguments)
 
 
-# Upper ends are far beyond any use: a number above them is a slip of the hand, and would fill the memory or the disk.
-SHARE = Range(0, 1, below=True)
-FACTOR = Range(0, 1, above=True)
-COUNT = Range(0, 10**9, above=True)
-MILLION = Range(0, 10**6, above=True)
-HUNDRED = Range(0, 100, above=True)
-THOUSAND = Range(0, 1000, above=True)
-SUBWORDS = Range(0, 100_000, above=True)
+def _keys_of(*classes: str) -> WithJsonSchema:
+    """Names the dataclasses ("module:class") of which one has the keys of a section, for the documentation alone."""
+    return WithJsonSchema({"keys_of": classes})
+
+
+def _limits(ranges: Mapping[str, Range]) -> WithJsonSchema:
+    numbers = {name: TypeAdapter(Annotated[float, limits]).json_schema() for name, limits in ranges.items()}
+    return WithJsonSchema({"type": "object", "properties": numbers})
+
+
+Language = Annotated[str, AfterValidator(_language)]
+# The second corpus is that of objectives on text.
+Corpus = Annotated[dict[str, Any], _keys_of("hf_mlnmt.data.corpus:CorpusSpec", "hf_mlnmt.data.text:TextSpec")]
+Corpora = Annotated[list[Corpus], Field(min_length=1)]
+Filter = Annotated[dict[str, Any], _keys_of("hf_mlnmt.data.filters:PairFilter")]
+Processing = Annotated[dict[str, Any], _keys_of("hf_mlnmt.data.processing:TextProcessing")]
+Method = Annotated[dict[str, Any], _keys_of("hf_mlnmt.generation.synthetic.methods:Method")]
+Objective = Annotated[str | dict[str, Any], _keys_of("OBJECTIVES")]
+ModelSettings = Annotated[dict[str, Any], AfterValidator(_settings), _limits(SIZES)]
+Arguments = Annotated[dict[str, Any], AfterValidator(_arguments), _limits(WORKERS)]
+Changes = Annotated[dict[str, Any], Field(min_length=1), _keys_of(f"{__name__}:Recipe")]
+Models = str | Annotated[list[str], Field(min_length=1)]
+Parts = dict[Literal["encoder", "decoder", "embeddings", "all"], str]
 
 # Fields of Seq2SeqTrainingArguments that a key of the recipe sets: under `arguments` they would undo it, or do nothing.
 SAID_BY_KEYS = {
@@ -154,52 +166,41 @@ unknown other
 """
 LICENCES = frozenset(_LICENCES.split())
 
-# Dataclasses elsewhere that hold keys; they are imported for the documentation alone.
-CORPUS = ("hf_mlnmt.data.corpus:CorpusSpec", "hf_mlnmt.data.text:TextSpec")  # the second for objectives on text
-FILTER, PROCESSING = ("hf_mlnmt.data.filters:PairFilter",), ("hf_mlnmt.data.processing:TextProcessing",)
-METHOD = ("hf_mlnmt.generation.synthetic.methods:Method",)
-OBJECTIVE = ("OBJECTIVES",)
-
 # The sections
 
 
 @dataclass
-class Languages:
+class Languages(Section):
     """Two-letter codes; for scores, text processing and the model card. Corpora may name others."""
 
-    source: str = key(REQUIRED, "Code of the language that is translated from.")
-    target: str = key(REQUIRED, "Code of the language that is translated into.")
+    source: Language = key(REQUIRED, "Code of the language that is translated from.")
+    target: Language = key(REQUIRED, "Code of the language that is translated into.")
 
 
 @dataclass
-class Data:
+class Data(Section):
     """The corpora. Paths are relative to --data."""
 
-    train: dict[str, Any] | list[dict[str, Any]] | None = key(
-        None, "The training corpus, or a list of them; or use tasks.", of=CORPUS, check=_some
-    )
-    dev: dict[str, Any] | None = key(None, "The development set, a corpus.", of=CORPUS)
-    test: dict[str, dict[str, Any]] = key({}, "The test sets: name -> corpus.", of=CORPUS, check=_names_of_files)
-    filters: dict[str, Any] = key({}, "What is dropped from the training corpora.", of=FILTER)
-    processes: int | None = key(
-        None, "Processes that encode the corpora, to the same bytes; unless told, one for each core.", THOUSAND
+    train: Corpus | Corpora | None = key(None, "The training corpus, or a list of them; or use tasks.")
+    dev: Corpus | None = key(None, "The development set, a corpus.")
+    test: dict[Annotated[str, AfterValidator(_name_of_files)], Corpus] = key({}, "The test sets: name -> corpus.")
+    filters: Filter = key({}, "What is dropped from the training corpora.")
+    processes: Thousand | None = key(
+        None, "Processes that encode the corpora, to the same bytes; unless told, one for each core."
     )
     filters_from: str | None = key(
         None, "A configuration of OpusFilter or OpusCleaner, whose filters hold where `filters` says nothing."
     )
-    max_length: int = key(256, "Training pairs with more subwords on a side are dropped, and counted.", SUBWORDS)
-    temperature: float | None = key(
-        None, "Corpora are drawn with a probability ~ size ** (1 / temperature).", Range(0.1, 1000)
+    max_length: Subwords = key(256, "Training pairs with more subwords on a side are dropped, and counted.")
+    temperature: Annotated[float, Range(0.1, 1000)] | None = key(
+        None, "Corpora are drawn with a probability ~ size ** (1 / temperature)."
     )
-    placeholders: dict[str, str] = key(
+    placeholders: Annotated[dict[str, str], AfterValidator(_placeholders)] = key(
         {},
         "Tokens for parts that are kept, as {<number>: number, <code>: '[A-Z]+-[0-9]+'}: url, email, number, tag, "
         "placeholder, or a regular expression. In every other pair with such parts, those on both sides become tokens.",
-        check=_placeholders,
     )
-    bpe_dropout: float = key(
-        0.0, "Words are cut anew in every epoch, each merge left out with this probability.", SHARE
-    )
+    bpe_dropout: Share = key(0.0, "Words are cut anew in every epoch, each merge left out with this probability.")
     bpe_dropout_epochs: int | None = key(None, "bpe_dropout ends after so many epochs.")
     name: str | None = key(None, "The name of the data in the model card.")
     licence: str | None = key(None, "The licence of the data in the model card, an identifier of the Hub.")
@@ -208,7 +209,7 @@ class Data:
 
 
 @dataclass
-class Directions:
+class Directions(Section):
     """Short for a task for each pair of languages; file names have `<language>` for the code (docs/multilingual.md)."""
 
     between: list[str] = key(REQUIRED, "The codes of the languages.")
@@ -226,34 +227,26 @@ class Directions:
 
 
 @dataclass
-class TaskSection:
+class TaskSection(Section):
     """A task: what is trained on what, and how often."""
 
-    data: dict[str, Any] | list[dict[str, Any]] = key(
-        REQUIRED, "Corpora as in data.train; for an objective that reads text, corpora of text.", of=CORPUS, check=_some
+    data: Corpus | Corpora = key(
+        REQUIRED, "Corpora as in data.train; for an objective that reads text, corpora of text."
     )
-    objective: str | dict[str, Any] = key(
-        "translation", "The objective: a name, or {name: ..., setting: ...}.", of=OBJECTIVE
-    )
-    share: float = key(
-        1.0,
-        "Its share of the batches in relation to the other tasks' shares; 0 leaves the task out.",
-        Range(0, says="must be a number from 0", more="; 0 leaves the task out"),
+    objective: Objective = key("translation", "The objective: a name, or {name: ..., setting: ...}.")
+    share: Annotated[float, Range(0)] = key(
+        1.0, "Its share of the batches in relation to the other tasks' shares; 0 leaves the task out."
     )
     languages: Languages | None = key(None, "The languages of its corpora; unless told, the recipe's.")
-    dev: dict[str, Any] | None = key(None, "A development set of its own.", of=CORPUS)
+    dev: Corpus | None = key(None, "A development set of its own.")
 
 
 @dataclass
-class Fuse:
+class Fuse(Section):
     """A fused model (modeling/fusion.py) of finished ones: folders, relative to --data or not, or Hub names."""
 
-    translation: str | list[str] = key(
-        REQUIRED,
-        "The translation model, or several.",
-        check=lambda names: None if names else ": give at least one model.",
-    )
-    language_model: str | list[str] = key(REQUIRED, "The language model, or several.")
+    translation: Models = key(REQUIRED, "The translation model, or several.")
+    language_model: Models = key(REQUIRED, "The language model, or several.")
     alpha: float = key(1.0, "The scale of the translation models.")
     beta: float = key(0.1, "The scale of the language models.")
     normalization: Literal["symbol", "sequence"] = key(
@@ -262,41 +255,35 @@ class Fuse:
     translation_weights: list[float] | None = key(None, "A weight for each translation model; unless told, equal ones.")
     language_weights: list[float] | None = key(None, "A weight for each language model; unless told, equal ones.")
 
+    def __post_init__(self) -> None:
+        from hf_mlnmt.modeling.fusion import check_scales  # torch is imported only where something is fused
+
+        check_scales(self.alpha, self.beta, self.normalization)
+
 
 @dataclass
-class Model:
+class Model(Section):
     """The model that is trained: a system of the zoo at a shape, or a config of a file."""
 
     record: str | None = key(None, "Instead of system and shape: `modeling/<record>.json`, beside the recipe's folder.")
     system: str | None = key(None, "A system of the zoo, with shape; or one's own, package.module:NameConfig.")
     shape: str = key("base", "The sizes of the system: tiny, small, base ...")
-    settings: dict[str, Any] = key(
-        {},
-        "Fields of the model's config that replace those of the record or shape.",
-        inside={
-            "d_model": Range(0, 65_536, above=True),
-            "encoder_layers": THOUSAND,
-            "decoder_layers": THOUSAND,
-            "encoder_ffn_dim": MILLION,
-            "decoder_ffn_dim": MILLION,
-            "max_position_embeddings": MILLION,
-        },
-    )
-    fuse: Fuse | None = key(None, "Instead of all these: a fused model, which is trained further.", check=_scales)
+    settings: ModelSettings = key({}, "Fields of the model's config that replace those of the record or shape.")
+    fuse: Fuse | None = key(None, "Instead of all these: a fused model, which is trained further.")
     add_to: str | None = key(
         None, "Instead: a trained model of many languages; the tasks' new languages are added, the rest is frozen."
     )
 
 
 @dataclass
-class TranslationSection:
+class TranslationSection(Section):
     """The synthetic corpus of a round, as of `hf-mlnmt back-translate`."""
 
     model: str | None = key(
         REQUIRED, "What translates: an earlier round's name, a folder or Hub name; null for the method copied."
     )
     text: str | list[str] = key(REQUIRED, "Files of one sentence a line, relative to --data.")
-    method: str | dict[str, Any] = key("beam", "The method: a name, or {name: ..., option: ...}.", of=METHOD)
+    method: str | Method = key("beam", "The method: a name, or {name: ..., option: ...}.")
     forward: bool = key(False, "The text is the source side, not the target side.")
     tag: str | None = key(None, "A token that is put before every synthetic source, such as `<bt>`.")
     settings: dict[str, Any] = key(
@@ -305,32 +292,29 @@ class TranslationSection:
 
 
 @dataclass
-class Round:
+class Round(Section):
     """A training of several that build on one another (training/rounds.py)."""
 
     reverse: bool = key(False, "Train in the other direction than the recipe's.")
     translate: TranslationSection | None = key(None, "What is translated for this round.")
-    ratio: float | None = key(None, "Synthetic pairs to each pair of the recipe's own corpora.", MILLION)
+    ratio: Annotated[float, Range(0, 10**6, above=True)] | None = key(
+        None, "Synthetic pairs to each pair of the recipe's own corpora."
+    )
     alone: bool = key(False, "Train on what is translated alone, as a student on what its teacher writes.")
     after: str | None = key(
         None, "Go on with the model of an earlier round: its weights, its tokenizer, what was translated for it."
     )
-    recipe: dict[str, Any] | None = key(
-        None,
-        "Keys of the recipe that are different in this round.",
-        of=(f"{__name__}:Recipe",),
-        check=lambda keys: ": {} changes nothing: name keys that differ, or leave it out." if keys == {} else None,
-    )
+    recipe: Changes | None = key(None, "Keys of the recipe that are different in this round.")
 
 
 @dataclass
-class Adapter:
+class Adapter(Section):
     """An adapter of PEFT (extra `peft`): what is trained in the place of the weights of init_from, which stay."""
 
     kind: Literal["lora"] = key("lora", "LoRA: to a layer's weight W is added alpha / r B A.")
-    r: int = key(16, "The rank: A has so many rows, B so many columns.", THOUSAND)
-    alpha: float = key(32.0, "The factor of B A, before it is divided by r.", Range(0, 10**4, above=True))
-    dropout: float = key(0.0, "The dropout of A's inputs.", SHARE)
+    r: Thousand = key(16, "The rank: A has so many rows, B so many columns.")
+    alpha: Annotated[float, Range(0, 10**4, above=True)] = key(32.0, "The factor of B A, before it is divided by r.")
+    dropout: Share = key(0.0, "The dropout of A's inputs.")
     modules: str | list[str] = key(
         "all-linear",
         "The layers with an adapter: all-linear, all but the output projection; a list of names, as [qkv_proj, fc1]; "
@@ -339,7 +323,7 @@ class Adapter:
 
 
 @dataclass
-class Tokenizer:
+class Tokenizer(Section):
     """Trained on the training corpora, or taken from `path`."""
 
     path: str | None = key(
@@ -348,21 +332,18 @@ class Tokenizer:
         "model.add_to, or of the first model of model.fuse.translation.",
     )
     kind: Literal["bpe", "unigram"] = key("bpe", "The kind of subwords.")
-    vocab_size: int = key(8000, "The number of subwords.", MILLION)
-    sample: int = key(
-        10**7,
-        "It is trained on about so many lines, drawn by the seed, where there are more.",
-        Range(0, 10**10, above=True),
+    vocab_size: Million = key(8000, "The number of subwords.")
+    sample: Annotated[Whole, Range(0, 10**10, above=True)] = key(
+        10**7, "It is trained on about so many lines, drawn by the seed, where there are more."
     )
     joint: bool = key(
         True, "One vocabulary for both sides; false: one a side, or of a model of many languages one a language."
     )
     byte_fallback: bool = key(True, "Characters never seen become bytes; false: they become `<unk>`.")
-    alphabet_limit: int | None = key(
+    alphabet_limit: Million | None = key(
         None,
         "Only so many characters, the most frequent ones, are entries. Unless told all; or, with byte_fallback, where "
         "they would fill an eighth of the vocabulary, without the rare ones.",
-        MILLION,
     )
     keep: list[str] = key(
         [], "Placeholders that are never cut, such as `{name}` or `<url>`; `digits`: each digit is a piece of its own."
@@ -372,68 +353,60 @@ class Tokenizer:
         [], "Codes of target languages: `<2de>` ... before a source says into which it is translated."
     )
     tags: list[str] = key([], "Tokens that corpora may put before their sources, such as `<bt>`.")
-    processing: dict[Literal["source", "target"], dict[str, Any]] = key(
-        {}, "What is done to the text of each side before the tokenizer.", of=PROCESSING
+    processing: dict[Literal["source", "target"], Processing] = key(
+        {}, "What is done to the text of each side before the tokenizer."
     )
 
 
 @dataclass
-class Batches:
+class Batches(Section):
     """The size of batches: an optimizer step sees at most tokens x accumulate x processes."""
 
-    tokens: int = key(
-        2048, "Most tokens of a batch, padding included: its sentences times the longest.", Range(0, 10**7, above=True)
+    tokens: Annotated[Whole, Range(0, 10**7, above=True)] = key(
+        2048, "Most tokens of a batch, padding included: its sentences times the longest."
     )
     side: Side = key("target", "The side whose tokens are counted; both counts the longer of the two.")
-    accumulate: int = key(1, "Batches per optimizer step.", Range(0, 10**5, above=True))
-    max_sentences: int | None = key(None, "A batch has at most so many sentences.", MILLION)
-    buckets: int | None = key(
+    accumulate: Annotated[Whole, Range(0, 10**5, above=True)] = key(1, "Batches per optimizer step.")
+    max_sentences: Million | None = key(None, "A batch has at most so many sentences.")
+    buckets: Thousand | None = key(
         None,
         "Batches are filled up to so many shapes at most, of all tasks, for a GPU that prepares each one, and captures "
         "its step as a CUDA graph; 64 is usual (docs/training.md). null: as they come, with less padding.",
-        THOUSAND,
     )
-    temperature: float | None = key(
-        None,
-        "Of several tasks: each share is multiplied by the task's pairs ** (1 / temperature); 5 is usual.",
-        Range(0.1, 1000),
+    temperature: Annotated[float, Range(0.1, 1000)] | None = key(
+        None, "Of several tasks: each share is multiplied by the task's pairs ** (1 / temperature); 5 is usual."
     )
 
 
 @dataclass
-class Optimizer:
+class Optimizer(Section):
     """The optimizer."""
 
     name: Literal["adam", "adamw", "sgd"] = key("adam", "The optimizer; weight_decay needs adamw.")
-    learning_rate: float = key(1e-3, "The peak of the learning rate.", THOUSAND)
-    betas: list[float] = key(
-        [0.9, 0.98],
-        "Adam's two decay rates of the moments.",
-        SHARE,
-        check=lambda betas: None if len(betas) == 2 else ": expected two numbers, as in [0.9, 0.98].",
+    learning_rate: Annotated[float, Range(0, 1000, above=True)] = key(1e-3, "The peak of the learning rate.")
+    betas: Annotated[list[Share], Field(min_length=2, max_length=2)] = key(
+        [0.9, 0.98], "Adam's two decay rates of the moments."
     )
-    eps: float = key(1e-9, "Adam's epsilon.", Range(0, 1))
-    weight_decay: float = key(0.0, "The weight decay of adamw.", Range(0, 100))
-    clip: float = key(1.0, "The gradient's norm is clipped to this; 0 does not clip.", Range(0, 10**6))
+    eps: Annotated[float, Range(0, 1)] = key(1e-9, "Adam's epsilon.")
+    weight_decay: Annotated[float, Range(0, 100)] = key(0.0, "The weight decay of adamw.")
+    clip: Annotated[float, Range(0, 10**6)] = key(1.0, "The gradient's norm is clipped to this; 0 does not clip.")
 
 
 @dataclass
-class LearningRate:
+class LearningRate(Section):
     """The learning rate of each step, as factors of optimizer.learning_rate (training/arguments.py)."""
 
     name: ScheduleName = key("cosine", "The schedule after the warm-up.")
-    warmup: int = key(4000, "Steps in which the rate rises in a straight line.", Range(0, 10**9))
-    floor: float = key(0.0, "The factor never falls below this after the warm-up.", Range(0, 1))
-    factor: float = key(0.8, "newbob: what the rate is multiplied by.", FACTOR)
-    patience: int = key(2, "newbob: after so many evaluations without a better dev loss.", COUNT)
-    threshold: float = key(0.0, "newbob: a dev loss is better when it is below best * (1 - threshold).", SHARE)
-    restarts: int = key(
-        0,
-        "cosine and linear: so many short cycles at the end; the weights at their ends are averaged.",
-        Range(0, 1000),
+    warmup: Annotated[Whole, Range(0, 10**9)] = key(4000, "Steps in which the rate rises in a straight line.")
+    floor: Annotated[float, Range(0, 1)] = key(0.0, "The factor never falls below this after the warm-up.")
+    factor: Factor = key(0.8, "newbob: what the rate is multiplied by.")
+    patience: Count = key(2, "newbob: after so many evaluations without a better dev loss.")
+    threshold: Share = key(0.0, "newbob: a dev loss is better when it is below best * (1 - threshold).")
+    restarts: Annotated[Whole, Range(0, 1000)] = key(
+        0, "cosine and linear: so many short cycles at the end; the weights at their ends are averaged."
     )
-    restart_steps: int = key(0, "Steps of each of these cycles.", Range(0, 10**9))
-    restart_factor: float = key(0.4, "The factor that each of these cycles begins with.", FACTOR)
+    restart_steps: Annotated[Whole, Range(0, 10**9)] = key(0, "Steps of each of these cycles.")
+    restart_factor: Factor = key(0.4, "The factor that each of these cycles begins with.")
 
     def check_restarts(self) -> None:
         """Raises UserError for cycles of a schedule that has none, or of no steps."""
@@ -457,24 +430,24 @@ class LearningRate:
 
 
 @dataclass
-class Budget:
+class Budget(Section):
     """The length of the training: give one of the two."""
 
-    steps: int | None = key(None, "Optimizer steps.", COUNT)
-    epochs: float | None = key(None, "Epochs of the training data.", MILLION)
+    steps: Count | None = key(None, "Optimizer steps.")
+    epochs: Annotated[float, Range(0, 10**6, above=True)] | None = key(None, "Epochs of the training data.")
 
 
 @dataclass
-class Evaluation:
+class Evaluation(Section):
     """On the development sets; each evaluation is followed by a checkpoint."""
 
-    every: int = key(1000, "Steps between two evaluations.", COUNT)
+    every: Count = key(1000, "Steps between two evaluations.")
     metrics: list[str] = key(
         ["bleu"],
         "bleu and ter (in the target language's tokens, docs/scores.md), chrf, or any metric of the evaluate library "
         "by name (extra `evaluate`). None of them where nothing is translated.",
     )
-    beams: int = key(1, "Beams of the translations that are scored.", HUNDRED)
+    beams: Hundred = key(1, "Beams of the translations that are scored.")
     best: str = key(
         "bleu",
         "What chooses the best checkpoint: one of metrics, loss, or `<task>_bleu`; unless told, loss where nothing is "
@@ -483,32 +456,32 @@ class Evaluation:
     higher_is_better: bool | None = key(
         None, "Whether a larger value is better; unless told: no for loss, perplexity and ter, else yes."
     )
-    patience: int | None = key(None, "Stop after so many evaluations without a better one.", COUNT)
+    patience: Count | None = key(None, "Stop after so many evaluations without a better one.")
     before: bool = key(False, "Also score the model of init_from on the test sets, beside the average and the best.")
 
 
 @dataclass
-class Checkpoints:
+class Checkpoints(Section):
     """The checkpoints that are kept and averaged."""
 
-    keep: int = key(5, "The last so many checkpoints are kept, and the best.", THOUSAND)
-    average: int = key(5, "The last so many are averaged at the end.", THOUSAND)
+    keep: Thousand = key(5, "The last so many checkpoints are kept, and the best.")
+    average: Thousand = key(5, "The last so many are averaged at the end.")
 
 
 @dataclass
-class Decoding:
+class Decoding(Section):
     """The search of the finished model, in its generation_config.json; the test sets are scored with it."""
 
-    beams: int = key(5, "The beams.", HUNDRED)
-    length_penalty: float = key(1.0, "The exponent of the length penalty.", Range(-100, 100))
+    beams: Hundred = key(5, "The beams.")
+    length_penalty: Annotated[float, Range(-100, 100)] = key(1.0, "The exponent of the length penalty.")
     length_normalization: Literal["generate", "length", "length+1", "gnmt"] = key(
         "generate", "The formula of the length penalty (docs/decoding.md)."
     )
-    max_new_tokens: int = key(256, "The longest translation in subwords.", SUBWORDS)
+    max_new_tokens: Subwords = key(256, "The longest translation in subwords.")
 
 
 @dataclass
-class Precision:
+class Precision(Section):
     """The numbers that the steps compute in."""
 
     dtype: Literal["float32", "bf16", "fp16", "auto"] = key(
@@ -525,34 +498,32 @@ class Precision:
 
 
 @dataclass
-class Logging:
+class Logging(Section):
     """The log."""
 
-    every: int = key(100, "Steps between two logs.", COUNT)
+    every: Count = key(100, "Steps between two logs.")
     trackers: list[str] = key(
         [], "tensorboard, wandb, trackio, mlflow, comet_ml ... whatever Trainer knows and is installed."
     )
 
 
 @dataclass
-class Recipe:
+class Recipe(Section):
     """A whole training."""
 
-    languages: Languages = key(REQUIRED, "The languages of the recipe.", check=_languages)
+    languages: Languages = key(REQUIRED, "The languages of the recipe.")
     data: Data = key(Data, "The corpora.")
     directions: Directions | None = key(None, "Short for tasks and test sets of many languages.")
-    tasks: dict[str, TaskSection] | None = key(None, "Instead of data.train: name -> task.", check=_names_of_tasks)
-    objective: str | dict[str, Any] = key(
-        "translation",
-        "The objective of data.train, data.dev and data.test: a name, or {name: ..., setting: ...}.",
-        of=OBJECTIVE,
+    tasks: dict[Annotated[str, AfterValidator(_name_of_task)], TaskSection] | None = key(
+        None, "Instead of data.train: name -> task."
+    )
+    objective: Objective = key(
+        "translation", "The objective of data.train, data.dev and data.test: a name, or {name: ..., setting: ...}."
     )
     model: Model = key(Model, "The model.")
     rounds: dict[str, Round] | None = key(None, "Trainings one after the other: name -> round (hf-mlnmt train).")
-    init_from: str | dict[str, str] | None = key(
-        None,
-        "Weights to begin with: a folder or Hub name, or part -> folder (encoder, decoder, embeddings, all).",
-        check=_parts,
+    init_from: str | Annotated[Parts, Field(min_length=1)] | None = key(
+        None, "Weights to begin with: a folder or Hub name, or part -> folder (encoder, decoder, embeddings, all)."
     )
     adapter: Adapter | None = key(None, "Train an adapter of the model of init_from, and not its weights.")
     tokenizer: Tokenizer = key(Tokenizer, "The tokenizer.")
@@ -560,21 +531,16 @@ class Recipe:
     optimizer: Optimizer = key(Optimizer, "The optimizer.")
     schedule: LearningRate = key(LearningRate, "The learning rate of each step.")
     budget: Budget = key(Budget, "How long the training is.")
-    label_smoothing: float = key(0.1, "The label smoothing of every objective that names none.", SHARE)
+    label_smoothing: Share = key(0.1, "The label smoothing of every objective that names none.")
     evaluation: Evaluation = key(Evaluation, "Evaluations on the development sets.")
     checkpoints: Checkpoints = key(Checkpoints, "Which checkpoints are kept and averaged.")
     decoding: Decoding = key(Decoding, "How the finished model decodes.")
     precision: Precision = key(Precision, "What the steps compute in.")
     logging: Logging = key(Logging, "What is logged where.")
-    arguments: dict[str, Any] = key(
-        {},
-        "Any other field of Seq2SeqTrainingArguments.",
-        inside={"dataloader_num_workers": Range(0, 1000)},
-        check=_arguments,
-    )
+    arguments: Arguments = key({}, "Any other field of Seq2SeqTrainingArguments.")
     reverse: bool = key(False, "Turn everything round, as the last thing that is read: en-de becomes de-en.")
-    seed: int = key(1, "The seed of everything that is drawn.", Range(0, 2**31 - 1))
-    path: Path | None = field(default=None, repr=False, metadata=NO_KEY)  # where it was read
+    seed: Annotated[Whole, Range(0, 2**31 - 1)] = key(1, "The seed of everything that is drawn.")
+    path: Path | None = field(default=None, repr=False, metadata={"exclude": True})  # where it was read
 
     @property
     def stem(self) -> str:
@@ -607,21 +573,15 @@ def default_keys() -> dict[str, Any]:
 
 
 @dataclass
-class ObjectiveSettings:
-    """An objective without settings of its own. Raises: UserError for a value outside its range, when made."""
-
-    def __post_init__(self) -> None:
-        for name, said in keys_of(type(self)).items():
-            value = getattr(self, name)
-            if said.range is not None and value is not None and (problem := said.range.problem(value)):
-                raise UserError(f"{name}{problem}")
+class ObjectiveSettings(Section):
+    """An objective without settings of its own."""
 
 
 @dataclass
 class SmoothedSettings(ObjectiveSettings):
     """A development set's perplexity is measured without label smoothing."""
 
-    label_smoothing: float | None = key(None, "Unless told, the recipe's label_smoothing.", SHARE)
+    label_smoothing: Share | None = key(None, "Unless told, the recipe's label_smoothing.")
 
 
 @dataclass
@@ -629,13 +589,12 @@ class DistillationSettings(SmoothedSettings):
     """Settings of the losses that a student learns from its teachers by (training/distillation.py)."""
 
     teacher: str | list[str] = key("", "Its folder or Hub name, or several; the first one's attention aligns words.")
-    words: float = key(0.0, "The share of a loss on the teachers' distribution of each word.", Range(0, 1))
-    alignment: float = key(
-        0.0, "The weight of a loss that has the last attention look where the teacher's does.", Range(0, 100)
+    words: Annotated[float, Range(0, 1)] = key(0.0, "The share of a loss on the teachers' distribution of each word.")
+    alignment: Annotated[float, Range(0, 100)] = key(
+        0.0, "The weight of a loss that has the last attention look where the teacher's does."
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not self.teacher or not (self.words or self.alignment):
             raise UserError("give a teacher, and words or alignment above 0.")
 
@@ -647,22 +606,18 @@ class EncoderSettings(SmoothedSettings):
     tie: bool = key(False, "The projection is the source embedding, and not a parameter of the objective's own.")
 
 
-_FROM_0_TO_1 = Range(0, 1, says="must be from 0 to 1")
-
-
 @dataclass
 class DistortionSettings(ObjectiveSettings):
     """The distortion that hides tokens (training/objectives.py)."""
 
-    distorted: float = key(0.15, "The share of tokens that are predicted.", _FROM_0_TO_1)
-    masked: float = key(0.8, "How many of these become `<mask>`.", _FROM_0_TO_1)
-    kept: float = key(0.1, "How many of these stay; the rest become other tokens.", _FROM_0_TO_1)
+    distorted: Annotated[float, Range(0, 1)] = key(0.15, "The share of tokens that are predicted.")
+    masked: Annotated[float, Range(0, 1)] = key(0.8, "How many of these become `<mask>`.")
+    kept: Annotated[float, Range(0, 1)] = key(0.1, "How many of these stay; the rest become other tokens.")
     force: bool = key(
         False, "Predict at least one token of every sentence; else one without any gives no loss, as in the thesis."
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.masked + self.kept > 1 + 1e-9:
             raise UserError(f"masked and kept are {self.masked + self.kept:g} together: at most 1 is expected.")
         if not self.distorted:
@@ -679,20 +634,15 @@ class ClozeSettings(PseudoEncoderSettings, EncoderSettings):
     """Distortion, label smoothing and the projection."""
 
 
-_AT_LEAST_1 = Range(1)
-
-
 @dataclass
 class SequenceSettings(ObjectiveSettings):
     """The settings of both sums over translations of a fused model."""
 
-    max_length: int | None = key(
-        None, "The most tokens; unless told 10 more than twice the batch's longest reference.", _AT_LEAST_1
+    max_length: Annotated[Whole, Range(1)] | None = key(
+        None, "The most tokens; unless told 10 more than twice the batch's longest reference."
     )
-    dev_sentences: int = key(
-        200,
-        "log Z and log q are measured on so many first sentences of the development set.",
-        Range(0, says="must be at least 0, which measures none"),
+    dev_sentences: Annotated[Whole, Range(0)] = key(
+        200, "log Z and log q are measured on so many first sentences of the development set."
     )
 
 
@@ -700,13 +650,13 @@ class SequenceSettings(ObjectiveSettings):
 class NBestSettings(SequenceSettings):
     """The lists of the best translations (`FusionNBest`)."""
 
-    n: int = key(12, "Hypotheses, and beams.", Range(1, 1000))
+    n: Annotated[Whole, Range(1, 1000)] = key(12, "Hypotheses, and beams.")
     found_by: Literal["q", "translation"] = key(
         "q", "What finds them: q, the fused model; or its translation models alone."
     )
     length_penalty: float = key(0.0, "Of that beam search; 0: the list has the n largest q that were found.")
-    reuse: int = key(
-        1, "Make a sentence's list anew after so many uses; above 1 a resumed training differs.", _AT_LEAST_1
+    reuse: Annotated[Whole, Range(1)] = key(
+        1, "Make a sentence's list anew after so many uses; above 1 a resumed training differs."
     )
 
 
@@ -714,9 +664,9 @@ class NBestSettings(SequenceSettings):
 class TrellisSettings(SequenceSettings):
     """The beam search with recombination (`FusionTrellis`)."""
 
-    beams: int = key(12, "Beams of the search.", Range(1, 1000))
-    k: int = key(1, "Beams that share so many last tokens are joined.", Range(0))
-    tolerance: float = key(1e-6, "A sentence's search ends when its open beams have less than this part of Z.", SHARE)
+    beams: Annotated[Whole, Range(1, 1000)] = key(12, "Beams of the search.")
+    k: Annotated[Whole, Range(0)] = key(1, "Beams that share so many last tokens are joined.")
+    tolerance: Share = key(1e-6, "A sentence's search ends when its open beams have less than this part of Z.")
 
 
 @dataclass(frozen=True)

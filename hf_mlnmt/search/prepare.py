@@ -9,7 +9,7 @@ value (a processor, a streamer, a tensor) every call goes through Transformers' 
 
 Every call asks whether what was kept still holds: the options, the generation configs and the model's config by value;
 and for one sentence the model, by identity: its modules and their attributes, hooks, place and version of the weights,
-and, of weights of which copies are kept, whether the numbers on their diagonals are unchanged (weight_cache.py).
+and, of weights of which copies are kept, whether the numbers on their diagonals are unchanged (matmul_backends.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
 from transformers.utils import ModelOutput
 
-from hf_mlnmt.common.weight_cache import changes_of, kept_diagonals, times_forgotten
+from hf_mlnmt.common.matmul_backends import changes_of, kept_diagonals, times_forgotten
 from hf_mlnmt.modeling import generation
 from hf_mlnmt.search.cpu.native import library
 from hf_mlnmt.search.cpu.one_sentence import Single, Wanted

@@ -17,14 +17,14 @@ import yaml
 from ray import serve
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.keys import build
+from hf_mlnmt.common.keys import Section, build
 from hf_mlnmt.serving.limits import check_range, check_settings
 
 _WAITING = 1000  # requests that a replica is given at once: its Batcher says what is too much, Ray's 5 fill no batch
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Section):
     """The settings of `serve run`, as key=value, or in a config file under `args`.
 
     models: folders or Hub names, also as en-de=MODEL; a list, or joined by commas. On several machines a folder must be

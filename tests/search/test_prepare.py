@@ -14,7 +14,7 @@ from helpers.searching import sources, toy
 from torch import Tensor, nn
 from transformers import GenerationConfig
 
-from hf_mlnmt.common.weight_cache import forget
+from hf_mlnmt.common.matmul_backends import forget
 from hf_mlnmt.modeling import generation
 from hf_mlnmt.search import explain, prepare
 from hf_mlnmt.search.cpu import one_sentence

@@ -22,6 +22,7 @@ from typing import Any
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import check_file, check_folder_name, only_one, write_json
+from hf_mlnmt.common.keys import Section
 from hf_mlnmt.common.languages import base_language, check_direction, check_files, direction_of
 from hf_mlnmt.common.made_from import sha256, sha256_of_files
 from hf_mlnmt.common.model_folder import MODEL_FILES, fetch_small_files
@@ -51,7 +52,7 @@ def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Section):
     """The settings that decide the pairs, beside model, text and method.
 
     limit: lines of the text that are taken; all when None.

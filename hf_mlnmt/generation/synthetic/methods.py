@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from hf_mlnmt.common.errors import UserError, suggest
-from hf_mlnmt.common.keys import Range, key
+from hf_mlnmt.common.keys import Range, Section, key
 from hf_mlnmt.data.lines import problem_in
 from hf_mlnmt.data.text import word_overlap
 from hf_mlnmt.data.tokenizer import encode
@@ -50,7 +50,7 @@ _NOISE = 5  # beside the seed, so that the noise is drawn apart from what else i
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(Section):
     """A method of making the synthetic side, and its options; None is the method's default.
 
     Raises: UserError for an option that the method does not know, or a value that cannot be.

@@ -29,7 +29,7 @@ from torch import nn
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import atomic_folder, cache_folder
 from hf_mlnmt.common.made_from import Digest
-from hf_mlnmt.common.weight_cache import Fingerprint, fingerprint_of
+from hf_mlnmt.common.matmul_backends import Fingerprint, fingerprint_of
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.generation.translating.batches import Generated
 from hf_mlnmt.generation.translating.loading import Parts

@@ -22,8 +22,7 @@ from transformers.utils import logging
 from hf_mlnmt.common.files import cache_folder
 from hf_mlnmt.common.keys import variable
 from hf_mlnmt.common.made_from import Digest
-from hf_mlnmt.common.matmul_backends import processor
-from hf_mlnmt.common.weight_cache import LARGEST, kept
+from hf_mlnmt.common.matmul_backends import LARGEST, kept, processor
 
 logger = logging.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_mlnmt.common.weight_cache import LARGEST
+from hf_mlnmt.common.matmul_backends import LARGEST
 from hf_mlnmt.modeling.attention import CrossAttention
 from hf_mlnmt.modeling.layers import EncoderLayer
 from hf_mlnmt.modeling.outputs import EncoderOutput

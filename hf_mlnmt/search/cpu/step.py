@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hf_mlnmt.common.matmul_backends import packed, takes_few
-from hf_mlnmt.common.weight_cache import kept
+from hf_mlnmt.common.matmul_backends import kept, packed, takes_few
 from hf_mlnmt.modeling.aggregation import AggregationDecoderLayer, AggregationForConditionalGeneration
 from hf_mlnmt.modeling.attention import CrossAttention, SelfAttention
 from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration, BridgeModel
