@@ -18,6 +18,7 @@ from hf_mlnmt.modeling.attention import CrossAttention, SelfAttention
 from hf_mlnmt.modeling.ssru import SSRU
 from hf_mlnmt.search import transformer
 from hf_mlnmt.search.cpu.native import library
+from hf_mlnmt.search.cpu.step import ACTIVATIONS
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.rules import Drafts
 from hf_mlnmt.search.transformer import TransformerState
@@ -82,6 +83,7 @@ def test_steps_are_compiled(member, model):
     layers = model.model.decoder.layers
     plain = all(type(layer.self_attn) in (SelfAttention, SSRU) for layer in layers)
     plain = plain and all(type(layer.source_attn) is CrossAttention for layer in layers)
+    plain = plain and all(type(layer.feed_forward.activation) in ACTIVATIONS for layer in layers)
     plain = plain and not getattr(model.config, "information_fusion", False)
     assert (compiled_step(model.eval()) is not None) == plain
 
