@@ -234,7 +234,7 @@ def settings_as_markdown() -> str:
                 _value(
                     _plain(
                         TypeAdapter(
-                            Annotated[item.type, *[SIZES[item.name]]] if item.name in SIZES else item.type
+                            Annotated[item.type, *[SIZES[item.name]]] if item.name in SIZES else item.type  # type: ignore[arg-type]
                         ).json_schema()
                     )
                 ),

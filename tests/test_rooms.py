@@ -29,11 +29,11 @@ CEILINGS = {
     "recipe": (1_850, 5),
     "reports": (1_700, 10),
     "search": (6_550, 25),
-    "serving": (2_950, 11),
+    "serving": (3_350, 12),
     "training": (7_600, 27),
     "zoo": (650, 4),
 }
-TOTAL, TESTS = 59_700, 52_400
+TOTAL, TESTS = 60_150, 52_700
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 FILES = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")]

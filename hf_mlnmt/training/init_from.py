@@ -69,7 +69,7 @@ class Account:
         return "\n".join(lines)
 
 
-def read_sources(value: str | Mapping[str, str]) -> dict[str, str]:
+def read_sources(value: str | Mapping[Any, str]) -> dict[str, str]:
     """Returns the recipe's init_from as part -> folder or Hub name."""
     return {"all": value} if isinstance(value, str) else dict(value)
 
