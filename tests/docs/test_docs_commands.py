@@ -28,7 +28,7 @@ PARSED = {
     r"--processes \d|^(?:torchrun|accelerate) ": "several processes: tests/training/test_processes*.py",
     r"^hf-mlnmt serve ": "it serves until it is stopped",
     r"SLURM": "a part of 50: tests/generation/test_shards.py",
-    r"^hf-mlnmt train --student ": "it wants 200 pairs: tests/export/test_export_firefox.py",
+    r"^hf-mlnmt train --student ": "it wants 200 pairs: tests/training/test_students.py",
     r"^hf-mlnmt train --pair ": "it wants 200 pairs: tests/training/test_pair.py, tests/docs/test_tutorial.py",
     r"train multi30k-\w+-(captions|student)": "it takes what the commands before it make of all captions",
     r"\.\.\.": "the page leaves words out",
