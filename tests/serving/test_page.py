@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 import torch
 from helpers.model_folders import SENTENCES, small_model
-from hf_mlnmt.generation.alignments import attending_copy
 
 from hf_mlnmt.analysis.source_attention import Place
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
-from hf_mlnmt.generation.translating.pipeline import Hypothesis
+from hf_mlnmt.generation import Hypothesis
+from hf_mlnmt.generation.translating.alignments import attending_copy
 from hf_mlnmt.serving import page as serving_page
 from hf_mlnmt.serving.batcher import Batcher, Overloaded
 from hf_mlnmt.serving.limits import Limits
