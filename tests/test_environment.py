@@ -54,7 +54,7 @@ READ = sorted({(name, kind) for _, name, kind in calls()}, key=str)
 def test_the_environment_is_read_at_one_place():
     names = {name for name, _ in READ}
     assert len(names) > 15
-    assert {"CC", "CXX", "RANK", "HF_MLNMT_NATIVE", "HF_MLNMT_PARENT"} <= names
+    assert {"CC", "RANK", "HF_MLNMT_NATIVE", "HF_MLNMT_PARENT"} <= names
     for file in FILES:
         for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("os.environ.get", "os.getenv"):
