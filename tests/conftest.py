@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -20,6 +21,7 @@ pytest_plugins = ["helpers.fixtures"]
 
 
 def pytest_configure(config: pytest.Config):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that runs in the background ignores it
     if hasattr(os, "fork") and not hasattr(config, "workerinput"):  # the process whose children are xdist's workers
         from helpers import fresh
 

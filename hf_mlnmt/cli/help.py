@@ -14,9 +14,9 @@ from hf_mlnmt.generation.translating.options import SAMPLING, SEARCH, SPEED
 LONG = {SEARCH, SAMPLING, SPEED, "Limits", "Method", "Text and pairs", "What is said of translations"}
 EVERYDAY = frozenset({"--beams", "--length-penalty", "--terms", "--keep", "--device", "--batch-tokens"})
 RARE = {"--alternatives", "--below", "--mark", "--leave", "--fuzzy", "--alignments"}
-RARE |= {"--confidence", "--prefix", "--trust-remote-code", "--tokenize", "--protocol", "--smallest"}
+RARE |= {"--confidence", "--prefix", "--trust-remote-code", "--tokenize", "--protocol"}
 RARE |= {"--methods", "--requeue-code", "--progress", "--matrix", "--bootstrap", "--test-set"}
-RARE |= {"--name", "--language", "--scores", "--over-heads", "--summed", "--one-based"}
+RARE |= {"--name", "--language", "--scores", "--one-based"}
 
 
 class Verb(TyperCommand):

@@ -10,7 +10,6 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, argument, decoding_options, option
 from hf_mlnmt.common.errors import OptionError, UserError
 from hf_mlnmt.common.files import check_file
-from hf_mlnmt.generation.translating.lines import Shard
 from hf_mlnmt.generation.translating.options import OUTPUT, SEARCH, SPEED, DecodingOptions
 
 PANEL = "Translate"
@@ -108,6 +107,8 @@ def translate(
         decoding = replace(decoding, confidence=True)
     if scores and not jsonl:
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
+    from hf_mlnmt.generation.translating.lines import Shard, Style, TextFiles, opened
+
     part = Shard.parse(shard) if shard is not None else None
     if part and decoding.depends_on_all_before:
         raise UserError(
@@ -132,7 +133,6 @@ def translate(
     from hf_mlnmt.data.formats import check_output
     from hf_mlnmt.generation import TranslationPipeline
     from hf_mlnmt.generation.synthetic.journal import identity_of_model
-    from hf_mlnmt.generation.translating.lines import Style, TextFiles, opened
 
     document, texts = None, None
     if named := None if format else next(filter(documents.is_document, inputs), None):

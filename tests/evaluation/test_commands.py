@@ -130,7 +130,6 @@ def test_stopped_it_goes_on_with_the_translations_that_are_saved(tmp_path, monke
     command += ["--max-new-tokens", 4, "--bootstrap", 0, "-m", "BLEU", "--save-translations"]
     expected = run(*command, tmp_path / "whole.de.gz")
     append, translated, texts = Journal.append, TranslationCall.translate, []
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that runs in the background ignores it
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", lambda *given: append(*given) or signal.raise_signal(signal.SIGINT))
         assert CliRunner().invoke(app, [str(part) for part in (*command, tmp_path / "out.de.gz")]).exit_code
