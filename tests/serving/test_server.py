@@ -392,10 +392,10 @@ def test_what_does_not_start_says_so_in_one_message(servers, server, pair_folder
 
 
 def test_the_limits_are_options_with_their_defaults():
-    text = CliRunner().invoke(cli.app, ["serve", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    text = CliRunner().invoke(cli.app, ["serve", "--help-all"], env={"COLUMNS": "200", "TERM": "dumb"}).output
     assert "--max-text " in text
-    assert "[default: 50000]" in text
-    assert "[default: 127.0.0.1]" in text
+    assert "[default: 50000" in text
+    assert "[default: 127.0.0.1" in text
     for option, value in (
         *(("--max-texts", "0"), ("--timeout", "99999999999"), ("--batch-tokens", "0"), ("--max-queue", "1e3")),
         *(("--max-wait", "inf"), ("--max-wait", "-1"), ("--max-wait", "nan"), ("--port", "65536"), ("--threads", "0")),
