@@ -45,6 +45,7 @@ from hf_mlnmt.common.made_from import Changes, MadeFrom, digest
 from hf_mlnmt.common.model_folder import GENERATION_CONFIG, RESULTS, WEIGHTS, auto_class_of, load_model, read_part
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.corpus import MANIFEST
+from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.text import RawPairs, digest_of_texts
 from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
 from hf_mlnmt.evaluation.perplexity import perplexity
@@ -656,6 +657,9 @@ def train_in_rounds(
     """Runs every round in its turn; in a dry run without what is not translated yet."""
     watcher = watcher or Watcher(run.tell, lambda text: run.warn(f"warning: {text}"))
     results = {}
+    for planned in rounds.values():  # a text that is missing would be met after hours
+        for path in planned.files(run.data):
+            next(read_lines(path), None)
     for planned in rounds.values():
         run.tell(f"round {planned.name}: {'-'.join(planned.languages)}", "bold")
         manifest = planned.synthetic(run.output) / MANIFEST

@@ -181,19 +181,6 @@ def test_the_decoder_begins_with_a_language_model(language_model, data, tmp_path
     assert tokenizer("baab")["input_ids"][-1] == tokenizer.eos_token_id, "a translation model's ends a text again"
 
 
-def test_text_in_another_language_is_warned_of_with_evidence(data, tmp_path):
-    """Beside pairs: by the words of their sides. By itself: by those of the development set, and the pieces."""
-    (data / "wrong.txt").write_text((data / "train.en").read_text())
-    wrong = {"decoder-lm": {"data": {"path": "wrong.txt", "language": "de"}, "objective": "decoder-lm"}}
-    right = {"decoder-lm": {"data": {"path": "train.de", "language": "de"}, "objective": "decoder-lm"}}
-    for tasks, warned in ((wrong, True), (right, False)):
-        tasks = {"translation": {"data": PAIRS}, **tasks}
-        recipe = recipe_of(tmp_path, tasks=tasks, data={"train": None}, evaluation={"every": 4})
-        told = run(recipe, data, tmp_path / "run", dry_run=True)
-        assert ("is it in 'de'? Of its first 120 lines 100% of its words ('" in told) == warned
-        assert ("which is 'en'" in told) == warned
-
-
 def test_models_that_cannot_be_trained_so_are_refused_before_anything_is_made(data, tmp_path):
     for number, (changes, message) in enumerate(
         [
