@@ -175,8 +175,8 @@ def test_a_dry_run_says_so(tmp_path: Path):
 @pytest.mark.parametrize(
     ("data", "changes", "message"),
     [
-        ({"bpe_dropout": 1.0}, {}, "at least 0 and below 1, not 1.0"),
-        ({"bpe_dropout": -0.1}, {}, "at least 0 and below 1, not -0.1"),
+        ({"bpe_dropout": 1.0}, {}, "below 1, not 1.0"),
+        ({"bpe_dropout": -0.1}, {}, "at least 0, not -0.1"),
         ({"bpe_dropout_epochs": 3}, {}, "set that too"),
         ({"bpe_dropout": 0.1, "bpe_dropout_epochs": 0}, {}, "must be 1 or more"),
         (

@@ -82,7 +82,7 @@ def test_steps_of_other_size_end_with_as_many_epochs(tmp_path):
 def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, stop):
     settings = {"gradient_accumulation_steps": 3, "save_strategy": "steps", "save_steps": stop, "max_steps": 13}
     whole = toy_trainer(tmp_path / "whole", toy_tasks(), **settings)
-    assert stop * 3 % whole.sampler().rotation.length != 0, "inside a cycle"
+    assert stop * 3 % whole.sampler().schedule.length != 0, "inside a cycle"
     whole.train()
     again = toy_trainer(tmp_path / "again", [
         Task(task.data, objective, task.share, task.name)
