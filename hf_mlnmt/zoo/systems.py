@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -289,7 +290,7 @@ def find_system(name: str) -> System:
             return _over_dual_context(joint, name)
     if supervised := _supervised(name):
         return supervised
-    if ":" in name or Path(name, "config.json").is_file():
+    if ":" in name or os.path.isfile(f"{name}/config.json"):
         return _own(name)
     known = list_systems()
     raise UserError(f"system '{name}' is unknown{suggest(name, known)}; known: {', '.join(known)}, ms-<layers>")
