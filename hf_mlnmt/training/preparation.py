@@ -215,15 +215,19 @@ class RecipeCorpora:
 
     @staticmethod
     def _once(texts: Sequence[tuple[Spec, TextSide]], apart: bool = False) -> list[Texts]:
-        """Returns corpora to read and the sides of each: a file that several tasks read counts once."""
+        """Returns corpora to read, each once, and the sides of each: a file that several tasks read counts once."""
         corpora: dict[int, Texts] = {}
-        found = set[Any]()
         for spec, side in texts:
-            name = _name_of(spec, side), apart and side
-            if name not in found:
-                found.add(name)
-                corpora.setdefault(id(spec), (spec, []))[1].append(side)
-        return list(corpora.values())
+            corpora.setdefault(id(spec), (spec, []))[1].append(side)
+        found, chosen = set[Any](), list[Texts]()
+        for least in (2, 1):  # corpora of which both sides are new come first: then fewer are read
+            for spec, sides in corpora.values():
+                names = {(_name_of(spec, side), apart and side): side for side in sides}
+                new = {name: side for name, side in names.items() if name not in found}
+                if len(new) >= least:
+                    chosen.append((spec, list(new.values())))
+                    found.update(new)
+        return chosen
 
     def texts(self, spec: Spec, sides: Sequence[TextSide], share: float = 1.0) -> Iterator[tuple[TextSide, str]]:
         """Yields the text of sides of a corpus that passes the filters, of a drawn share of its items."""

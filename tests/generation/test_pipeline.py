@@ -4,12 +4,14 @@ import logging
 
 import pytest
 import torch
+from helpers.searching import compiled_step
 from helpers.toy_translators import SENTENCES, bpe, our_model, sentence
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import Hypothesis, TranslationPipeline
 from hf_mlnmt.generation.translating import batches
+from hf_mlnmt.search.cpu.int8 import compiled
 
 FAMILIES = {  # options of the pipeline; the same by hand: source code, prefix, arguments from the tokenizer
     "marian": ({}, None, "", lambda t: {}),
@@ -382,6 +384,8 @@ def test_int8(ours):
     """Rounded weights give nearly the same scores, by the same search."""
     exact = TranslationPipeline.from_pretrained(ours, device="cpu")
     rounded = TranslationPipeline.from_pretrained(ours, dtype="int8")
+    has_instructions = compiled(rounded.model.lm_head) is not None
+    assert (compiled_step(rounded.model) is not None) == has_instructions
     ids = torch.tensor([[5, 6, 7, 1]])
     pair = [pipe.model(input_ids=ids, decoder_input_ids=ids).logits for pipe in (exact, rounded)]
     assert not torch.equal(*pair)

@@ -314,7 +314,7 @@ def test_a_tokenizer_reads_a_file_once_whatever_tasks_have_it(three, tmp_path, m
     monkeypatch.setattr(preparation, "filtered", lambda spec, *how: (read.append(spec), reads(spec, *how))[1])
     _ = preparation.Preparation(read_recipe(recipe), three, tmp_path / "run", told.append).tokenizers
     assert f"for both sides, from 60 of {lines} lines" in told[0]
-    assert len(read) == (4 if lowercase else 2)
+    assert len(read) == (3 if lowercase else 2)
     assert len({file for spec in read for file in spec.files.values()}) == 3
 
 
