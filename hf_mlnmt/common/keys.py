@@ -90,7 +90,36 @@ class Section:
         """Lets pydantic refuse unknown keys by the nearest known one."""
         from pydantic_core.core_schema import no_info_before_validator_function
 
-        return no_info_before_validator_function(functools.partial(_check_names, cls), handler(source))
+        schema = _without_conversion(handler(source))
+        return no_info_before_validator_function(functools.partial(_check_names, cls), schema)
+
+
+def _without_conversion(schema: Any) -> Any:
+    """Returns pydantic's schema in which a number is no truth value, a truth value no number, and text no whole number.
+
+    Text stays a truth value (YAML's off) and a number (2e-3, which YAML takes for text).
+    """
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_without_conversion, schema))
+    if not isinstance(schema, dict):
+        return schema
+    schema = {name: _without_conversion(part) for name, part in schema.items()}
+    if schema.get("type") == "int":
+        return schema | {"strict": True}
+    return _refusing(schema) if schema.get("type") in ("bool", "float") else schema
+
+
+def _refusing(schema: Any) -> Any:
+    """Returns the schema of a truth value that refuses numbers, or of a number that refuses truth values."""
+    from pydantic_core import PydanticKnownError
+    from pydantic_core.core_schema import no_info_before_validator_function
+
+    def check(value: Any) -> Any:
+        if isinstance(value, int | float) and isinstance(value, bool) is not (schema["type"] == "bool"):
+            raise PydanticKnownError(f"{schema['type']}_type")
+        return value
+
+    return no_info_before_validator_function(check, schema)
 
 
 def keys_of(section: Any) -> list[str]:

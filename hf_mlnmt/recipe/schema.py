@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, Field, Strict, TypeAdapter, WithJsonSchema
+from pydantic import AfterValidator, Field, TypeAdapter, WithJsonSchema
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.keys import REQUIRED, Range, Section, YAMLDumper, key
@@ -37,14 +37,13 @@ MAIN_DEV = "dev"  # the name of the development set data.dev
 # Types of values. Upper ends are far beyond any use: a number above them is a slip of the hand, and would fill the
 # memory or the disk.
 
-Whole = Annotated[int, Strict()]
 Share = Annotated[float, Range(0, 1, below=True)]
 Factor = Annotated[float, Range(0, 1, above=True)]
-Count = Annotated[Whole, Range(0, 10**9, above=True)]
-Million = Annotated[Whole, Range(0, 10**6, above=True)]
-Thousand = Annotated[Whole, Range(0, 1000, above=True)]
-Hundred = Annotated[Whole, Range(0, 100, above=True)]
-Subwords = Annotated[Whole, Range(0, 100_000, above=True)]
+Count = Annotated[int, Range(0, 10**9, above=True)]
+Million = Annotated[int, Range(0, 10**6, above=True)]
+Thousand = Annotated[int, Range(0, 1000, above=True)]
+Hundred = Annotated[int, Range(0, 100, above=True)]
+Subwords = Annotated[int, Range(0, 100_000, above=True)]
 
 
 def _language(code: str) -> str:
@@ -333,7 +332,7 @@ class Tokenizer(Section):
     )
     kind: Literal["bpe", "unigram"] = key("bpe", "The kind of subwords.")
     vocab_size: Million = key(8000, "The number of subwords.")
-    sample: Annotated[Whole, Range(0, 10**10, above=True)] = key(
+    sample: Annotated[int, Range(0, 10**10, above=True)] = key(
         10**7, "It is trained on about so many lines, drawn by the seed, where there are more."
     )
     joint: bool = key(
@@ -362,11 +361,11 @@ class Tokenizer(Section):
 class Batches(Section):
     """The size of batches: an optimizer step sees at most tokens x accumulate x processes."""
 
-    tokens: Annotated[Whole, Range(0, 10**7, above=True)] = key(
+    tokens: Annotated[int, Range(0, 10**7, above=True)] = key(
         2048, "Most tokens of a batch, padding included: its sentences times the longest."
     )
     side: Side = key("target", "The side whose tokens are counted; both counts the longer of the two.")
-    accumulate: Annotated[Whole, Range(0, 10**5, above=True)] = key(1, "Batches per optimizer step.")
+    accumulate: Annotated[int, Range(0, 10**5, above=True)] = key(1, "Batches per optimizer step.")
     max_sentences: Million | None = key(None, "A batch has at most so many sentences.")
     buckets: Thousand | None = key(
         None,
@@ -397,15 +396,15 @@ class LearningRate(Section):
     """The learning rate of each step, as factors of optimizer.learning_rate (training/arguments.py)."""
 
     name: ScheduleName = key("cosine", "The schedule after the warm-up.")
-    warmup: Annotated[Whole, Range(0, 10**9)] = key(4000, "Steps in which the rate rises in a straight line.")
+    warmup: Annotated[int, Range(0, 10**9)] = key(4000, "Steps in which the rate rises in a straight line.")
     floor: Annotated[float, Range(0, 1)] = key(0.0, "The factor never falls below this after the warm-up.")
     factor: Factor = key(0.8, "newbob: what the rate is multiplied by.")
     patience: Count = key(2, "newbob: after so many evaluations without a better dev loss.")
     threshold: Share = key(0.0, "newbob: a dev loss is better when it is below best * (1 - threshold).")
-    restarts: Annotated[Whole, Range(0, 1000)] = key(
+    restarts: Annotated[int, Range(0, 1000)] = key(
         0, "cosine and linear: so many short cycles at the end; the weights at their ends are averaged."
     )
-    restart_steps: Annotated[Whole, Range(0, 10**9)] = key(0, "Steps of each of these cycles.")
+    restart_steps: Annotated[int, Range(0, 10**9)] = key(0, "Steps of each of these cycles.")
     restart_factor: Factor = key(0.4, "The factor that each of these cycles begins with.")
 
     def check_restarts(self) -> None:
@@ -539,7 +538,7 @@ class Recipe(Section):
     logging: Logging = key(Logging, "What is logged where.")
     arguments: Arguments = key({}, "Any other field of Seq2SeqTrainingArguments.")
     reverse: bool = key(False, "Turn everything round, as the last thing that is read: en-de becomes de-en.")
-    seed: Annotated[Whole, Range(0, 2**31 - 1)] = key(1, "The seed of everything that is drawn.")
+    seed: Annotated[int, Range(0, 2**31 - 1)] = key(1, "The seed of everything that is drawn.")
     path: Path | None = field(default=None, repr=False, metadata={"exclude": True})  # where it was read
 
     @property
@@ -638,10 +637,10 @@ class ClozeSettings(PseudoEncoderSettings, EncoderSettings):
 class SequenceSettings(ObjectiveSettings):
     """The settings of both sums over translations of a fused model."""
 
-    max_length: Annotated[Whole, Range(1)] | None = key(
+    max_length: Annotated[int, Range(1)] | None = key(
         None, "The most tokens; unless told 10 more than twice the batch's longest reference."
     )
-    dev_sentences: Annotated[Whole, Range(0)] = key(
+    dev_sentences: Annotated[int, Range(0)] = key(
         200, "log Z and log q are measured on so many first sentences of the development set."
     )
 
@@ -650,12 +649,12 @@ class SequenceSettings(ObjectiveSettings):
 class NBestSettings(SequenceSettings):
     """The lists of the best translations (`FusionNBest`)."""
 
-    n: Annotated[Whole, Range(1, 1000)] = key(12, "Hypotheses, and beams.")
+    n: Annotated[int, Range(1, 1000)] = key(12, "Hypotheses, and beams.")
     found_by: Literal["q", "translation"] = key(
         "q", "What finds them: q, the fused model; or its translation models alone."
     )
     length_penalty: float = key(0.0, "Of that beam search; 0: the list has the n largest q that were found.")
-    reuse: Annotated[Whole, Range(1)] = key(
+    reuse: Annotated[int, Range(1)] = key(
         1, "Make a sentence's list anew after so many uses; above 1 a resumed training differs."
     )
 
@@ -664,8 +663,8 @@ class NBestSettings(SequenceSettings):
 class TrellisSettings(SequenceSettings):
     """The beam search with recombination (`FusionTrellis`)."""
 
-    beams: Annotated[Whole, Range(1, 1000)] = key(12, "Beams of the search.")
-    k: Annotated[Whole, Range(0)] = key(1, "Beams that share so many last tokens are joined.")
+    beams: Annotated[int, Range(1, 1000)] = key(12, "Beams of the search.")
+    k: Annotated[int, Range(0)] = key(1, "Beams that share so many last tokens are joined.")
     tolerance: Share = key(1e-6, "A sentence's search ends when its open beams have less than this part of Z.")
 
 

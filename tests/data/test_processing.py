@@ -65,7 +65,7 @@ def test_the_record(tmp_path):
     [
         ({"sources": {}}, "text_processing.json: unknown key 'sources'"),
         ({"source": {"lower": True}}, r"source.lower: unknown key \(did you mean 'lowercase'\?\)"),
-        ({"source": {"moses": 2}}, "source.moses: expected true or false, not 2"),
+        ({"source": {"moses": 1}}, "source.moses: expected true or false, not 1"),
         ({"source": [1]}, r"source: expected a JSON object, not \[1\]"),
     ],
 )
