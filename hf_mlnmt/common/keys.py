@@ -114,9 +114,11 @@ def _refusing(schema: Any) -> Any:
     from pydantic_core import PydanticKnownError
     from pydantic_core.core_schema import no_info_before_validator_function
 
+    is_truth = schema["type"] == "bool"
+
     def check(value: Any) -> Any:
-        if isinstance(value, int | float) and isinstance(value, bool) is not (schema["type"] == "bool"):
-            raise PydanticKnownError(f"{schema['type']}_type")
+        if isinstance(value, int | float) and isinstance(value, bool) != is_truth:
+            raise PydanticKnownError("bool_type" if is_truth else "float_type")
         return value
 
     return no_info_before_validator_function(check, schema)

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hf_mlnmt.common.errors import UserError, suggest
-from hf_mlnmt.common.files import atomic_path
+from hf_mlnmt.common.files import atomic_path, read_json
 from hf_mlnmt.common.made_from import Digest
 from hf_mlnmt.common.model_folder import (
     CONFIG,
@@ -355,20 +355,15 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
                 f"{folder}/tokenizer_config.json: model_max_length: {longest!r} is no number of at least 1."
             )
         for ids in (tokenizer.get_vocab(), getattr(tokenizer, "target_encoder", {})):
-            seen: set[int] = set()
-            for token, number in ids.items():
-                if type(number) is not int or number < 0 or number in seen:
-                    raise UserError(
-                        f"{folder}: vocabulary: {token!r} has the number {number!r}: each token needs one of its own, "
-                        "0 or more. Copy the vocabulary again."
-                    )
-                seen.add(number)
+            _check_numbers(folder, ids)
         tokenizer("\uffff")  # fails here where the vocabulary lacks what unknown characters become
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the Rust side panics or raises bare Exception; a missing file is a TypeError
         for name in TOKENIZERS:
             read_part(folder, name)  # whose message names file and key
+        for path in folder.glob("*vocab.json"):  # of Marian
+            _check_numbers(folder, read_json(path, dict))
         why = "a file of it is missing" if isinstance(error, TypeError) else first_line(error)
         if "trust_remote_code" in str(error):  # an argument of Transformers, for a Hub name
             why = "it is made by code in this folder, which is run with --trust-remote-code alone"
@@ -378,6 +373,18 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
             f"{folder}: the tokenizer cannot be loaded ({why}). Give a model folder or a Hub name."
         ) from error
     return tokenizer
+
+
+def _check_numbers(folder: Path, vocabulary: Mapping[str, Any]) -> None:
+    """Refuses a vocabulary in which a token has no number of its own."""
+    seen: set[int] = set()
+    for token, number in vocabulary.items():
+        if type(number) is not int or number < 0 or number in seen:
+            raise UserError(
+                f"{folder}: vocabulary: {token!r} has the number {number!r}: each token needs one of its own, "
+                "0 or more. Copy the vocabulary again."
+            )
+        seen.add(number)
 
 
 @dataclass

@@ -256,7 +256,7 @@ DAMAGES = {
             lambda f, number=number: vocabulary(f, lambda v: {**v, list(v)[5]: number}),
             f"vocabulary: .* has the number {re.escape(repr(number))}: each token needs one of its own, 0 or more",
         )
-        for number in (-1, -(10**9), 6, 5.5, True, "5", None)
+        for number in (-1, -(10**9), 6, 5.5, True, "5", None, [5])
     },
     "tokens of one number": (lambda f: vocabulary(f, lambda v: dict.fromkeys(v, 0)), "has the number 0: each token"),
     "many ends": (lambda f: edit(f, eos_token_id=[0, 1]), "eos_token_id=\\[0, 1\\]"),
