@@ -141,19 +141,19 @@ def floors(
     slow = "Python does not run ahead of this device" if not runs_ahead(prompt) else None
     slow = slow or static_shapes.why_not(decoder, choice, rules)
     joining = next((each for each in rules.abandon if isinstance(each, Joining)), None)
-    one_shape = partial(Floor, "steps of static shapes", "Python runs ahead of this device")
+    static = partial(Floor, "steps of static shapes", "Python runs ahead of this device")
     if text is not None:
         tokens = SourceTokens(text.ids, text.mask)
         if not slow and joining is not None and choice in (Greedy, BeamSearch) and width == config.num_beams:
             joined = static_shapes.Running(decoder, choice, rules, config, text.start, joining)
-            yield one_shape(lambda: joined.search(tokens))
+            yield static(lambda: joined.search(tokens))
         if not slow and static_shapes.can_encode(decoder):
-            yield one_shape(lambda: static_shapes.search(decoder, choice, tokens, prompt, rules, config))
+            yield static(lambda: static_shapes.search(decoder, choice, tokens, prompt, rules, config))
         arguments["encoder_outputs"] = text.encode(model)
     record(decoder, choice, input_ids, processors, criteria, config, arguments, not slow)
     source: Any = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), copies)
     if not slow:
-        yield one_shape(lambda: static_shapes.search(decoder, choice, source, prompt, rules, config))
+        yield static(lambda: static_shapes.search(decoder, choice, source, prompt, rules, config))
     batch = loop.SearchBatch(decoder, source, width)
     source = None  # so that sentences that leave the batch leave the memory too
     step = "the model's modules" if getattr(decoder, "compiled", None) is None else "compiled code (cpu/step.py)"
@@ -162,7 +162,7 @@ def floors(
 
 
 def choice_of(rules: Rules, config: Any) -> type[SearchStrategy]:
-    """Returns the choice of candidates that is asked for."""
+    """Returns the search strategy that is asked for."""
     if rules.constraints is not None:
         return Constrained
     if rules.drafts is not None:

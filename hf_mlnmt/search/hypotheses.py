@@ -92,9 +92,9 @@ class Hypotheses:
         """
         return onward(sums, last, self.order.shape[1], (self.running, self.order)).indices
 
-    def finish(self, sums: Tensor, numbers: Tensor, over: Tensor, divisor: Any) -> None:
-        """Takes those of the best candidates (sentences, beams) that are over."""
-        new = torch.where(over & self.open.unsqueeze(1), sums / divisor, self.nothing)
+    def finish(self, sums: Tensor, numbers: Tensor, over: Tensor, penalty: Any) -> None:
+        """Adds the best candidates (sentences, beams) that are over to the finished ones; penalty: of their length."""
+        new = torch.where(over & self.open.unsqueeze(1), sums / penalty, self.nothing)
         torch.topk(torch.cat([self.best, new], 1), new.shape[1], out=(self.best, self.order))
         torch.gather(torch.cat([self.last, numbers], 1), 1, self.order, out=self.last)
 

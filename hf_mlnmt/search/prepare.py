@@ -33,7 +33,7 @@ from transformers.utils import ModelOutput
 from hf_mlnmt.common.matmul_backends import changes_of, kept_diagonals, times_forgotten
 from hf_mlnmt.modeling import generation
 from hf_mlnmt.search.cpu.native import library
-from hf_mlnmt.search.cpu.one_sentence import Single, Wanted
+from hf_mlnmt.search.cpu.one_sentence import OneSentence, Wanted
 from hf_mlnmt.search.decoder import HANDLED
 from hf_mlnmt.search.known import known
 from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Drafts, Rules
@@ -128,7 +128,7 @@ class Text(NamedTuple):
         try:
             single = ready.idle.pop()
         except IndexError:
-            single = Single.of(model)
+            single = OneSentence.of(model)
         assert single is not None
         assert self.wanted is not None
         translation = single(model, self.ids, self.wanted)
@@ -215,11 +215,11 @@ def record(
     criteria: Any,
     config: Any,
     arguments: dict,
-    fixed: bool,
+    static: bool,
 ) -> None:
     """Notes for the call under way what a search was handed: as `Handed`, or as None if it serves no other call.
 
-    fixed: it goes by steps of one shape.
+    static: the search goes by steps of static shapes.
     """
     recorded = getattr(_OF_THREAD, "recorded", None)
     if recorded is None:
@@ -230,12 +230,12 @@ def record(
     same = input_ids.shape[1] == 1 and bool((input_ids == input_ids[0, 0]).all())
     others = {name: value for name, value in arguments.items() if name not in ("encoder_outputs", "attention_mask")}
     plain = others.keys() <= HANDLED and all(type(processor) in ROW_BY_ROW for processor in processors)
-    if same and plain and (fixed or getattr(decoder, "family", None) is not None) and not decoder.normalized:
+    if same and plain and (static or getattr(decoder, "family", None) is not None) and not decoder.normalized:
         head, start = decoder.model.lm_head, int(input_ids[0, 0])
         vocabulary = getattr(head, "out_features", decoder.model.config.target_vocab_size)
         recorded.append(Handed(start, choice, processors, criteria, config, others, vocabulary))
         rules, width = Rules(processors, criteria), max(config.num_beams, config.num_return_sequences)
-        alone = len(input_ids) == width and not fixed and rules.drafts is None
+        alone = len(input_ids) == width and not static and rules.drafts is None
         if alone and Wanted.of(choice, rules, config, start, vocabulary) is not None:
             raise _ForOneSentence
     else:
@@ -263,7 +263,7 @@ class Ready:
     """The searches for one sentence that no thread uses now, and the state of the model that they were made from."""
 
     def __init__(self, model: Any):
-        single = Single.of(model)
+        single = OneSentence.of(model)
         self.possible, self.idle = single is not None, [single]
         self.modules = list(model.modules())[1:]  # without the model, or it would never be freed
         self.marks = self._marks(model)

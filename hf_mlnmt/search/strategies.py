@@ -208,7 +208,7 @@ class BeamSearch:
         return self.beams.open
 
     def length_penalties(self) -> tuple[float, float]:
-        """Returns those of sums of this length."""
+        """Returns the length penalties of finished and of open hypotheses of this length."""
         return length_penalties(self.config, self.length - self.prompt, self.config.max_length - self.prompt)
 
     def keep(self, sentences: Tensor) -> None:

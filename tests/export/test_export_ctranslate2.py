@@ -61,7 +61,7 @@ def test_pytorch_keeps_its_threads(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float16"])
-def test_quantisation_aware_weights_are_reported(dtype, tmp_path):
+def test_rounded_weights_are_reported(dtype, tmp_path):
     tokenizers = joint_tokenizer()
     folder = write_folder(tmp_path / "model", tokenizers, toy_model(tokenizers, d_model=128))
     export(folder, tmp_path / "full", "ctranslate2")

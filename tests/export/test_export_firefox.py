@@ -200,7 +200,7 @@ def test_bergamot_computes_what_is_computed_here(exported, tmp_path):
 
 
 @pytest.mark.parametrize(("inputs", "saturated"), [(64, True), (64, False), (33, True)])
-def test_matmul_backends_are_the_engines(inputs, saturated):
+def test_products_are_the_engines(inputs, saturated):
     draw = torch.Generator().manual_seed(1)
     rows, steps = torch.randn(3, inputs, generator=draw), torch.randint(-127, 128, (5, inputs), generator=draw).char()
     linear = nn.Linear(inputs, 10)

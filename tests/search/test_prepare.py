@@ -29,14 +29,14 @@ OPTIONS = {"do_sample": False, "max_new_tokens": 24, "num_beams": 3, "return_dic
 @pytest.fixture
 def alone(monkeypatch):
     """How many sentences compiled code has translated as a whole."""
-    translated, call = [], one_sentence.Single.__call__
+    translated, call = [], one_sentence.OneSentence.__call__
 
     def spy(self, *arguments):
         output = call(self, *arguments)
         translated.append(output is not None)
         return output
 
-    monkeypatch.setattr(one_sentence.Single, "__call__", spy)
+    monkeypatch.setattr(one_sentence.OneSentence, "__call__", spy)
     return translated
 
 
@@ -253,8 +253,8 @@ def test_a_change_counts_at_the_next_call(change, alone):
 @needs_compiler
 def test_what_is_ready_stays_ready(monkeypatch):
     """Also where a copy of a weight as it was before a change is still kept, in the layout of batches."""
-    made, of = [], one_sentence.Single.of
-    monkeypatch.setattr(one_sentence.Single, "of", lambda *arguments: (made.append(1), of(*arguments))[1])
+    made, of = [], one_sentence.OneSentence.of
+    monkeypatch.setattr(one_sentence.OneSentence, "of", lambda *arguments: (made.append(1), of(*arguments))[1])
     model = toy().float()
     for _ in range(3):
         for lengths in ((5, 3), (5,), (9,)):

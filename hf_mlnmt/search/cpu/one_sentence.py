@@ -2,9 +2,9 @@
 
 For a single sentence half of the time would be Python's. So what `run` of search.c reads of a decoder is kept from one
 sentence to the next, the encoder and the source's keys and values are computed by the same code, and the whole loop is
-there too (`encode` and `search`). It finds what loop.py finds, in single precision, for families whose decoder is
-computed by compiled code as a whole; an encoder of another form is called as a module. `Wanted.of` and `Single.of` say
-by None what is left to that loop. Whether a model has changed since is the caller's business (prepare.py).
+there too (`encode` and `search`). It finds what loop.py finds, in single precision, for decoders that compiled code
+computes as a whole; an encoder of another form is called as a module. `Wanted.of` and `OneSentence.of` return None for
+what is left to that loop. The caller (prepare.py) asks whether the model has changed since.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from hf_mlnmt.search.rules import Change, Rules
 from hf_mlnmt.search.strategies import BeamSearch, Greedy, SearchStrategy
 from hf_mlnmt.search.transformer import PRUNE_FROM
 
-KNOWN = (Greedy, BeamSearch)  # choices of candidates
+KNOWN = (Greedy, BeamSearch)  # search strategies
 LATE, EARLY, NEVER = range(3)  # early_stopping False, True and "never", as in search.c
 NUMBERS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever PyTorch's defaults are
 WHOLE: dict[str, Any] = {"dtype": torch.long, "device": "cpu"}
@@ -69,7 +69,7 @@ class Wanted:
 
     @classmethod
     def of(cls, choice: type[SearchStrategy], rules: Rules, config: Any, start: int, vocabulary: int) -> Wanted | None:
-        """Returns those of a generation config as generate() prepares it; None for what search.c does not know."""
+        """Returns the options of a generation config as generate() prepares it; None where search.c lacks one."""
         if choice not in KNOWN or (choice is Greedy and config.num_return_sequences > 1):
             return None
         if rules.max_length is None or rules.by_length is None:
@@ -93,7 +93,7 @@ class Wanted:
         return wanted if forced and wanted.candidates + len(forbidden) <= vocabulary else None
 
 
-class Single:
+class OneSentence:
     """A model, ready to translate one sentence after the other; each is used by one thread at a time.
 
     It refers to parts of the model, never to the model itself.
@@ -118,7 +118,7 @@ class Single:
         self.step, self.sources = step, sources
 
     @classmethod
-    def of(cls, model: Any) -> Single | None:
+    def of(cls, model: Any) -> OneSentence | None:
         """Builds the search of one sentence, or returns None where the step is not compiled or reads other tensors."""
         family = find_family(model)
         step = CompiledStep.of(model, family, PACKED)
@@ -148,7 +148,7 @@ class Single:
         self.slots, self.caches, self.search.capacity = slots, caches, slots
 
     def __call__(self, model: Any, ids: Tensor, wanted: Wanted) -> Any:
-        """Translates ids (1, source), none of them padding, as generate() does; None where it is to be refused."""
+        """Translates ids (1, source), none of them padding, as generate() does; None for too long or unknown ids."""
         threads, length = torch.get_num_threads(), ids.shape[1]
         if wanted.longest > self.places or wanted.vocabulary != self.vocabulary:
             return None
@@ -238,7 +238,7 @@ class EncoderUnits:
 
     @classmethod
     def of(cls, model: Any, sources: Any, step: CompiledStep) -> EncoderUnits | None:
-        """Makes them of a model, or returns None: another form of encoder, or a decoder that reads something else."""
+        """Builds the units, or returns None for another form of encoder or a decoder that reads other states."""
         encoder = model.get_encoder()
         plain = all(
             unwrap(getattr(type(encoder), name)) is unwrap(getattr(Encoder, name))

@@ -1,6 +1,6 @@
 /* The inner loops of a search on a CPU, without PyTorch's price for every small operation: `run`, the sublayers of a
- * decoder for one new position of every beam (step.py), and `choose`, the best
- * continuations (strategies.py). native.py compiles them. Equations as in layers.py and attention.py:
+ * decoder for one new position of every beam (step.py), and `choose`, the best continuations (strategies.py). native.py
+ * compiles them. Equations as in layers.py and attention.py:
  *
  *   (1) head_h = softmax(Q_h K_h^T scaling + mask) V_h      (2) output = concat(head_1 .. head_H) W_o
  *   (3) post: x = LN(x + f(x)), pre: x = x + f(LN(x))       (4) f(x) = W_2 act(W_1 x + b_1) + b_2, act relu or swish
@@ -621,8 +621,8 @@ void choose(const float *logits, long of_sentence, long of_beam, long sentences,
 }
 
 /* ---- one sentence ----
- * The whole of a greedy or beam search: loop.py with Greedy or Beams of strategies.py, which are its reference, for single
- * precision. The beams' slots, and which of them each beam looks back at, are those of cache.py and transformer.py. */
+ * The whole of a greedy or beam search in single precision; its reference is loop.py with Greedy or BeamSearch of
+ * strategies.py. The beams' slots, and which of them each beam looks back at, are those of cache.py and transformer.py. */
 
 enum { SLOTS = 16 };                         /* what is seen of a cache: whole blocks of these */
 enum { LATE, EARLY, NEVER };                 /* early_stopping: False, True, "never" */
@@ -646,7 +646,7 @@ typedef struct {
     const long *ends, *forced;               /* end tokens; of each step the one token that is allowed, or -1 */
     const long *forbidden, *until;           /* tokens, and the step from which on each is allowed */
     long count_ends, count_forbidden;
-    const float *length_penalties;                   /* length^penalty of each length, 0 .. longest */
+    const float *length_penalties;           /* length^penalty of each length, 0 .. longest */
     /* the state; capacity: slots that the caches have, looks: places in a row of `sees` */
     long step, used, capacity, next_pruning, looks;
     float *running, *scores;                 /* (beams), (candidates) */
@@ -823,11 +823,11 @@ static long take_beams(Search *s)
 {
     long beams = s->beams, count = s->candidates, *parents = s->places, *tokens = s->places + count, chosen = 0;
     long *table = s->table + s->step * 2 * beams, full = s->last[4 * (beams - 1)];
-    float divisor = s->length_penalties[s->step + 1];
+    float penalty = s->length_penalties[s->step + 1];
     unsigned char *next = s->sees + (s->step & 1 ? -1 : 1) * beams * s->looks;
     for (long c = 0; c < beams; c++) /* early_stopping adds nothing to as many as there are beams */
         if (is_last(s, tokens[c]) && !(s->early == EARLY && full))
-            finish(s, s->scores[c] / divisor, tokens[c], parents[c]);
+            finish(s, s->scores[c] / penalty, tokens[c], parents[c]);
     for (long c = 0; c < count && chosen < beams; c++) {
         if (is_last(s, tokens[c])) continue; /* enough are left, but at the last step, behind which none goes on */
         table[chosen] = tokens[c];

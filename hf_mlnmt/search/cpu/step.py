@@ -71,14 +71,14 @@ def sources_of_decoder(model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
 
 
 def sources_of_aggregation(model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
-    """Returns the same for modeling/aggregation.py, where each decoder layer may read a memory of its own."""
+    """Returns attentions and memories as `sources_of_decoder`; each layer of aggregation.py may have its own memory."""
     if outputs.memory.dim() == 3:
         return sources_of_decoder(model, outputs)
     return [(layer.source_attn, layer.memory_of(outputs.memory)) for layer in model.decoder.layers]
 
 
 def sources_of_supervision(model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
-    """Returns the same for multi-level supervision; each auxiliary decoder that runs reads its encoder layer."""
+    """Returns attentions and memories as `sources_of_decoder`, and of each auxiliary decoder that runs in a search."""
     pairs = sources_of_decoder(model, outputs)
     if model.config.information_fusion:
         for decoder, memory in zip(model.auxiliary_decoders, outputs.features.unbind(2)):
@@ -200,10 +200,8 @@ class CompiledStep:
     def prepare_first(self, cache: Any) -> None:
         """Makes the cache ready for the first token of each sentence, once the source has been read into it."""
         for layer in self.decoder.layers:
-            source, slot = (
-                cache.source_layers[layer.source_attn.layer_idx],
-                cache.target_layers[layer.self_attn.layer_idx],
-            )
+            source = cache.source_layers[layer.source_attn.layer_idx]
+            slot = cache.target_layers[layer.self_attn.layer_idx]
             keys, values = source.keys, source.values
             if isinstance(slot, BeamRecurrentCacheLayer):
                 slot.lazy_initialization(keys[:, :1, :1, :1], values[:, :1, :1, :1])  # which count, and nothing else

@@ -1,4 +1,4 @@
-"""Search by steps of one shape, for a device that Python runs ahead of (a GPU).
+"""Search by steps of static shapes, for a device that Python runs ahead of (a GPU).
 
 There the time of a step is not that of its arithmetic, but of the hundreds of calls that Python makes for it, and of
 every value that Python reads to decide what comes next. So a step is made once and then repeated:
@@ -13,7 +13,7 @@ every value that Python reads to decide what comes next. So a step is made once 
 - each sentence has counters of its own, so that the row of one that has ended is another's (`Running`).
 
 Candidates, scores, draws and rules for stopping are those of loop.py and strategies.py, hypotheses and results the same
-objects; what `why_not` names (other choices of candidates, processors that look at the tokens before, fused models) is
+objects; what `why_not` names (other search strategies, processors that look at the tokens before, fused models) is
 left to that loop. As there, the beams of a sentence are neighbouring positions of one sequence (cache.py); here all
 slots are there from the beginning, and a mask hides those that are not filled.
 
@@ -55,7 +55,7 @@ from hf_mlnmt.search.transformer import TransformerDecoder
 
 logger = logging.get_logger(__name__)
 
-KNOWN = (Greedy, Draws, DrawsByRow, BeamSearch)  # choices of candidates
+KNOWN = (Greedy, Draws, DrawsByRow, BeamSearch)  # search strategies
 LATE = 2  # steps after which Python reads how many sentences are open
 FEWEST_STEPS = 32  # that there are slots for
 SHORTEST = 16  # positions that there are for a source
@@ -152,10 +152,10 @@ class Clock:
         self.counters.copy_(self.first)
 
 
-class FixedCacheLayer(BeamCacheLayer):
+class StaticCacheLayer(BeamCacheLayer):
     """Keys and values of a decoder layer, (sentences, heads, slots, d_h), at `state.places` (sentences, new)."""
 
-    def __init__(self, state: FixedTransformer):
+    def __init__(self, state: StaticTransformer):
         super().__init__()
         self.state = state
         self.buffers: tuple[Tensor, ...] | None = None
@@ -174,7 +174,7 @@ class FixedCacheLayer(BeamCacheLayer):
         return 0
 
 
-class FixedStateLayer(FixedCacheLayer):
+class StaticStateLayer(StaticCacheLayer):
     """A slot with a state for each beam, (sentences, beams, ...), in one place after `expand`."""
 
     states: Any = None
@@ -198,11 +198,11 @@ class FixedStateLayer(FixedCacheLayer):
         self.states = self.place
 
 
-class FixedConvolutionLayer(FixedStateLayer, BeamConvolutionCacheLayer):
+class StaticConvolutionLayer(StaticStateLayer, BeamConvolutionCacheLayer):
     """`BeamConvolutionCacheLayer` in one place."""
 
 
-class FixedRecurrentLayer(FixedStateLayer, BeamRecurrentCacheLayer):
+class StaticRecurrentLayer(StaticStateLayer, BeamRecurrentCacheLayer):
     """`BeamRecurrentCacheLayer` in one place."""
 
     counts_positions = False
@@ -214,14 +214,14 @@ class FixedRecurrentLayer(FixedStateLayer, BeamRecurrentCacheLayer):
         return self.kept_of_source[name][0]
 
 
-FIXED_LAYERS: dict[type, type[FixedCacheLayer]] = {
-    DynamicLayer: FixedCacheLayer,
-    ConvolutionCacheLayer: FixedConvolutionLayer,
-    RecurrentCacheLayer: FixedRecurrentLayer,
+STATIC_LAYERS: dict[type, type[StaticCacheLayer]] = {
+    DynamicLayer: StaticCacheLayer,
+    ConvolutionCacheLayer: StaticConvolutionLayer,
+    RecurrentCacheLayer: StaticRecurrentLayer,
 }
 
 
-class FixedSourceLayer(DynamicLayer):
+class StaticSourceLayer(DynamicLayer):
     """The source's keys and values of one attention, (sentences, heads, source, d_h), in one place."""
 
     _layer_type = None
@@ -252,7 +252,7 @@ def put_rows(place: Any, rows: Tensor) -> None:
     place.copy_(place.view(len(rows), -1).index_select(0, rows).view(place.shape))
 
 
-class FixedTransformer:
+class StaticTransformer:
     """The state of a `TransformerDecoder` of one size."""
 
     moves = False  # whether `reorder` follows every step, and puts the new states into their place
@@ -267,10 +267,10 @@ class FixedTransformer:
         self.prompt_places = torch.arange(size.prompt, device=device).repeat(size.sentences, 1)
         self.places = self.prompt_places
         target, source = DynamicCache(), DynamicCache()
-        self.layers: list[Any] = [FIXED_LAYERS[kind](self) for kind in decoder.kinds]
-        self.stateful: list[Any] = [layer for layer in self.layers if isinstance(layer, FixedStateLayer)]
+        self.layers: list[Any] = [STATIC_LAYERS[kind](self) for kind in decoder.kinds]
+        self.stateful: list[Any] = [layer for layer in self.layers if isinstance(layer, StaticStateLayer)]
         target.layers = self.layers
-        source.layer_class_to_replicate = FixedSourceLayer
+        source.layer_class_to_replicate = StaticSourceLayer
         self.cache = EncoderDecoderCache(target, source)
         decoder.mark_over_source(self.layers)
 
@@ -328,7 +328,7 @@ class FixedTransformer:
             layer.states = layer.place  # nothing of a graph's memory stays in use
         return scores
 
-    def move_to(self, other: FixedTransformer, rows: Tensor, into: Tensor | None = None) -> None:
+    def move_to(self, other: StaticTransformer, rows: Tensor, into: Tensor | None = None) -> None:
         """Puts these sentences, and what is known of them, into the state of another size, or its rows `into`."""
         slots, length = other.size.slots, other.size.source
         other._take_source(self.source.select(rows, length), into)
@@ -357,8 +357,8 @@ class FixedTransformer:
             other.cache.is_updated[index] = done
 
 
-class FixedLSTM:
-    """The state of an `LSTMDecoder` of one size, with the methods of `FixedTransformer`."""
+class StaticLSTM:
+    """The state of an `LSTMDecoder` of one size, with the methods of `StaticTransformer`."""
 
     def __init__(self, decoder: LSTMDecoder, size: Size, clock: Clock):
         self.size = size
@@ -387,7 +387,7 @@ class FixedLSTM:
         self.state.rows.copy_(state.rows)
         return scores
 
-    def move_to(self, other: FixedLSTM, rows: Tensor, into: Tensor | None = None) -> None:
+    def move_to(self, other: StaticLSTM, rows: Tensor, into: Tensor | None = None) -> None:
         state, length = self.state, other.size.source
         if other.inner is None:
             other.inner = self.inner
@@ -475,7 +475,7 @@ class Stage:
         self.columns = -(-self.vocabulary // BLOCK) * BLOCK if self.in_blocks else self.vocabulary
         self.span = size.width * self.columns
         self.clock = Clock(size, self.span, device)
-        kind: Any = FixedLSTM if isinstance(decoder, LSTMDecoder) else FixedTransformer
+        kind: Any = StaticLSTM if isinstance(decoder, LSTMDecoder) else StaticTransformer
         self.state = kind(decoder, size, self.clock)
         self.state.moves = bool(self.num_beams)
         long = {"dtype": torch.long, "device": device}
@@ -497,7 +497,7 @@ class Stage:
         self.noise = torch.zeros(
             (*shape, self.vocabulary if choice.each_word else 1) if self.draws else 0, device=device
         )
-        self.length_penalties = torch.zeros(size.steps + 1, 2, device=device)  # of what ends, of what goes on
+        self.length_penalties = torch.zeros(size.steps + 1, 2, device=device)  # of finished and of open hypotheses
         self.written: Any = None
         self.prompt = torch.zeros(size.sentences, size.prompt, **long)
         self.is_real = torch.zeros(size.sentences, dtype=torch.bool, device=device)
@@ -636,9 +636,9 @@ class Stage:
         log_probs = scores if self.normalized else torch.log_softmax(scores, -1)
         sums, numbers = self.candidates(self.process(log_probs))
         last, beams = self.are_last(numbers % self.columns), self.num_beams
-        divisor, hope = self.length_penalties.index_select(0, self.clock.step).unbind(1)
+        penalty, hope = self.length_penalties.index_select(0, self.clock.step).unbind(1)
         newest = numbers[:, :beams] + self.clock.first_candidate.unsqueeze(1)
-        self.found.finish(sums[:, :beams], newest, last[:, :beams], divisor.unsqueeze(1))
+        self.found.finish(sums[:, :beams], newest, last[:, :beams], penalty.unsqueeze(1))
         chosen = numbers.gather(1, self.found.go_on(sums, last))
         self.found.close(self.found.running[:, 0], hope)
         self.write(chosen)
@@ -1082,7 +1082,8 @@ def _source_length(decoder: Any, source: SourceBatch | SourceTokens) -> int:
     if isinstance(source, SourceTokens):
         return min(_doubled(length), max(length, decoder.model.config.max_position_embeddings))
     transformer = isinstance(decoder, TransformerDecoder)
-    return _doubled(length) if (decoder.family if transformer else "features" in source.outputs) else length
+    in_blocks = decoder.family is not None if transformer else "features" in source.outputs
+    return _doubled(length) if in_blocks else length
 
 
 def _doubled(length: int) -> int:

@@ -146,7 +146,7 @@ def test_kernels_on_the_device():
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 def test_kernels_in_the_interpreter():
     """The kernels' arithmetic, without a device: Triton's interpreter, in a process of its own."""
-    code = "import test_best_triton as t; t.kernels.TILE = 128; t.check_kernels('cpu', 203, True)"
+    code = "import test_kernels as t; t.kernels.TILE = 128; t.check_kernels('cpu', 203, True)"
     here = os.path.dirname(__file__)
     path = os.pathsep.join([here, os.path.dirname(here), *sys.path])
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
@@ -176,10 +176,10 @@ def test_kernels_compile_for_a_gpu(types, tmp_path, monkeypatch):
     of |= dict.fromkeys(("rows", "highest", "totals", "running", "best", "length_penalties", "noise"), "*fp32")
     for kernel in (kernels._read_kernel, kernels._beams_kernel, kernels._tokens_kernel):
         names = kernel.arg_names
-        fixed_ = {p.name: constants[p.name] for p in kernel.params if p.is_constexpr}
-        signature = {name: "constexpr" if name in fixed_ else of.get(name, "i32") for name in names}
+        chosen = {p.name: constants[p.name] for p in kernel.params if p.is_constexpr}
+        signature = {name: "constexpr" if name in chosen else of.get(name, "i32") for name in names}
         aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in kernels.ALIGNED if name in names}
-        source = ASTSource(kernel, signature, {(names.index(name),): fixed_[name] for name in fixed_}, aligned)
+        source = ASTSource(kernel, signature, {(names.index(name),): chosen[name] for name in chosen}, aligned)
         compiled = compile(source, target=GPUTarget("cuda", 90, 32))
         assert compiled.asm["cubin"]
         assert "logits" not in names or "ld.global.v4.b32" in compiled.asm["ptx"]

@@ -1,4 +1,4 @@
-"""Steps of one shape, as on a GPU: what Transformers' loops find, without a value that is read on the way."""
+"""Steps of static shapes, as on a GPU: what Transformers' loops find, without a value that is read on the way."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ENDS = [1, *range(20, 200, 7)]  # many, so that sentences of a random model end,
 
 @pytest.fixture
 def ahead(monkeypatch):
-    """Every search goes by steps of one shape; the stages that were begun."""
+    """Every search goes by steps of static shapes; the stages that were begun."""
     stages = []
     begin = static_shapes.Stage.begin
     monkeypatch.setattr(search, "runs_ahead", lambda tensor: True)
@@ -59,7 +59,7 @@ def ending():
     return model
 
 
-def assert_fixed(model, monkeypatch, stages, inputs=None, **options):
+def assert_static(model, monkeypatch, stages, inputs=None, **options):
     before = len(stages)
     output = assert_equal_loops(model, monkeypatch, **(inputs or sources(LENGTHS)), **options)
     assert len(stages) == before + 1
@@ -100,14 +100,14 @@ OPTIONS = {
 @pytest.mark.parametrize("ends", [ENDS, 1], ids=["many ends", "one"])
 @pytest.mark.parametrize("how", OPTIONS)
 def test_it_finds_what_transformers_finds(how, ends, monkeypatch, ahead):
-    assert_fixed(ending(), monkeypatch, ahead, **{"max_new_tokens": 50, "eos_token_id": ends, **OPTIONS[how]})
+    assert_static(ending(), monkeypatch, ahead, **{"max_new_tokens": 50, "eos_token_id": ends, **OPTIONS[how]})
 
 
 @MEMBERS
 @pytest.mark.parametrize("beams", [1, 3])
 def test_every_system(one, beams, monkeypatch, ahead):
     inputs = {"inputs": sources(LENGTHS, 22), "num_beams": beams, "min_new_tokens": 4, "max_new_tokens": 16}
-    assert_fixed(one.model(), monkeypatch, ahead, **inputs)
+    assert_static(one.model(), monkeypatch, ahead, **inputs)
 
 
 def test_sizes_shrink_and_grow(monkeypatch, ahead):
@@ -120,7 +120,7 @@ def test_sizes_shrink_and_grow(monkeypatch, ahead):
     draws = {"do_sample": True, "num_return_sequences": 2}
     for options in ({}, {"num_beams": 3}, {"num_beams": 3, "early_stopping": True}, draws):
         sizes.clear()
-        assert_fixed(ending(), monkeypatch, ahead, inputs, max_new_tokens=50, eos_token_id=ENDS, **options)
+        assert_static(ending(), monkeypatch, ahead, inputs, max_new_tokens=50, eos_token_id=ENDS, **options)
         assert sizes[0].sentences == 12  # of eleven
         assert len({size.sentences for size in sizes}) > 1
         assert [size.steps for size in sizes] == sorted(size.steps for size in sizes)
@@ -150,7 +150,7 @@ def test_kernels_are_given_what_the_model_computes(one, beams, monkeypatch, ahea
     """In its own precision, in rows that begin at multiples of 64 numbers; with the changes that they are to make."""
     monkeypatch.setattr(static_shapes, "kernels_for", lambda *given: Loop())
     inputs = {"inputs": sources(LENGTHS, 22), "num_beams": beams, "min_new_tokens": 4, "max_new_tokens": 16}
-    assert_fixed(one.model(), monkeypatch, ahead, **inputs)
+    assert_static(one.model(), monkeypatch, ahead, **inputs)
     table = ahead[-1].table_of_changes
     assert table.touched.nonzero().tolist() == [[0, 0]]  # of the end, where it is not allowed
     assert isinstance(ahead[-1].kernels, Loop)
@@ -162,18 +162,18 @@ def test_every_system_in_changing_sizes(one, monkeypatch, ahead):
     monkeypatch.setattr(static_shapes, "LATE", 0)
     options = {"max_new_tokens": 14, "eos_token_id": [1, *range(4, 20, 3)]}
     for beams in (1, 3) if one.system in KINDS else (3,):
-        assert_fixed(one.model(), monkeypatch, ahead, sources(LENGTHS, 22), num_beams=beams, **options)
+        assert_static(one.model(), monkeypatch, ahead, sources(LENGTHS, 22), num_beams=beams, **options)
 
 
 def test_a_stage_is_kept_and_serves_other_batches(monkeypatch, ahead):
     model, ends = ending(), {"eos_token_id": ENDS, "num_beams": 2}
     for seed, options in enumerate([{}, {}, {"length_penalty": 0.3}, {"max_new_tokens": 18}, {"early_stopping": True}]):
         inputs = sources((5, 3, 8) if seed % 2 else (8, 2, 1), seed=seed)
-        assert_fixed(model, monkeypatch, ahead, inputs, **ends, **options)
+        assert_static(model, monkeypatch, ahead, inputs, **ends, **options)
     assert [ahead.index(stage) for stage in ahead] == [0, 0, 0, 0, 4]  # stopping early is another step
     with torch.no_grad():
         model.model.decoder.layers[0].feed_forward.fc1.weight.mul_(1.5)
-    assert_fixed(model, monkeypatch, ahead, sources((8, 2, 1)), **ends)
+    assert_static(model, monkeypatch, ahead, sources((8, 2, 1)), **ends)
     assert ahead.index(ahead[5]) == 5
 
 
@@ -364,7 +364,7 @@ def test_a_step_that_could_not_be_captured_goes_on_call_by_call(one, monkeypatch
         return [value for value in values if isinstance(value, torch.Tensor)]
 
     monkeypatch.setattr(static_shapes.Stage, "run", failing)
-    assert_fixed(one.model(), monkeypatch, ahead, sources(LENGTHS, 22), num_beams=3, max_new_tokens=8)
+    assert_static(one.model(), monkeypatch, ahead, sources(LENGTHS, 22), num_beams=3, max_new_tokens=8)
 
 
 def test_threads(ahead):
@@ -471,7 +471,7 @@ def test_beams_over_a_large_vocabulary_have_few_operations(monkeypatch, ahead):
         patch.setattr(static_shapes.Stage, "run", counted)
         decode(model, **sources((5, 3), 3000), num_beams=4, max_new_tokens=5)
     assert max(counts) <= 25 * model.config.decoder_layers + 40
-    assert_fixed(model, monkeypatch, ahead, sources((5, 3), 3000), num_beams=4)
+    assert_static(model, monkeypatch, ahead, sources((5, 3), 3000), num_beams=4)
 
 
 def joined(model, sentences, room, most, **options):
@@ -612,7 +612,7 @@ def test_another_token_of_padding_is_another_stage(monkeypatch, ahead):
     for token in (0, 7):
         options = {"eos_token_id": ENDS, "max_new_tokens": 50, "pad_token_id": token}
         for several in ({}, {"num_beams": 3}):
-            assert_fixed(model, monkeypatch, ahead, sources(LENGTHS), **options, **several)
+            assert_static(model, monkeypatch, ahead, sources(LENGTHS), **options, **several)
 
 
 def test_an_adapter_that_is_switched_off_is_another_stage(ahead):
