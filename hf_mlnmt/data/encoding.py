@@ -1,7 +1,7 @@
-"""Encoded text made: read by this process, filtered and cut by several, written shard by shard, in the corpus's order.
+"""Encodes corpora: this process reads, several filter and tokenise, and shards are written in the corpus's order.
 
-`encode_corpus` uses what is there already of the same text and settings. A start that was killed is gone on from at its
-last shard.
+`encode_corpus` uses encoded text again that was made of the same text and settings, and goes on from the last shard of
+a start that was killed. The files are read by encoded.py.
 """
 
 from __future__ import annotations

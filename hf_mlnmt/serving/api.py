@@ -117,7 +117,7 @@ class Error(BaseModel):
 
 
 class Searched(BaseModel):
-    """What every answer of our own API says of the search."""
+    """The fields that all answers of our own API share: languages, detection and models."""
 
     source: str | None
     target: str | None
