@@ -1,1 +1,1 @@
-"""What every room uses: errors for users, files, tables, folders of models, languages, the machine."""
+"""Files, keys, errors, tables, model folders and languages, for all rooms; imports none but modeling."""

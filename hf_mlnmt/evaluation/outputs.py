@@ -1,4 +1,4 @@
-"""What is scored: translations in files or by a model, runs of training, results files; each read as a run of a system.
+"""Reads systems that are scored: translations in files or by a model, runs of training, results files.
 
 | what is given | where its translations, references and counts of sentences come from |
 | --- | --- |

@@ -107,7 +107,7 @@ class FileResponse(BaseModel):
     """The address of a translated file, which can be fetched there for a while."""
 
     translatedFileUrl: str
-    untranslated: int = Field(0, description="Messages that stay as they are: their placeholders would change.")
+    untranslated: int = Field(0, description="Messages that stay as they are (docs/documents.md).")
 
 
 class Error(BaseModel):
@@ -117,7 +117,7 @@ class Error(BaseModel):
 
 
 class Searched(BaseModel):
-    """What every answer of our own API says of the search."""
+    """The fields that all answers of our own API share: languages, detection and models."""
 
     source: str | None
     target: str | None

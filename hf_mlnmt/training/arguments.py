@@ -1,4 +1,4 @@
-"""What a recipe tells Transformers: the trainer's arguments, the learning-rate schedule, the generation_config.
+"""Makes from a recipe the trainer's arguments, the learning-rate schedule and the generation_config of Transformers.
 
 Schedules have a warm-up and are factors of the peak rate: pure functions of the step, but for newbob.
 

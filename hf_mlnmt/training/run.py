@@ -657,7 +657,7 @@ def train_in_rounds(
     """Runs every round in its turn; in a dry run without what is not translated yet."""
     watcher = watcher or Watcher(run.tell, lambda text: run.warn(f"warning: {text}"))
     results = {}
-    for planned in rounds.values():  # a text that is missing would be met after hours
+    for planned in rounds.values():  # else a missing text is found only after the rounds before it
         for path in planned.files(run.data):
             next(read_lines(path), None)
     for planned in rounds.values():

@@ -545,6 +545,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Loads as Trainer does. Raises: UserError for a state that is not of this model's optimizer."""
         why: str | None
+        total = self.schedule.total if self.schedule else 0
         try:
             super()._load_optimizer_and_scheduler(checkpoint)
         except (ValueError, KeyError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
@@ -555,6 +556,8 @@ class TranslationTrainer(Seq2SeqTrainer):
             # A counter of steps is a scalar.
             unfit = any(each.dim() > 0 and each.shape != weight.shape for weight, each in moments)
             why = "its tensors have other shapes than the weights" if unfit else None
+        if self.schedule:
+            self.schedule.total = total  # steps of another size are fewer, or more, than the checkpoint's schedule has
         if why:
             raise UserError(
                 f"{checkpoint}: its optimizer.pt or scheduler.pt does not fit this training ({why}). Put back the "

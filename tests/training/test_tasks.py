@@ -18,6 +18,7 @@ from transformers import AutoModelForSeq2SeqLM
 from hf_mlnmt import UserError
 from hf_mlnmt.common.files import read_json
 from hf_mlnmt.training import Batches, DevSet, NonFiniteLoss, Objective, Task, Translation, TranslationTrainer
+from hf_mlnmt.training.arguments import Schedule
 from hf_mlnmt.training.checkpoints import write_model
 from hf_mlnmt.training.tasks import Ahead, lasting_parameters
 
@@ -64,15 +65,19 @@ def test_a_step_moves_what_its_task_uses_alone(tmp_path):
 
 
 def test_steps_of_other_size_end_with_as_many_epochs(tmp_path):
-    """A training of two batches a step goes on with three: the batches that are left make fewer steps."""
+    """A training of two batches a step goes on with three: the batches that are left make fewer steps, and the learning
+    rate comes down to zero at the last of these."""
     settings = {"save_strategy": "steps", "save_steps": 5, "max_steps": -1, "num_train_epochs": 3}
     first = toy_trainer(tmp_path, toy_tasks()[:1], gradient_accumulation_steps=2, **settings)
+    first.schedule = Schedule("cosine")
     first.train()
     total = first.sampler().samplers[0].total
     trainer = toy_trainer(tmp_path, toy_tasks()[:1], tiny_model(), gradient_accumulation_steps=3, **settings)
+    trainer.schedule = Schedule("cosine")
     trainer.go_on_in_data(tmp_path / "checkpoint-5")
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
     assert trainer.steps()[0] == trainer.state.global_step == 5 + math.ceil((3 * total - 10) / 3)
+    assert {*trainer.lr_scheduler.get_last_lr()} == {0.0}
     seen = trainer.sampler().reached(trainer.state.global_step)["batches"][0]
     assert 3 * total <= seen < 3 * total + 3
     assert read_json(tmp_path / f"checkpoint-{trainer.state.global_step}" / "meter.json")["group"] == 2

@@ -228,7 +228,7 @@ def made_from(
 
 @dataclass(frozen=True)
 class Style:
-    """How results are written (`hypotheses.format_result`): as text or JSON, and what is done with unsure ones.
+    """Options of `hypotheses.format_result`: text or JSON, and the treatment of unsure translations.
 
     `below`: a confidence; translations that are less sure get `mark` before them, or without a mark the source instead.
     """

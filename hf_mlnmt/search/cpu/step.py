@@ -87,7 +87,7 @@ def sources_of_supervision(model: Any, outputs: Any) -> list[tuple[Any, Tensor]]
 
 
 class Family(NamedTuple):
-    """What the search knows of a family of models: its classes beside the baseline's, and what its layers attend to."""
+    """A family of models: classes beside the baseline's, and the function that lists its attentions over the source."""
 
     classes: tuple[type, ...] = ()
     sources: Callable[[Any, Any], list[tuple[Any, Tensor]]] = sources_of_decoder
