@@ -77,7 +77,7 @@ def _start(folder: Path, work: Path, way: str, probe: dict[str, Any]) -> subproc
     write_json(work / "probe.json", probe)
     # Code of an earlier publication of the same name must not be taken from the user's cache, nor fill it.
     environment = {**os.environ, "HF_MODULES_CACHE": str(work / "modules"), "HF_HUB_OFFLINE": "1"}
-    if way == "package":  # where this very package is, installed or not
+    if way != "remote-code":  # where this very package is, installed or not
         paths = [str(here.parents[2]), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     # -P: this folder's own files must not be importable by their bare names.

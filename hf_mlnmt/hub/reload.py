@@ -2,8 +2,8 @@
 
     python -P reload.py FOLDER PROBE.json OUT.safetensors package|remote-code|own-code
 
-"remote-code": `hf_mlnmt` cannot be imported, as on a reader's machine, and the folder's own code is
-trusted. "own-code": that is trusted, and may import the package.
+"remote-code": `hf_mlnmt` cannot be imported, as on a reader's machine, and the folder's code is trusted. "own-code":
+the folder's code is trusted, and may import the package.
 """
 
 import json

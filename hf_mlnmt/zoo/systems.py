@@ -318,7 +318,7 @@ def _own(name: str) -> System:
             found, config = type(found), found
             fields = {
                 key: getattr(config, key)
-                for key in found.__dataclass_fields__.keys() - TransformerConfig.__dataclass_fields__.keys()
+                for key in sorted(found.__dataclass_fields__.keys() - TransformerConfig.__dataclass_fields__.keys())
             }
         if not (isinstance(found, type) and issubclass(found, StackConfig)):
             raise TypeError("no subclass of this package's TransformerConfig or LanguageModelConfig")

@@ -6,9 +6,9 @@
 | mlnmt_convolution | the last inputs of a causal convolution | dual_context.py |
 | mlnmt_lstm | h and c of every LSTM layer | rnn.py |
 
-Defining a class registers it with Transformers' caches: `DynamicCache(config=...)` and `StaticCache(config=...)` make
-one for every decoder layer of its type; it follows the beams and, a dynamic one, the drafts of assisted decoding. In a
-slot that has no keys and values of its own, such of one number a position count the positions, so that lengths, fixed
+Defining a class registers it with Transformers' caches: `DynamicCache(config=...)` and `StaticCache(config=...)` make a
+slot for every decoder layer of its type, which follows the beams and, if dynamic, the drafts of assisted decoding. A
+layer without keys and values stores one number a position as such: they count the positions, so that lengths, static
 sizes and cropping are Transformers' own.
 """
 
