@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hf_mlnmt.modeling.layers import Dropout
+from hf_mlnmt import config_for
+from hf_mlnmt.modeling.layers import Dropout, Sublayer
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.9])
@@ -76,3 +77,11 @@ def test_fast_under_autocast():
         mixed = draw(states.bfloat16())
     assert torch.equal(mixed, draw(states.bfloat16().float()))
     assert draw(states.bfloat16()).dtype == torch.bfloat16
+
+
+def test_a_sublayer_drops_what_it_computes_and_no_residual():
+    """Equation 3 of layers.py: x + dropout(f(LN(x)))."""
+    sublayer = Sublayer(config_for("transformer", "tiny", norm_position="pre", dropout=0.5)).train()
+    states = torch.randn(50, 128)
+    added = sublayer(states, lambda x: torch.ones_like(x)) - states
+    assert set(added.round().unique().tolist()) == {0.0, 2.0}
