@@ -122,7 +122,7 @@ def test_mistakes_are_named(name, system, message):
 def test_the_command(tmp_path):
     """The recipe of a setup's system is read: the first thing that is missing is its data."""
     for words, message in (
-        (["multi30k-ende", "--system", "m-10"], "val.en.gz: no such file"),
+        (["multi30k-ende", "--system", "m-10"], "train.en.gz: no such file"),
         (["multi30k-ende", "--system", "m10"], "did you mean 'm-10'"),
     ):
         result = CliRunner().invoke(app, ["train", *words, "--data", str(tmp_path), "--output", str(tmp_path / "run")])
