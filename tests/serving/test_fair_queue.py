@@ -133,6 +133,9 @@ def test_who_leaves_leaves_nothing(fair):
     fair.queue(key).uncut.append(gone)
     assert fair.remove(key, gone) == (3, True)
     assert [piece.request for piece in serve(fair)] == [stays]
+    come(fair, key, 20)
+    assert fair.seconds_left() == pytest.approx(20 / (0.2 * 10 / 1e-3))  # by the speed of one batch
+    serve(fair)
     assert fair.remove(key, gone) == (0, False)
     assert fair.first() is None
     assert fair.seconds_left() == 0
