@@ -100,8 +100,6 @@ def find_synthetic(name: str | Path, root: str | Path = ".") -> Path:
         raise UserError(
             f"{unfinished}: this back-translation is not finished. Start the command that makes it again: it goes on."
         )
-    if sharded := next((place for place in places if any(place.glob("shard-*-of-*"))), None):
-        raise UserError(f"{sharded}: its shards are not put together. Start the command again without --shard.")
     raise UserError(f"{name}: no synthetic corpus there (no {MANIFEST}). Make one: hf-mlnmt back-translate.")
 
 

@@ -48,7 +48,7 @@ _TAG_OR_CODE = re.compile(  # a line's end, a tab, another sign of C, a tag
     rf"((?:\\r)?\\n|\\r)|(\\t)|(\\x[\da-fA-F]+|\\[abfv0-7]+)|\\.|((?<!%)</?[a-zA-Z0-9][^<>]*>|&#?\w+;|{SPACED})"
 )
 _NAMED = re.compile(r"%(?:[({]|<\w|\d+\$|\d+%?$|%$)|\{\w|\$")  # placeholders whose order is free
-_ICU = re.compile(r"\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,\s*(?:offset:\d+\s*)?")
+_ICU = re.compile(r"\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,")
 # Plural-Forms of languages that are written otherwise than "n != 1", as gettext's manual has them.
 _SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2"
 _PLURALS = {

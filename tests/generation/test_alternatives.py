@@ -64,7 +64,7 @@ def test_words_and_their_probabilities_are_those_of_the_model(prefix, ids, rest)
             assert best.text == pipeline("a b ab", target_prefix=f"{begins} ", **options)
 
 
-@pytest.mark.parametrize("family", ["ours_multilingual", "nllb", "t5"])
+@pytest.mark.parametrize("family", ["ours_multilingual", "marian", "nllb", "t5"])
 def test_of_each_family(ours_multilingual, foreign, family):
     """A text alone and in a batch, in whatever order."""
     folder = foreign.get(family, ours_multilingual)

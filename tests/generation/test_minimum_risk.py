@@ -1,5 +1,6 @@
 """Minimum Bayes risk: against its definition pair by pair; utilities, commands, and the pipeline's option."""
 
+import math
 import sys
 from collections import Counter
 
@@ -48,6 +49,23 @@ def test_aggregated_chrf_is_fastchrf_s_of_all_samples_equal_ones_too():
 def test_chrf_of_a_pair_is_sacrebleu_s():
     value = utility_of("chrf-pairwise")("", ["a man rides"], ["the man rides a bike"])[0][0]
     assert value == pytest.approx(sacrebleu.sentence_chrf("a man rides", ["the man rides a bike"]).score)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reference", "expected"),
+    [
+        (
+            "a man rides a bike",
+            "a man rides his old bike",
+            (4 / 5 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25 * math.exp(1 - 6 / 5),
+        ),
+        ("the cat", "the cat", 1.0),
+        ("the cat.", "the cat .", (1 / 2 * 1 / 2) ** 0.25 * math.exp(1 - 3 / 2)),
+        ("", "the cat", 0.0),
+    ],
+)
+def test_bleu_of_a_pair_adds_one_to_counts_of_several_words(candidate, reference, expected):
+    assert utility_of("bleu")("", [candidate], [reference])[0][0] == pytest.approx(100 * expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(

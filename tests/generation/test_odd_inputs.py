@@ -155,7 +155,7 @@ def test_a_tokenizer_without_its_vocabulary_is_said(ours, tmp_path):
         TranslationPipeline.from_pretrained(tmp_path / "model")
 
 
-@pytest.mark.parametrize("content", ["[1]", "{"])
+@pytest.mark.parametrize("content", ["[1]", "null", "{", ""])
 def test_a_generation_config_that_is_no_object_is_refused(ours, tmp_path, content):
     shutil.copytree(ours, tmp_path / "model")
     (tmp_path / "model" / "generation_config.json").write_text(content)
@@ -167,6 +167,7 @@ def test_a_generation_config_that_is_no_object_is_refused(ours, tmp_path, conten
     ("key", "odd", "message"),
     [
         ("num_beams", -2, "num_beams: -2 is not a whole number of at least 1"),
+        ("num_beams", "4", "num_beams: '4' is not a whole number of at least 1"),
         ("length_penalty", "one", "length_penalty: 'one' is not a number"),
         ("length_penalty", -1000, "length_penalty: -1000 is not a number from -10 to 10"),
         ("length_normalization", "gnm", "length_normalization: unknown value 'gnm'"),
@@ -174,15 +175,23 @@ def test_a_generation_config_that_is_no_object_is_refused(ours, tmp_path, conten
         ("max_new_tokens", "many", "max_new_tokens: 'many' is not a whole number"),
         ("do_sample", "yes", 'do_sample: expected true or false, not "yes"'),
         ("temperature", 0, "temperature: must be at least 1e-30"),
+        ("top_p", 7, "top_p: must be at most 1"),
+        ("top_k", -3, "top_k: must be at least 0"),
         ("top_k", 2.5, "top_k: 2.5 is not a whole number"),
         ("repetition_penalty", 0, "repetition_penalty: must be at least 0.01"),
+        ("no_repeat_ngram_size", -2, "no_repeat_ngram_size: must be at least 0"),
         ("epsilon_cutoff", True, "epsilon_cutoff: True is not a number"),
         ("max_length", 0, "max_length: 0 is not a whole number from 2 to 1,000,000"),
         ("eos_token_id", [], "eos_token_id: 'none' is no number of a token"),
+        ("eos_token_id", True, "eos_token_id: expected a list, not true"),
         ("bos_token_id", "<s>", 'bos_token_id: expected a whole number, not "<s>"'),
+        ("decoder_start_token_id", [3], r"decoder_start_token_id: expected a whole number, not .3."),
+        ("use_cache", 3, "use_cache: expected true or false, not 3"),
         ("max_time", "long", 'max_time: expected a number, not "long"'),
+        ("max_length", 10**12, "max_length: 1000000000000 is not a whole number from 2"),
         ("guidance_scale", 5, "guidance_scale: must be at most 1"),
         ("eos_token_id", 4444, "eos_token_id: 4444 is no number of a token, from 0 to"),
+        ("eos_token_id", [1, 4444], "eos_token_id: 4444 is no number of a token"),
         ("decoder_start_token_id", -1, "decoder_start_token_id: -1 is no number of a token"),
         ("forced_eos_token_id", 4444, "forced_eos_token_id: 4444 is no number of a token"),
         ("bad_words_ids", [[1], [4444]], r"bad_words_ids: \[4444\] are no numbers of tokens"),

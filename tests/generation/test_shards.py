@@ -43,7 +43,7 @@ def run(*arguments) -> bytes:
     return result.stdout_bytes
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [1, 3, 6])
 @pytest.mark.parametrize(
     "options",
     [

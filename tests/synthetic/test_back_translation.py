@@ -309,6 +309,8 @@ def test_a_manifest_whose_files_changed_is_refused(folder, texts, tmp_path):
     [
         ("pairs", {"lines": "many"}, 'pairs.lines: expected a whole number, not "many"|pairs.source: is not there'),
         ("text", [3], "text.0: expected a JSON object, not 3"),
+        ("model", {"name": 1, "files": {}}, "model.name: expected a text, not 1"),
+        ("tag", [None], r"tag: expected a text, not \[null\]"),
         (
             "counts",
             {"read": 1, "kept": 1, "found": {"long": "x"}, "dropped": {}},
