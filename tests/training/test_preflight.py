@@ -17,6 +17,7 @@ from hf_mlnmt import UserError
 from hf_mlnmt.recipe import read_recipe
 from hf_mlnmt.recipe.schema import saved_steps
 from hf_mlnmt.training import preflight
+from hf_mlnmt.training.preparation import Preparation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -179,6 +180,18 @@ def test_dev_or_test_sets_that_are_training_data(tmp_path):
     assert "data.dev: source and target are the same" in run(
         recipe, data, tmp_path / "r", settings=[same], dry_run=True
     )
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_a_long_set_to_be_scored_that_is_training_data(tmp_path, data, monkeypatch, check):
+    monkeypatch.setattr(preflight, "READ", 100)
+    monkeypatch.setattr("hf_mlnmt.data.lines._AT_ONCE", 100)
+    recipe = read_recipe(
+        write_recipe(tmp_path / "recipe.yaml"), ["data.dev.files={source: train.en, target: train.de}"]
+    )
+    preparation = Preparation(recipe, data, tmp_path / "run", lambda text: None, check=check)
+    (warning,) = preflight.corpora(preflight.Preflight(preparation))
+    assert "data.train train.en + train.de and data.dev are the same sentences" in warning
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
