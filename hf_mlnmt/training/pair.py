@@ -41,7 +41,7 @@ from hf_mlnmt.recipe import sizes
 from hf_mlnmt.recipe.reading import load_yaml
 from hf_mlnmt.training import folder, students
 from hf_mlnmt.training.init_from import local_folder
-from hf_mlnmt.training.processes import join_group, main_first, meet
+from hf_mlnmt.training.processes import join_group, main_first, meet, not_common
 from hf_mlnmt.training.run import run_recipe
 from hf_mlnmt.zoo.systems import positions_of
 
@@ -115,6 +115,8 @@ def train_pair(
             kept = _is_kept(output, asking)
             home = output if kept or not dry_run else stack.enter_context(folder.temporary())
             path = home / HELD / f"{asked.name}.yaml"
+            if not (kept or dry_run or processes.is_main_process):
+                raise not_common(path)
             if not kept:
                 with _no_empty(home), atomic_folder(home / HELD) as making:
                     content, lines = _chosen(asked, data, making, home / HELD, processes.num_processes)

@@ -63,7 +63,7 @@ from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.init_from import local_folder, read_sources
 from hf_mlnmt.training.preflight import check_before, check_lengths
 from hf_mlnmt.training.preparation import ACCOUNT, Preparation, measured_by
-from hf_mlnmt.training.processes import check_same, join_group, main_first, of_main, together
+from hf_mlnmt.training.processes import check_common, check_same, join_group, main_first, of_main, together
 from hf_mlnmt.training.quantisation_aware import SENTENCES, RoundedProducts, calibrate
 from hf_mlnmt.training.rounds import PlannedRound, read_rounds
 from hf_mlnmt.training.tasks import lasting_parameters
@@ -163,6 +163,8 @@ class Run:
         """Returns the command line that starts this run, however its processes were started."""
         name, number = Path(sys.argv[0]).name, self.processes.num_processes
         words = ["hf-mlnmt" if name == "__main__.py" else name, *sys.argv[1:]]
+        if name == "default_worker.py":  # Ray's, whose arguments are the addresses of its cluster
+            words = ["hf-mlnmt", "train", str(self.recipe.path)]
         return shlex.join([*words, *(["--processes", str(number)] if number > 1 else [])])
 
     def tell(self, text: str, style: str | None = None) -> None:
@@ -246,7 +248,10 @@ def check(run: Run) -> Changes | None:
                     run.warn(warning)
                 folder.clean(run.output)
                 folder.keep_recipe(run.output, run.recipe, run.command)
-    return None if of_main(finished) else changes
+    if of_main(finished):
+        return None
+    check_common(run.output / folder.RECIPE)
+    return changes
 
 
 def prepare(run: Run) -> None:
@@ -361,12 +366,7 @@ def last_checkpoint(run: Run) -> Path | None:
     name = of_main(found.name if found else None)
     if name is None:
         return None
-    with together():
-        if not (run.saved / name).is_dir():
-            raise UserError(
-                f"{run.saved / name}: the first process goes on from it, and it is not here. Put --output on a disk "
-                "that all machines mount."
-            )
+    check_common(run.saved / name)
     return run.saved / name
 
 
