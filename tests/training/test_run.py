@@ -311,7 +311,7 @@ def test_bad_data_and_settings_are_named(data, tmp_path):
         (["data.filters={max_lenght: 50}"], r"data.filters.max_lenght: unknown key .*max_length"),
         (["data.dev.files.source=vale.en"], "vale.en: no such file"),
         (["logging.trackers=[nonesuch]"], "logging.trackers"),
-        (["arguments.bf16=true", "precision.dtype=fp16"], "arguments: bf16: this is what precision.dtype says"),
+        (["arguments.bf16=true", "precision.dtype=fp16"], "arguments.bf16: this is what precision.dtype says"),
         (["arguments.debug=nonesuch"], "precision or arguments: .*nonesuch"),
         (["arguments.learning_rat=1"], "no such field .*learning_rate"),
         (["model.settings={d_modle: 3}"], "d_modle.*d_model"),
