@@ -361,6 +361,9 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
     says_quoting, is_first = spec.quoting is not None or is_csv, True
     for number, cells, problem in _rows(spec, path, is_csv):
         where = f"{path}, line {number}"
+        if not any(cells) and not problem and len(cells) < 2:
+            report.drop(_BLANK)
+            continue
         if numbers is None:
             numbers, width = [_position(str(column), cells, where) for column in columns], len(cells)
             continue
@@ -368,9 +371,6 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         is_first = False
         if named:
             numbers, width = named, len(cells)
-            continue
-        if not any(cells) and not problem and len(cells) < 2:
-            report.drop(_BLANK)
             continue
         if not width and not problem:
             width = _width(cells, numbers, spec, where)

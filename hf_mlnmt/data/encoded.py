@@ -25,7 +25,7 @@ FORM = {
     "columns": [str],
     "report": {"read": int, "kept": int, "dropped": {...: int}},
     "reader": {"read": int, "kept": int, "dropped": {...: int}},
-    "shards": {...: {"items": int, "size": int, "crc": int, "time": int}},
+    "shards": {...: {"items": int, "size": int, "crc": int, "time": int, "hashes": int}},
 }
 
 
@@ -140,7 +140,8 @@ class Encoded:
                 raise FileNotFoundError(f"no {META}")
             self._check_files(check)
         except (OSError, ValueError) as error:
-            raise UserError(f"{folder}: no intact encoded text ({error}). Delete this folder and run again.") from error
+            problem = f"{folder}: no intact encoded text ({error}). Delete this folder and run again."
+            raise UserError(problem) from error.__cause__ or error
         self.report = FilterReport.from_dict(self.meta["reader"])  # what the reader dropped, and what filters did
         self.report.add(FilterReport.from_dict(self.meta["report"]))
         self.unit = "pairs" if len(self.meta["columns"]) > 1 else "sentences"  # what one item is, in the plural
@@ -162,8 +163,12 @@ class Encoded:
         return {**self.__dict__, "_lengths": {}}
 
     def _shard(self, number: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        about = self.meta["shards"][self._names[number]]
-        return _mapped(self.folder / self._names[number], about["time"], about["crc"])
+        name = self._names[number]
+        how = name, self.meta["shards"][name]["time"], self.meta["shards"][name]["crc"]
+        try:
+            return _mapped(self.folder, *how)
+        except FileNotFoundError:  # NAME.part has got its name since it was opened
+            return _mapped(self.folder.with_name(self.folder.name.removesuffix(".part")), *how)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -201,12 +206,12 @@ class Encoded:
 
 
 @lru_cache(_OPEN)
-def _mapped(path: Path, time: int, checksum: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _mapped(folder: Path, name: str, time: int, checksum: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Maps a shard into memory: of each column the offsets of its items, and all ids. A file that was made again has
     another time or checksum; of thousands only those used last are open at a time."""
     import pyarrow
 
-    with pyarrow.ipc.open_stream(pyarrow.memory_map(str(path))) as stream:
+    with pyarrow.ipc.open_stream(pyarrow.memory_map(str(folder / name))) as stream:
         columns = stream.read_next_batch()
     return {
         name: (column.offsets.to_numpy(), column.values.to_numpy())

@@ -7,7 +7,6 @@ a start that was killed. The files are read by encoded.py.
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import os
 import shutil
@@ -22,11 +21,19 @@ from typing import Any
 import numpy as np
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.files import check_folder_name, explained, only_one, size_and_crc, take_place, write_json
+from hf_mlnmt.common.files import (
+    check_folder_name,
+    explained,
+    only_one,
+    read_json,
+    size_and_crc,
+    take_place,
+    write_json,
+)
 from hf_mlnmt.common.made_from import Origin
 from hf_mlnmt.common.memory import cores
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs, size_of
-from hf_mlnmt.data.encoded import META, Encoded
+from hf_mlnmt.data.encoded import FORM, META, Encoded
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter, Seen
 from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.data.placeholders import with_placeholders
@@ -39,10 +46,10 @@ from hf_mlnmt.data.tokenizer import size_of as entries_of
 log = logging.getLogger(__name__)
 Spec = CorpusSpec | TextSpec
 Progress = Callable[[int, int | None], Any]
-"""Hears behind every chunk how many items are done, and of how many, where that is known."""
+"""Hears behind every chunk that is read or encoded how many items are done, and of how many, where that is known."""
 _CHUNK = 1000  # items
+_LONG = 500_000  # characters that end a chunk too
 _SHARD = 100  # chunks
-_LONG = 50_000_000  # characters that end a shard too
 _FORMAT = 4
 _MUCH = 0.2  # of a corpus
 
@@ -52,24 +59,26 @@ class _Growing:
 
     def __init__(self, part: Path, origin: Origin, encoder: Encoder, ids: Any, max_length: int | None) -> None:
         self.part, self.ids, self.max_length = part, ids, max_length
-        self.seen = Seen() if encoder.pair_filter and encoder.pair_filter.drop_duplicates else None
-        self.report = FilterReport()
+        self.seen, self.report = Seen(), FilterReport()
         self.meta: dict[str, Any] = {"format": _FORMAT, **origin.record(), "read": 0, "shards": {}}
         self.meta["columns"] = ["input_ids", "labels"][: len(encoder.sides)]
-        if (part / META).is_file():
-            try:
-                self._go_on_from(Encoded(part, check=True).meta, origin)
-            except (UserError, OSError, ValueError) as error:
-                log.warning("%s cannot be gone on from (%s). Encoding again.", part, error.__cause__ or error)
+        try:
+            self._go_on_from(read_json(part / META, FORM), origin)
+        except (OSError, ValueError) as error:
+            log.warning("%s cannot be gone on from (%s). Encoding again.", part, error.__cause__ or error)
+            self.seen = Seen()
         for path in part.iterdir() if not self.meta["shards"] else ():
             if path.name != ".lock":
                 path.unlink()
 
     def _go_on_from(self, there: dict[str, Any], origin: Origin) -> None:
-        if there["format"] == _FORMAT and origin.holds(there):
-            if self.seen is not None:
-                for name in there["shards"]:
-                    self.seen.add(np.load(self.part / f"{name}.hashes.npy"))
+        if there and there["format"] == _FORMAT and origin.holds(there):
+            Encoded(self.part, check=True)
+            for name, about in there["shards"].items():
+                path = self.part / f"{name}.hashes.npy"
+                if size_and_crc(path)[1] != about["hashes"]:
+                    raise ValueError(f"{path.name} is damaged")
+                self.seen.add(np.load(path))
             self.meta, self.report = there | origin.record(), FilterReport.from_dict(there["report"])
 
     def add_shard(self, chunks: Sequence[Any], encoded: Iterable[EncodedChunk], hear: Callable[[int], Any]) -> None:
@@ -78,8 +87,8 @@ class _Growing:
         hashes = []
         for chunk, made in zip(chunks, encoded):
             self.report.add(made.report)
-            new = np.ones(len(made.passed), bool) if self.seen is None else self.seen.add(made.hashes)
-            hashes.append(made.hashes[new] if self.seen is not None else made.hashes)
+            new = self.seen.add(made.hashes) if len(made.hashes) else np.ones(len(made.passed), bool)
+            hashes.append(made.hashes)
             longest = np.max([lengths for _, lengths in made.sides], 0)
             fits = np.ones_like(new) if self.max_length is None else longest <= self.max_length
             self.report.dropped["duplicate"] += int((~new).sum())
@@ -91,8 +100,8 @@ class _Growing:
             hear(self.meta["read"])
         self.report.dropped = +self.report.dropped  # without zeros
         name = f"{len(self.meta['shards']):05}.arrow"
-        np.save(self.part / f"{name}.hashes.npy", np.concatenate(hashes))
-        self.meta["shards"][name] = self._write(self.part / name, kept)
+        np.save(path := self.part / f"{name}.hashes.npy", np.concatenate(hashes))
+        self.meta["shards"][name] = {**self._write(self.part / name, kept), "hashes": size_and_crc(path)[1]}
 
     def _write(self, path: Path, kept: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]]) -> dict[str, int]:
         """Writes the ids and lengths of a shard's chunks as an Arrow file; returns what meta.json says of it."""
@@ -121,26 +130,23 @@ class _Growing:
 def reuse(folder: str | Path, origin: Origin, check: bool = False) -> Encoded | None:
     """Returns the data in `folder` if they are whole and made of this, else None; `check` compares all content."""
     path = Path(folder) / META
-    if not path.is_file():
-        return None
     try:
-        if json.loads(path.read_text(encoding="utf-8"))["format"] != _FORMAT:
+        if read_json(path).get("format") != _FORMAT:  # or there is none
             return None
         encoded = Encoded(folder, check)
         if not origin.holds(encoded.meta, check):
             return None
-        times = {name: (encoded.folder / name).stat().st_mtime_ns for name in encoded.meta["shards"]}
-        shards = {name: {**about, "time": times[name]} for name, about in encoded.meta["shards"].items()}
-        now = {**encoded.meta, **origin.record(), "shards": shards}
-        encoded.found = (
-            f"encoded before, of files of the same {'sizes and times' if now == encoded.meta else 'content'}"
-        )
+        shards = encoded.meta["shards"].items()
+        times = {name: {**about, "time": (encoded.folder / name).stat().st_mtime_ns} for name, about in shards}
+        now = {**encoded.meta, **origin.record(), "shards": times}
+        same = "sizes and times" if now == encoded.meta else "content"
+        encoded.found = f"encoded before, of files of the same {same}"
         if now != encoded.meta:  # the next start need not read it
             encoded.meta = now
             with suppress(OSError, UserError):
                 write_json(path, now)
         return encoded
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError) as error:
         reason = error.__cause__ or error  # a UserError tells the user what to do, but here nothing is to be done
         log.warning("%s cannot be used (%s). Encoding again.", folder, reason)
         return None
@@ -205,8 +211,9 @@ def _grow(
         reader = FilterReport.from_dict(growing.meta.get("reader", FilterReport().to_dict()))
         try:
             with in_processes(encoder, processes) as encode:
-                for chunks in _shards(read(growing.meta["read"], reader)):
-                    growing.add_shard(chunks, encode(chunks), hear)
+                chunks = _chunks(read(growing.meta["read"], reader), lambda: hear(growing.meta["read"]))
+                while shard := list(islice(chunks, _SHARD)):
+                    growing.add_shard(shard, encode(shard), hear)
                     origin.check_unchanged()
                     growing.note(reader)
             origin.check_unchanged()
@@ -223,18 +230,19 @@ def _grow(
         return Encoded(target)
 
 
-def _shards(items: Iterator[Any]) -> Iterator[list[list[Any]]]:
-    """Yields the chunks of each shard: `_SHARD`, or fewer of long texts."""
-    chunks: list[list[Any]] = []
+def _chunks(items: Iterable[Any], hear: Callable[[], Any]) -> Iterator[list[Any]]:
+    """Yields chunks of `_CHUNK` items, or of fewer long ones. Calls `hear` when it has read one, which may stop it."""
+    chunk: list[Any] = []
     characters = 0
-    while chunk := list(islice(items, _CHUNK)):
-        chunks.append(chunk)
-        characters += sum(map(len, chunk if isinstance(chunk[0], str) else itertools.chain.from_iterable(chunk)))
-        if len(chunks) == _SHARD or characters > _LONG:
-            yield chunks
-            chunks, characters = [], 0
-    if chunks:
-        yield chunks
+    for item in items:
+        chunk.append(item)
+        characters += len(item) if isinstance(item, str) else sum(map(len, item))
+        if len(chunk) == _CHUNK or characters > _LONG:
+            hear()
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
 
 
 def fingerprint_of(spec: Spec, root: str | Path, tokenizers: Tokenizers, **settings: Any) -> str:
@@ -337,12 +345,5 @@ def _check_what_is_left(encoded: Encoded, spec: Spec) -> None:
         raise UserError(f"{spec}: no {unit} is left. Relax the filters.\n{encoded.report.table(encoded.unit)}")
     for reason, count in encoded.report.dropped.items():
         if count > _MUCH * (read := encoded.report.read):
-            log.warning(
-                "%s: %.0f%% of its %s %s are dropped: %s (%s). Is that meant? See data.filters and data.max_length.",
-                spec,
-                100 * count / read,
-                f"{read:,}",
-                encoded.unit,
-                reason,
-                f"{count:,}",
-            )
+            said = "%s: %.0f%% of its %s %s are dropped: %s (%s). Is that meant? See data.filters and data.max_length."
+            log.warning(said, spec, 100 * count / read, f"{read:,}", encoded.unit, reason, f"{count:,}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -192,9 +192,8 @@ def in_processes(encoder: Encoder, count: int) -> Iterator[Callable[[Sequence[An
             return map(encoder, chunks)
         if pool is None:
             own = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-            ignore = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}  # it is for this one
-            pool = ProcessPoolExecutor(count, timeout=_IDLE, env=own, **ignore)
-        waiting = [pool.submit(_encode, job, chunk) for chunk in chunks]
+            pool = ProcessPoolExecutor(count, timeout=_IDLE, env=own, initializer=_begin, initargs=(job,))
+        waiting = [pool.submit(_encode, chunk) for chunk in chunks]
         return (each.result() for each in waiting)
 
     try:
@@ -211,11 +210,19 @@ def in_processes(encoder: Encoder, count: int) -> Iterator[Callable[[Sequence[An
             pool.shutdown()
 
 
-def _encode(job: bytes, chunk: Sequence[Any]) -> EncodedChunk:
-    return _loaded(job)(chunk)
+_job = b""  # of a process that was started to encode: its pickled encoder
 
 
-@lru_cache(1)
-def _loaded(job: bytes) -> Encoder:
-    """Returns the encoder, which a process unpickles once for all chunks of a corpus."""
-    return pickle.loads(job)  # type: ignore[no-any-return]
+def _begin(job: bytes) -> None:
+    global _job
+    _job = job
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the process that started this one
+
+
+@cache
+def _encoder() -> Encoder:
+    return pickle.loads(_job)  # type: ignore[no-any-return]
+
+
+def _encode(chunk: Sequence[Any]) -> EncodedChunk:
+    return _encoder()(chunk)

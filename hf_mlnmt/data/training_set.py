@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Protocol
@@ -36,7 +35,7 @@ _DRAWN = 6  # the copy of a corpus that is drawn from: other draws by the same s
 
 
 class Drawn:
-    """`count` random items of `encoded`, as a part of `Corpora`; of fewer than draws.LARGE in their order.
+    """`count` random items of `encoded`, as a part of `Corpora`; of fewer than shuffling.LARGE in their order.
 
     With the same seed a smaller count draws some of what a larger one draws.
     """
@@ -122,7 +121,7 @@ def epoch_counts(sizes: Sequence[int], weights: Sequence[float] | None, temperat
 
 
 def draw(size: int, count: int, seed: int, epoch: int) -> Indices:
-    """Returns the `count` of `size` pairs that an epoch shows: int64, (count,), sorted below draws.LARGE.
+    """Returns the `count` of `size` pairs that an epoch shows: int64, (count,), sorted below shuffling.LARGE.
 
     Epoch e takes places e * count to (e + 1) * count in an endless row of shuffled copies of the corpus, so that every
     pair comes before any comes again, also across epochs.
@@ -318,11 +317,14 @@ class Streamed(TrainingSet):
         while self.encoded is None or (self.encoded.folder != self.folder and len(self.encoded) < count):
             if self._problem is not None:
                 raise self._problem
-            with suppress(FileNotFoundError, UserError):  # the folder has just got its name
+            try:
                 if (self.part / META).is_file():
                     self.encoded = Encoded(self.part)
                 elif not self._grows:
                     self.encoded = Encoded(self.folder)
+            except UserError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):  # else the folder has just got its name
+                    raise
             if self.encoded is None or len(self.encoded) < count:
                 time.sleep(_LOOK_AFTER)
         return self.encoded

@@ -156,8 +156,8 @@ def translate_document(
     written = document.write([best[0] for best in results])
     if document.left:
         log.warning(
-            "%d messages are left untranslated, in po as fuzzy: their placeholders did not come back as they were, or "
-            "they have a plural or select of ICU.",
+            "%d messages are left untranslated, in po as fuzzy: their placeholders did not come back as they were, "
+            "they have a plural or select of ICU, or are translated in part (XLIFF).",
             document.left,
         )
     return written

@@ -109,7 +109,7 @@ def _with_key(raw: str, sign: str, letter: str) -> str:
     if not cased:  # as programs have it in Chinese and Japanese
         end = len(raw.rstrip(".:\u2026\u3002 "))
         return f"{raw[:end]}({sign}{letter.upper()}){raw[end:]}"
-    best = next((place for place in cased if raw[place].lower() == letter.lower()), cased[0])
+    best = min(cased, key=lambda place: (raw[place].lower() != letter.lower(), raw[place - 1 : place].isalpha(), place))
     return raw[:best] + sign + raw[best:]
 
 

@@ -56,7 +56,7 @@ _CODE = re.compile(
     r"|SourceText|PreformattedText|Teletype"
 )
 _HIDDEN = re.compile(r"""<w:vanish\s*(?:/>|w:val="(?:1|true|on)")|text:display="none\"""")
-_STYLES = re.compile(r"<(w|style):style\b(?:[^>]*/>|.*?</\1:style>)", re.DOTALL)
+_STYLES = re.compile(r"<(w|style):style\b[^<>]*(?:/>|>(?:(?!<\1:style\b).)*?</\1:style>)", re.DOTALL)
 _OWN_NAME = re.compile(r"""\s(?:w:styleId|style:name)="([^"]*)\"""")
 _PARENT = re.compile(r"""(?:<w:basedOn\s+w:val|\sstyle:parent-style-name)="([^"]*)\"""")
 _STYLE = re.compile(r'<w:[pr]Style w:val="([^"]*)"')
@@ -70,17 +70,21 @@ _RAISED = re.compile(r"""w:val="superscript"|\sbaseline="[1-9]""")
 _UNSEEN = re.compile(r"<\w+:noProof\s*/>|\s(?:dirty|err|smtClean|noProof)=\"[^\"]*\"|\s(?=/?>)")
 
 
-def _note_styles(text: str, reading: Reading) -> None:
-    """Notes the styles of code, of what is hidden and of what is raised, with those that build on them."""
-    parents: dict[str, str] = {}
+def _styles_of(text: str) -> dict[str, tuple[str, bool, bool]]:
+    """Returns {style: (the one that it builds on, whether it is of code or hides its text, whether it raises it)}."""
+    styles = {}
     for match in _STYLES.finditer(text):
         name, above = (found[1] if (found := sought.search(match[0])) else "" for sought in (_OWN_NAME, _PARENT))
-        parents[name] = above
-        reading.kept |= {name} if _HIDDEN.search(match[0]) or _is_code(name) or _is_code(above) else set()
-        reading.raised |= {name} if 'text-position="super' in match[0] else set()
+        styles[name] = above, bool(_HIDDEN.search(match[0])) or _is_code(above), 'text-position="super' in match[0]
+    return styles
+
+
+def _with_heirs(styles: dict[str, tuple[str, bool, bool]], which: int) -> set[str]:
+    """Returns the styles that are `which`, and those that build on them."""
+    found = {name for name, style in styles.items() if style[which]}
     for _ in range(10):  # generations
-        for styles in (reading.kept, reading.raised):
-            styles |= {name for name, above in parents.items() if above in styles}
+        found |= {name for name, style in styles.items() if style[0] in found}
+    return found
 
 
 def _is_code(style: str) -> bool:
@@ -303,11 +307,13 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
         if any(entry.flag_bits & 1 for entry in entries):
             raise UserError("is locked by a password. Save it without one.")
         texts = {entry.filename: archive.read(entry).decode("utf-8-sig") for entry in entries}
-        for name in sorted(texts, key=lambda name: "styles" not in name):
-            _note_styles(texts[name], reading)
+        styles = {name: _styles_of(text) for name, text in texts.items()}
         for entry in entries:
             reading.check()
             read, text = wanted[entry.filename], texts[entry.filename]
+            # A file's own styles, and those of the folder, of which they take the place.
+            here = styles.get(re.sub(r"[^/]*$", "styles.xml", entry.filename, count=1), {}) | styles[entry.filename]
+            reading.kept, reading.raised = (_with_heirs(here, which) for which in (1, 2))
             try:
                 members[entry.filename] = read(check_text(text), reading) if read else []
             except UserError as error:

@@ -211,6 +211,7 @@ def read_xliff(text: str, reading: Reading) -> list[str | Passage | Checked]:
 _PAIRS, _OPENING, _CLOSING = {"g", "pc", "mrk"}, {"bx", "bpt", "sc"}, {"ex", "ept", "ec"}
 _UNTRANSLATED = {"new", "needs-translation", "initial"}  # states in which a target is but a copy of the source
 _STATE = re.compile(r"\sstate(?:-qualifier)?=(?:\"[^\"]*\"|'[^']*')")
+_EMPTY_SEGMENT = re.compile(r"""<mrk\b[^<>]*\bmtype=["']seg["'][^<>]*(?:/>|>\s*</mrk>)""")
 _TAG = re.compile(r"<[^<>]*>")
 # What is markup in a text: tags and entities of HTML, placeholders of several words, ends of lines as Android has them.
 _ESCAPED_TAG = re.compile(rf"&lt;/?[a-zA-Z](?:(?!&[lg]t;).)*&gt;|&amp;#?\w+;|{SPACED}|(?<!:)\\n", re.DOTALL)
@@ -252,7 +253,7 @@ class _Xliff(Part):
 
     def _unit(self, unit: int, lines: bool) -> tuple[Checked, int] | None:
         """Returns a unit up to its end as what is to be translated, and the number of the event behind it; None for one
-        that has a translation, or nothing to translate."""
+        that has a translation, or nothing to translate. A translation with empty segments is left."""
         children: dict[str, int] = {}
         number, last = unit + 1, self.events[unit].end
         while number < last:
@@ -268,18 +269,15 @@ class _Xliff(Part):
         old: list[int] = [] if target is None else [*range(target, self.events[target].end + 1)]
         state = attributes(self.events[unit if self.second or target is None else target].raw).get("state")
         said = _said(self._raw(old[1:-1])) if old else ""
+        before, first = self._raw(range(unit, last + 1)), self.events[unit].raw
         if said.strip() and (state not in _UNTRANSLATED or said != _said(self._raw(range(text + 1, behind - 1)))):
-            return None
+            return (Checked([], str, before, left=True), last + 1) if _EMPTY_SEGMENT.search(self._raw(old)) else None
         unit_text = self._message(range(text + 1, behind - 1), lines)
         if not unit_text.left and not unit_text.sentences:
             return None
         name = self.events[source].raw[1:].partition("source")[0] + "target"
-        parts: list[str | Passage | Checked] = [
-            self._start(self.events[old[0]].raw if old else f"<{name}>"),
-            unit_text,
-            f"</{name}>",
-        ]
-        before, first = self._raw(range(unit, last + 1)), self.events[unit].raw
+        start = self._start(self.events[old[0]].raw if old else f"<{name}>")
+        parts: list[str | Passage | Checked] = [start, unit_text, f"</{name}>"]
         if self.second:
             made = "initial" if self.reading.fuzzy else "translated"
             first = re.sub(r"\s*>$", f' state="{made}">', _STATE.sub("", first))

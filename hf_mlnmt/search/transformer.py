@@ -115,12 +115,14 @@ class TransformerDecoder:
         self.normalized = getattr(model, "logits_are_scores", False)
         self.family: Family | None = known(model).fact("family", partial(find_family, model))
         self.compiled: CompiledStep | None = None
+        self.forward = model
         if model.device.type == "cpu":
             self.compiled = None if self.arguments else CompiledStep.of(model, self.family)
             self.arguments["attention_function"] = attend
-        # Compiled steps are in the weights' own precision. So is the prompt, also where Accelerate has put autocast
-        # around this model's forward: a cache in two precisions would be read as one.
-        self.forward = model if self.compiled is None else partial(type(model).forward, model)
+            # A search on a CPU is in the weights' own precision, also where Accelerate has put autocast around this
+            # model's forward; a hook of Accelerate's, which fetches weights, is called.
+            if not hasattr(model, "_hf_hook"):
+                self.forward = partial(type(model).forward, model)
 
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:

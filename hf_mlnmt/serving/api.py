@@ -107,7 +107,7 @@ class FileResponse(BaseModel):
     """The address of a translated file, which can be fetched there for a while."""
 
     translatedFileUrl: str
-    untranslated: int = Field(0, description="Messages that stay as they are: their placeholders would change.")
+    untranslated: int = Field(0, description="Messages that stay as they are (docs/documents.md).")
 
 
 class Error(BaseModel):

@@ -305,13 +305,14 @@ def test_the_same_bytes_come_from_any_number_of_processes(many, tokenizers, tmp_
     assert len(alone) > 20
     assert told[-1] == (197, 197)
     assert (60, 200) in told
+    assert told.count((0, 200)) == 4, "a stop is heard while a shard is read"
 
 
 class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("fault", ["killed", "lost", "damaged", "changed", "full"])
+@pytest.mark.parametrize("fault", ["killed", "lost", "damaged", "no hashes", "bad hashes", "changed", "full"])
 def test_a_start_goes_on_where_one_was_stopped(many, tokenizers, tmp_path, monkeypatch, caplog, fault):
     how = (many, tmp_path, tokenizers, tmp_path / "data", KEEP, 12, 1)
     whole = encode_corpus(*how[:3], tmp_path / "whole", KEEP, 12, 1)
@@ -330,6 +331,11 @@ def test_a_start_goes_on_where_one_was_stopped(many, tokenizers, tmp_path, monke
         (part / "00001.arrow").unlink()
     elif fault == "damaged":
         (part / "00001.arrow").write_bytes(bytes((part / "00001.arrow").stat().st_size))
+    elif fault == "no hashes":  # of the pairs of a shard, by which duplicates are known
+        (part / "00001.arrow.hashes.npy").write_bytes(b"")
+    elif fault == "bad hashes":
+        content = (part / "00001.arrow.hashes.npy").read_bytes()
+        (part / "00001.arrow.hashes.npy").write_bytes(content[:-8] + bytes(8))
     elif fault == "changed":
         (tmp_path / "a.en").write_text((tmp_path / "a.en").read_text().replace("dog", "dot"))
     else:  # a clock that goes wrong: what is there is compared
@@ -337,12 +343,35 @@ def test_a_start_goes_on_where_one_was_stopped(many, tokenizers, tmp_path, monke
     told = []
     again = encode_corpus(*how, lambda done, total: told.append(done))
     assert not part.exists()
-    assert told[0] == (130 if fault in ("killed", "full") else 10)
-    assert (fault in ("lost", "damaged")) == ("cannot be gone on from" in caplog.text)
+    assert told[0] == (120 if fault in ("killed", "full") else 0)
+    assert (fault in ("lost", "damaged", "no hashes", "bad hashes")) == ("cannot be gone on from" in caplog.text)
     if fault != "changed":
         assert made(tmp_path / "data") == made(tmp_path / "whole")
         assert again.report == whole.report
         assert again.meta["fingerprint"] == whole.meta["fingerprint"]
+
+
+def test_what_was_opened_while_it_grew_is_read_under_its_name_too(many, tokenizers, tmp_path):
+    opened = []
+
+    def hear(done, total):
+        if done == 190:
+            opened.append(Encoded(tmp_path / "data.part"))
+
+    whole = encode_corpus(many, tmp_path, tokenizers, tmp_path / "data", None, None, 1, hear)
+    assert [item["labels"].tolist() for item in opened[0]] == [whole[i]["labels"].tolist() for i in range(160)]
+    with pytest.raises(FileNotFoundError):
+        shutil.copytree(tmp_path / "data", tmp_path / "data.other")
+        other = Encoded(tmp_path / "data.other")
+        shutil.rmtree(tmp_path / "data.other")
+        _ = other[0]
+
+
+def test_long_texts_make_small_chunks(tokenizers, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "_LONG", 90)
+    monkeypatch.setattr(encoding, "_SHARD", 3)
+    data = build([("a man " * 8, "ein Mann")] * 10, tokenizers, tmp_path / "data")
+    assert [shard["items"] for shard in data.meta["shards"].values()] == [6, 4]
 
 
 def test_a_tokenizer_that_cannot_be_sent_stays_in_this_process(tokenizers):

@@ -196,6 +196,18 @@ def test_bad_bytes_in_jsonl_can_be_dropped(tmp_path):
     assert report.dropped == {"invalid UTF-8": 1}
 
 
+def test_blank_lines_of_tables_hold_no_pair(tmp_path):
+    for name, content in [
+        ("a.tsv", "a\tb\n\n"),
+        ("a.csv", "source,target\na,b\n\n"),
+        ("a.csv", "\nsource,target\na,b\n"),
+        ("a.jsonl", '{"source": "a", "target": "b"}\n\n'),
+    ]:
+        assert pairs(tmp_path, name, content) == ([("a", "b")], {"blank line": 1})
+    columns = {"source": "English", "target": "Deutsch"}
+    assert pairs(tmp_path, "a.tsv", "\nEnglish\tDeutsch\na\tb\n", columns=columns) == ([("a", "b")], {"blank line": 1})
+
+
 @pytest.mark.parametrize("bad", ['"open,offen', 'a "house,"Haus"er', '"x" y,z'])
 def test_a_quote_that_is_not_closed_costs_its_own_row_alone(tmp_path, bad):
     good = [f"a{i},b{i}" for i in range(5000)] + ['"c ""q""","d\ne"']

@@ -61,7 +61,7 @@ def numbers(data: Streamed, epoch: int) -> list[list[int]]:
 
 
 def test_training_begins_with_the_first_block_and_goes_on_after_a_stop(stream, tmp_path):
-    let = threading.Semaphore(6)
+    let = threading.Semaphore(12)  # each block is heard of when it is read, and when it is encoded
     data = stream(let)
     assert len(data) < PAIRS / 2, "it waits for no more than a block"
     first = numbers(data, 0)

@@ -119,6 +119,7 @@ def messages(*pairs):
         ("_Open a file", upper, "_OPEN A FILE"),
         ("E_xit now", upper, "E_XIT NOW"),
         ("Save &As", backwards, "&As Save"),
+        ("&Exit", lambda words: [(0, "Text ende")], "Text &ende"),
         ("~Edit", upper, "~EDIT"),
         ("Q & A by R&D of A&B", upper, "Q & A BY R&D OF A&B"),
         ("a &amp; b&nbsp;c<br>d", upper, "A &amp; B&nbsp;C<br>D"),
@@ -277,10 +278,6 @@ TWO = '<seg-source><mrk mtype="seg" mid="0">One.</mrk> <mrk mtype="seg" mid="1">
         (unit("A man", '<target state="new">A man</target>'), unit("A man", f"{DONE}A MAN</target>")),
         (unit("A man", '<target state="needs-translation">Ein Mann</target>'), None),
         (unit("A man", "<target>A man</target>"), None),
-        (  # half done
-            unit("One. Two.", TWO + '<target><mrk mtype="seg" mid="0">Eins.</mrk> <mrk mtype="seg" mid="1"/></target>'),
-            None,
-        ),
         (
             unit('See <ph id="1">&lt;img alt="<sub>a ball</sub>"/&gt;</ph> here'),
             unit('See <ph id="1">&lt;img alt="<sub>a ball</sub>"/&gt;</ph> here',
@@ -317,6 +314,19 @@ TWO = '<seg-source><mrk mtype="seg" mid="0">One.</mrk> <mrk mtype="seg" mid="1">
 def test_units_of_xliff(before, after):
     head, tail = HEAD + "<body>", "</body></file></xliff>"
     assert translated(head + before + tail, ".xlf")[1] == head + (after or before) + tail
+
+
+@pytest.mark.parametrize(
+    ("second", "left"), [("/>", 1), ("></mrk>", 1), ("> </mrk>", 1), (">Zwei.</mrk>", 0)], ids=lambda each: str(each)
+)
+@pytest.mark.parametrize("fuzzy", [True, False])
+def test_a_half_done_unit_is_left_and_counted(second, left, fuzzy):
+    target = f'<target><mrk mtype="seg" mid="0">Eins.</mrk> <mrk mtype="seg" mid="1"{second}</target>'
+    before = f"{HEAD}<body>{unit('One. Two.', TWO + target)}{unit('Done', '<target/>')}</body></file></xliff>"
+    document, out = translated(before, ".xlf", fuzzy=fuzzy)
+    assert document.left == left
+    assert TWO + target in out
+    assert document.texts == ["Done"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import io
 import random
 import re
+import time
 import zipfile
 from xml.parsers import expat
 
@@ -533,6 +534,27 @@ def test_strange_archives_are_refused():
                 assert packing == zipfile.ZIP_LZMA  # the size of its dictionary changes nothing
     with pytest.raises(UserError, match=r"holds U\+FDD0, which is no character"):
         read("a \ufdd00\ufdd1", ".txt")
+
+
+def test_a_file_s_own_styles_are_not_those_of_another_file():
+    """Headers in styles.xml name theirs T1 too, and so do charts."""
+    hidden = '<style:style style:name="T1"><style:text-properties text:display="none"/></style:style>'
+    own = '<style:style style:name="T1" style:parent-style-name="Standard"/>'
+    text = '<text:p>a dog <text:span text:style-name="T1">runs fast</text:span></text:p>'
+    members = {"styles.xml": hidden, "content.xml": own + text, "Object 1/content.xml": text}
+    file = archive(*((name, f'<x {ODF} xmlns:style="s">{content}</x>') for name, content in members.items()))
+    written = translated(file, ".odt")[1]
+    for name in ("content.xml", "Object 1/content.xml"):
+        assert "RUNS FAST" in member(written, name)
+
+
+@pytest.mark.parametrize("begun", ["<style:style>", "<style:style "])
+def test_many_styles_without_an_end_take_no_time(begun):
+    members = {"styles.xml": f"<!--{begun * 100_000}-->", "content.xml": "<text:p>a dog</text:p>"}
+    file = archive(*((name, f'<x {ODF} xmlns:style="s">{content}</x>') for name, content in members.items()))
+    before = time.perf_counter()
+    assert "A DOG" in member(translated(file, ".odt")[1], "content.xml")
+    assert time.perf_counter() - before < 20  # minutes, if each is looked for up to the end of the file
 
 
 _WITH_TEXT = {

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -219,6 +222,25 @@ def test_a_cache_that_cannot_be_written(folders, monkeypatch):
     monkeypatch.setenv("HF_MLNMT_CACHE", "/dev/null/cache")
     with pytest.raises(UserError, match="cannot load"):
         pipeline(folders("baseline"), "ctranslate2")(TEXTS, num_beams=1)
+
+
+def test_a_model_is_converted_once_by_several_at_once(folders, tmp_path, monkeypatch, caplog):
+    """Each has a search of its own, as processes do."""
+    monkeypatch.setenv("HF_MLNMT_CACHE", str(tmp_path))
+    searches = [pipeline(folders("baseline"), "ctranslate2") for _ in range(4)]
+    together, seen, exists = threading.Barrier(4, timeout=10), threading.local(), Path.exists
+
+    def asked(path):
+        found = exists(path)
+        if path.parent.name == "ctranslate2" and not hasattr(seen, "it"):
+            seen.it = together.wait()  # no one has made it yet
+        return found
+
+    monkeypatch.setattr(Path, "exists", asked)
+    with ThreadPoolExecutor(4) as threads:
+        texts = list(threads.map(lambda translate: translate(TEXTS[:2], num_beams=1), searches))
+    assert texts == [texts[0]] * 4
+    assert caplog.text.count("converted for CTranslate2, once, into") == 1
 
 
 def test_from_the_command_line(folders):

@@ -16,6 +16,7 @@ from hf_mlnmt.search.cpu.native import library
 from hf_mlnmt.search.cpu.step import CompiledStep
 from hf_mlnmt.search.decoder import RealPositions
 from hf_mlnmt.search.loop import SearchBatch
+from hf_mlnmt.zoo.systems import list_systems
 
 needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
 
@@ -73,8 +74,7 @@ def test_under_autocast(beams):
         assert ((scores - found.sequences_scores).abs() <= 8 * rounding).all()
 
 
-@needs_compiler
-@pytest.mark.parametrize("system", ["transformer", "ssru"])
+@pytest.mark.parametrize("system", list_systems("translation"))
 def test_autocast_around_the_models_own_forward(system):
     """As Accelerate wraps a model that is trained in bf16: the prompt has the precision of the steps behind it, and
     what is found is what the model finds by itself."""

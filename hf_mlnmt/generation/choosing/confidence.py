@@ -16,14 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hf_mlnmt.common.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 
 KEY = "confidence"
 FEWEST = 100  # sentences of a development set

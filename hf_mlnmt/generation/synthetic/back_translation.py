@@ -56,7 +56,7 @@ class Settings(Section):
     """The settings that decide the pairs, beside model, text and method.
 
     limit: lines of the text that are taken; all when None.
-    drop: reasons for which a pair is dropped, of `synthetic_methods.REASONS`; None: the usual ones of the method.
+    drop: reasons for which a pair is dropped, of `methods.REASONS`; None: the usual ones of the method.
     max_ratio: what "long" means there.
     bad_lines: at invalid UTF-8, control characters and overlong lines: stop with an "error", or "drop" and count.
     source_language, target_language: codes, where the model needs them.

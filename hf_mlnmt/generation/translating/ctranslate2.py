@@ -9,7 +9,8 @@ sentence is forced. Any option that is not listed here and does not have its def
 
 Models are written for ctranslate2.specs.TransformerSpec revision 7: of this zoo CTranslate2 has the baseline, in both
 norm positions, tied or not, with one vocabulary or two. They are kept in the user's cache (`files.cache_folder`), in
-`ctranslate2/<hash>-<CTranslate2's version>-<LAYOUT>-<dtype>/`: the hash is of config, weights and vocabularies.
+`ctranslate2/<hash>-<CTranslate2's version>-<LAYOUT>-<dtype>/`, made by one process at a time: the hash is of config,
+weights and vocabularies.
 """
 
 from __future__ import annotations
@@ -312,6 +313,7 @@ class CTranslate2Search:
     @property
     def translator(self) -> Translator:
         """Returns the converted model; it is made, or taken from the cache, when the model's weights have changed."""
+        from filelock import FileLock
 
         weights = [fingerprint_of(weight) for weight in self.parts.model.parameters()]
         with self.lock:
@@ -322,9 +324,12 @@ class CTranslate2Search:
                 folder = cache_folder() / "ctranslate2" / name
                 try:
                     if not folder.exists():
-                        logger.warning("%s: converted for CTranslate2, once, into %s", self.name, folder)
-                        with atomic_folder(folder) as new:
-                            write(model, tokenizers, new, self.dtype)
+                        folder.parent.mkdir(parents=True, exist_ok=True)
+                        with FileLock(f"{folder}.lock"):
+                            if not folder.exists():  # no other process has made it meanwhile
+                                logger.warning("%s: converted for CTranslate2, once, into %s", self.name, folder)
+                                with atomic_folder(folder) as new:
+                                    write(model, tokenizers, new, self.dtype)
                     self.converted = Translator(folder, model, tokenizers, self.dtype)
                 except (OSError, RuntimeError, ValueError) as error:
                     raise UserError(

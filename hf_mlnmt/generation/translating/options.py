@@ -89,9 +89,8 @@ def problem_of_number(name: str, value: Any) -> str | None:
 class LengthPenalty:
     """A `length_penalty` for generate(): the exponent a and its formula.
 
-    Beam search (`length_penalties` in search/hypotheses.py) uses `length_penalty` in two places, the
-    score of
-    a finished hypothesis and the bound that stops the search, both times as `length ** length_penalty`. That power of
+    Beam search (`length_penalties` in search/hypotheses.py) uses `length_penalty` in two places, the score of a
+    finished hypothesis and the bound that stops the search, both times as `length ** length_penalty`. That power of
     this class, of a number or of a tensor, is the formula's divisor, so both follow it with no copy of the search loop.
     It is no number itself: what takes it for one fails, and does not lose the formula.
 
