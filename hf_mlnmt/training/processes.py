@@ -182,16 +182,13 @@ def main_first() -> Iterator[None]:
             pass
 
 
-def check_common(path: Path) -> None:
-    """Raises: UserError in all processes, if one of them does not see what the first has made."""
+def common(path: Path) -> Path:
+    """Returns a path that the first process has made. Raises: UserError in all processes, if one does not see it."""
     with together():
         if not path.exists():
-            raise not_common(path)
-
-
-def not_common(path: Path) -> UserError:
-    """Returns the error of a machine that does not see what the first process has made."""
-    return UserError(f"{path}: the first process has it, this one not. Put --output on a disk that all machines mount.")
+            what = "the first process has it, this one not. Put --output on a disk that all machines mount."
+            raise UserError(f"{path}: {what}")
+    return path
 
 
 def check_same(values: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ import re
 import signal
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -127,8 +128,8 @@ def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None] | 
     """Makes all checks before a training of each point, or without `warn` the model's. Raises: UserError naming it."""
     points = {job.point: job for job in reversed(jobs)}  # seeds differ in nothing that is checked
     for job in reversed(points.values()):
-        with naming(job.name), folder.temporary() as output:
-            preparation = Preparation(job.recipe(), data, output, lambda text: None)
+        with naming(job.name), tempfile.TemporaryDirectory() as output:
+            preparation = Preparation(job.recipe(), data, Path(output), lambda text: None)
             if warn:
                 for warning in check_before(preparation):
                     warn(f"{job.name}: {warning}")
