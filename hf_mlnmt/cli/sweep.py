@@ -75,6 +75,7 @@ def sweep(
         rows = [[str(number), job.name, states[job.name]] for number, job in enumerate(planned, 1)]
         show(Table([Number(""), "run", "state"], rows))
         return
+    check_points([job for job in planned if states[job.name] != "finished"], data)
 
     def words(job: Job) -> list[str]:
         arguments = ["train", str(job.path), "--data", str(data), "--output", str(root / job.name)]

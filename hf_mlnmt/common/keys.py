@@ -56,18 +56,15 @@ class Range(GroupedMetadata):
 
     def problem(self, value: float) -> str | None:
         """Returns the end of a message that begins with the key, for a value that is not in the range; else None."""
-        words = self._words(value)
-        return words and f" {words}, not {value}{self.more}."
-
-    def _words(self, value: float) -> str | None:
-        if not math.isfinite(value):
-            return "must be a finite number"
         low = f"{'above' if self.above else 'at least'} {self.low:g}"
-        if value < self.low or (self.above and value == self.low):
-            return f"must be {low}" + (f" and below {self.high:g}" if self.below else "")
-        if value > self.high or (self.below and value == self.high):
-            return f"must be {low} and below {self.high:g}" if self.below else f"must be at most {self.high:,}"
-        return None
+        words, below = "", f" and below {self.high:g}" if self.below else ""
+        if not math.isfinite(value):
+            words = "a finite number"
+        elif value < self.low or (self.above and value == self.low):
+            words = f"{low}{below}"
+        elif value > self.high or (self.below and value == self.high):
+            words = f"{low}{below}" if below else f"at most {self.high:,}"
+        return f" must be {words}, not {value}{self.more}." if words else None
 
 
 def key(default: Any, help: str, **more: Any) -> Any:
@@ -179,13 +176,17 @@ def _in_words(error: ValidationError, content: Any, file: str, at: tuple[str, ..
     kinds = [_EXPECTED.get(each["type"].split("_")[0]) for each in here]
     mistake = next((each for each, kind in zip(here, kinds) if kind is None), here[0])
     kind, value, said = mistake["type"], mistake["input"], mistake.get("ctx", {})
-    full = (*at, *path, *([said["key"]] if kind == "unknown_key" else []))
+    text = str(said.get("error", ""))
+    # What a mapping is refused for may begin with one of its keys.
+    inside = value if isinstance(value, dict) and kind == "value_error" else ()
+    key = said.get("key") or next((str(name) for name in inside if text.startswith((f"{name}:", f"{name} must "))), "")
+    full = (*at, *path, *([key] if key else []))
     line = f", line {lines[full]}" if full in lines else ""
     where = f"{file}{line}: {'.'.join(full)}" if full else file
     if kind == "unknown_key":
         return UserError(f"{where}: unknown key{said['hint']}")
     if kind == "missing":
-        return UserError(f"{where}: missing key '{'.'.join((*full, str(mistake['loc'][-1])))}'")
+        return UserError(f"{where}: missing key '{'.'.join((*full, str(mistake['loc'][-1])))}'.")
     if kind == "literal_error":
         choices = [choice.strip("'") for choice in re.findall(r"'[^']*'|\w+(?= or |, |$)", said["expected"])]
         return UserError(f"{where}: {value!r} is not one of {', '.join(choices)}{suggest(str(value), choices)}.")
@@ -199,7 +200,7 @@ def _in_words(error: ValidationError, content: Any, file: str, at: tuple[str, ..
         number = int(said[limit]) if float(said[limit]).is_integer() else said[limit]
         return UserError(f"{where} must be {_LIMITS[limit]} {number:,}, not {value}.")
     if kind == "value_error":
-        return UserError(f"{where}: {said['error']}")
+        return UserError(f"{where}{text.removeprefix(key) if key else f': {text}'}".removesuffix(".") + ".")
     expected = " or ".join(dict.fromkeys(filter(None, kinds)))
     return UserError(f"{where}: expected {expected or mistake['msg']}, not {value!r}.")
 

@@ -24,7 +24,6 @@ import errno
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -161,13 +160,6 @@ def each_said_once() -> Iterator[None]:
     finally:
         for log in logs:
             log.removeFilter(is_new)
-
-
-@contextmanager
-def temporary() -> Iterator[Path]:
-    """Yields a temporary folder, removed at the end."""
-    with tempfile.TemporaryDirectory() as name:
-        yield Path(name)
 
 
 def alone(output: Path) -> AbstractContextManager[None]:

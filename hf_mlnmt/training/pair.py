@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import json
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -41,7 +42,7 @@ from hf_mlnmt.recipe import sizes
 from hf_mlnmt.recipe.reading import load_yaml
 from hf_mlnmt.training import folder, students
 from hf_mlnmt.training.init_from import local_folder
-from hf_mlnmt.training.processes import join_group, main_first, meet
+from hf_mlnmt.training.processes import common, join_group, main_first, meet
 from hf_mlnmt.training.run import run_recipe
 from hf_mlnmt.zoo.systems import positions_of
 
@@ -113,13 +114,15 @@ def train_pair(
         asking = _asking(asked, data)
         with nullcontext() if dry_run else main_first():
             kept = _is_kept(output, asking)
-            home = output if kept or not dry_run else stack.enter_context(folder.temporary())
+            home = output if kept or not dry_run else Path(stack.enter_context(tempfile.TemporaryDirectory()))
             path = home / HELD / f"{asked.name}.yaml"
-            if not kept:
+            if not kept and (dry_run or processes.is_main_process):
                 with _no_empty(home), atomic_folder(home / HELD) as making:
                     content, lines = _chosen(asked, data, making, home / HELD, processes.num_processes)
                     write_text(making / path.name, sizes.to_yaml(content, lines))
                     write_json(making / ASKED, asking)
+        if not dry_run:
+            common(path)
         told = [] if asked.system is None else [f"model.system={asked.system}"]
         tests = _tests(asked, load_yaml(path)[0]["data"].get("test") or {})
         told += [f"data.test={json.dumps(tests)}"] if tests else []

@@ -319,6 +319,8 @@ def _look_at(key: str, spec: Spec, root: Path, scored: bool, check: bool) -> tup
         files = [count_text(path, None if scored or check else READ) for path in paths]
         if isinstance(spec, CorpusSpec) and spec.is_two_files and all(file.whole for file in files):
             check_together(paths, [file.lines for file in files])
+        # Of long ones the beginning, or a set that is scored would never be equal to training text.
+        files = [count_text(path, READ) if one.whole and one.size > READ else one for path, one in zip(paths, files)]
     if isinstance(spec, TextSpec):
         if not any(sentence.strip() for sentence in items):
             raise UserError(f"{key}: {spec}: there is no text at its beginning.")

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -163,9 +164,9 @@ def together() -> Iterator[None]:
         if not _several():
             raise
         problem = str(error)
-    for rank, said in enumerate(of_all(problem)):
+    for rank, (host, said) in enumerate(of_all((socket.gethostname(), problem))):
         if said:
-            raise UserError(said if rank == 0 else f"process {rank}: {said}")
+            raise UserError(said if rank == 0 else f"process {rank} on {host}: {said}")
 
 
 @contextmanager
@@ -181,14 +182,23 @@ def main_first() -> Iterator[None]:
             pass
 
 
+def common(path: Path) -> Path:
+    """Returns a path that the first process has made. Raises: UserError in all processes, if one does not see it."""
+    with together():
+        if not path.exists():
+            what = "the first process has it, this one not. Put --output on a disk that all machines mount."
+            raise UserError(f"{path}: {what}")
+    return path
+
+
 def check_same(values: Mapping[str, str]) -> None:
     """Ends all processes where one has another value than the first of what must be the same (name: value)."""
-    first, *_ = said = of_all(values)
-    for rank, theirs in enumerate(said):
+    (_, first), *_ = said = of_all((socket.gethostname(), values))
+    for rank, (host, theirs) in enumerate(said):
         for name in {**first, **theirs}:
             if (value := theirs.get(name)) != first.get(name):
                 raise UserError(
-                    f"the processes would not train the same model: process {rank} has {name} {value}, and the first "
-                    f"one {first.get(name)}. All need the same package versions, recipe and data, and one output "
-                    "folder on a disk that all machines mount."
+                    f"the processes would not train the same model: process {rank} on {host} has {name} {value}, and "
+                    f"the first one {first.get(name)}. All need the same package versions, recipe and data, and one "
+                    "output folder on a disk that all machines mount."
                 )

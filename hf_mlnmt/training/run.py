@@ -25,6 +25,7 @@ import math
 import shlex
 import signal
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.init_from import local_folder, read_sources
 from hf_mlnmt.training.preflight import check_before, check_lengths
 from hf_mlnmt.training.preparation import ACCOUNT, Preparation, measured_by
-from hf_mlnmt.training.processes import check_same, join_group, main_first, of_main, together
+from hf_mlnmt.training.processes import check_same, common, join_group, main_first, of_main, together
 from hf_mlnmt.training.quantisation_aware import SENTENCES, RoundedProducts, calibrate
 from hf_mlnmt.training.rounds import PlannedRound, read_rounds
 from hf_mlnmt.training.tasks import lasting_parameters
@@ -163,6 +164,8 @@ class Run:
         """Returns the command line that starts this run, however its processes were started."""
         name, number = Path(sys.argv[0]).name, self.processes.num_processes
         words = ["hf-mlnmt" if name == "__main__.py" else name, *sys.argv[1:]]
+        if name == "default_worker.py":  # Ray's, whose arguments are the addresses of its cluster
+            words = ["hf-mlnmt", "train", str(self.recipe.path)]
         return shlex.join([*words, *(["--processes", str(number)] if number > 1 else [])])
 
     def tell(self, text: str, style: str | None = None) -> None:
@@ -212,12 +215,14 @@ _OF_THE_HUB = ("push_to_hub", "hub_")  # arguments by which a trainer makes a re
 
 def dry_run_of_one(run: Run) -> None:
     """Checks everything; prints what would be done and an estimate of what it would cost; leaves nothing."""
-    with folder.temporary() as output:
+    with tempfile.TemporaryDirectory() as output:
         arguments = {name: value for name, value in run.recipe.arguments.items() if not name.startswith(_OF_THE_HUB)}
         with together():
             if run.is_main:
                 folder.compare(run.output, run.recipe)
-            run = dataclasses.replace(run, output=output, recipe=dataclasses.replace(run.recipe, arguments=arguments))
+            run = dataclasses.replace(
+                run, output=Path(output), recipe=dataclasses.replace(run.recipe, arguments=arguments)
+            )
             preparation = run.preparation
             for warning in check_before(preparation, run.processes.num_processes) if run.is_main else ():
                 run.warn(warning)
@@ -246,7 +251,10 @@ def check(run: Run) -> Changes | None:
                     run.warn(warning)
                 folder.clean(run.output)
                 folder.keep_recipe(run.output, run.recipe, run.command)
-    return None if of_main(finished) else changes
+    if of_main(finished):
+        return None
+    common(run.output / folder.RECIPE)
+    return changes
 
 
 def prepare(run: Run) -> None:
@@ -359,15 +367,7 @@ def last_checkpoint(run: Run) -> Path | None:
     """Returns the checkpoint to go on from, as the main process finds it; UserError where not every process has it."""
     found = checkpoints.last_good(run.saved, run.warn) if run.is_main else None
     name = of_main(found.name if found else None)
-    if name is None:
-        return None
-    with together():
-        if not (run.saved / name).is_dir():
-            raise UserError(
-                f"{run.saved / name}: the first process goes on from it, and it is not here. Put --output on a disk "
-                "that all machines mount."
-            )
-    return run.saved / name
+    return common(run.saved / name) if name else None
 
 
 def _check_checkpoint(checkpoint: Path, run: Run, training: Training) -> None:

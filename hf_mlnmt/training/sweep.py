@@ -13,6 +13,7 @@ import re
 import signal
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from hf_mlnmt.recipe.reading import Recipe, find_recipe, parse_yaml, read_recipe
 from hf_mlnmt.training import folder
 from hf_mlnmt.training.callbacks import SIGNALS, handled
 from hf_mlnmt.training.dry_run import duration
-from hf_mlnmt.training.preflight import check_before
+from hf_mlnmt.training.preflight import Preflight, check_before, model
 from hf_mlnmt.training.preparation import Preparation
 
 MOST = 10_000  # values of a range; more is a slip of the pen
@@ -123,13 +124,17 @@ def as_yaml(value: Any) -> str:
     return yaml.safe_dump(value, default_flow_style=True, width=math.inf).removesuffix("...\n").strip()
 
 
-def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None]) -> None:
-    """Makes all checks before a training of each point. Raises: UserError naming the run."""
+def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None] | None = None) -> None:
+    """Makes all checks before a training of each point, or without `warn` the model's. Raises: UserError naming it."""
     points = {job.point: job for job in reversed(jobs)}  # seeds differ in nothing that is checked
     for job in reversed(points.values()):
-        with naming(job.name), folder.temporary() as output:
-            for warning in check_before(Preparation(job.recipe(), data, output, lambda text: None)):
-                warn(f"{job.name}: {warning}")
+        with naming(job.name), tempfile.TemporaryDirectory() as output:
+            preparation = Preparation(job.recipe(), data, Path(output), lambda text: None)
+            if warn:
+                for warning in check_before(preparation):
+                    warn(f"{job.name}: {warning}")
+            elif preparation.recipe.tokenizer.path is None:
+                model(Preflight(preparation))
 
 
 def state_of(root: Path, job: Job) -> str:

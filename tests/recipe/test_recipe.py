@@ -91,7 +91,7 @@ def test_settings_replace_keys(tmp_path):
         ("budget: {steps: 3}", r"line 6: budget is given twice \(first in line 5\)"),
         (
             "arguments: {label_smoothing_factor: 0.1}",
-            "line 6: arguments: label_smoothing_factor: this is what label_smoothing says",
+            "line 6: arguments.label_smoothing_factor: this is what label_smoothing says",
         ),
         ("training: {}\ntesting: {}", "a configuration of JoeyNMT .testing, training..*docs/coming-from.md"),
         ("task: {_name: translation}\noptimization: {}", "a configuration of fairseq"),

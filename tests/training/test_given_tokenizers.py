@@ -93,5 +93,5 @@ def test_placeholders_are_tokens_of_the_pairs_and_of_the_model(tmp_path):
     "wrong", [{"<n>": "("}, {"<n>": "number,url"}, {"<n>": "number", "<m>": "number"}, {"<n>": "urls"}]
 )
 def test_placeholders_that_are_none(tmp_path, wrong):
-    with pytest.raises(UserError, match=r"recipe.yaml, line \d+: data.placeholders: <n>: "):
+    with pytest.raises(UserError, match=r"recipe.yaml, line \d+: data.placeholders.<n>: "):
         read_recipe(write_recipe(tmp_path / "recipe.yaml", data={"placeholders": wrong}))

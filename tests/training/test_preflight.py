@@ -17,6 +17,7 @@ from hf_mlnmt import UserError
 from hf_mlnmt.recipe import read_recipe
 from hf_mlnmt.recipe.schema import saved_steps
 from hf_mlnmt.training import preflight
+from hf_mlnmt.training.preparation import Preparation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,17 +54,17 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("objective={name: fusion-n-best, n: 1000000000}", "objective.n must be at most 1,000, not 1000000000"),
         ("schedule.warmup=-3", "schedule.warmup must be at least 0, not -3"),
         ("data.filters.max_ratio=.nan", "data.filters.max_ratio must be a finite number"),
-        ("arguments.weight_decay_x=.inf", "arguments: weight_decay_x must be a finite number"),
-        ("arguments.seed=3", "arguments: seed: this is what seed says. Set that in its place"),
-        ("arguments.max_steps=3", "arguments: max_steps: this is what budget says"),
-        ("arguments.per_device_train_batch_size=3", "arguments: per_device_train_batch_size: .* batch.tokens says"),
+        ("arguments.weight_decay_x=.inf", "arguments.weight_decay_x must be a finite number"),
+        ("arguments.seed=3", "arguments.seed: this is what seed says. Set that in its place"),
+        ("arguments.max_steps=3", "arguments.max_steps: this is what budget says"),
+        ("arguments.per_device_train_batch_size=3", "arguments.per_device_train_batch_size: .* batch.tokens says"),
         ("arguments.use_cpu=maybe", "arguments.use_cpu: expected true or false, not 'maybe'"),
-        ("arguments.dataloader_num_workers=-1", "arguments: dataloader_num_workers must be at least 0, not -1"),
-        ("arguments.dataloader_num_workers=99999", "arguments: dataloader_num_workers must be at most 1,000"),
+        ("arguments.dataloader_num_workers=-1", "arguments.dataloader_num_workers must be at least 0, not -1"),
+        ("arguments.dataloader_num_workers=99999", "arguments.dataloader_num_workers must be at most 1,000"),
         ("model.settings.vocab_size=7", r"model.settings.vocab_size: this is as the tokenizer says \(\d+\)"),
         ("model.settings.eos_token_id=9", r"model.settings.eos_token_id: this is as the tokenizer says \(1\)"),
         ("model.settings.nonesuch=7", "recipe.yaml: model: TransformerConfig has no field 'nonesuch'"),
-        ("model.settings.d_model=1000000", "model.settings: d_model must be at most 65,536"),
+        ("model.settings.d_model=1000000", "model.settings.d_model must be at most 65,536"),
         ("model.settings.dropout=1.5", r"model.settings.dropout=1.5: must be in \[0, 1\)"),
         ("model.settings.d_model=18", "model.settings.encoder_attention_heads=4: d_model=18 must be a multiple of it"),
         ("model.settings.d_model=big", "model.settings.d_model: expected int, got str"),
@@ -179,6 +180,18 @@ def test_dev_or_test_sets_that_are_training_data(tmp_path):
     assert "data.dev: source and target are the same" in run(
         recipe, data, tmp_path / "r", settings=[same], dry_run=True
     )
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_a_long_set_to_be_scored_that_is_training_data(tmp_path, data, monkeypatch, check):
+    monkeypatch.setattr(preflight, "READ", 100)
+    monkeypatch.setattr("hf_mlnmt.data.lines._AT_ONCE", 100)
+    recipe = read_recipe(
+        write_recipe(tmp_path / "recipe.yaml"), ["data.dev.files={source: train.en, target: train.de}"]
+    )
+    preparation = Preparation(recipe, data, tmp_path / "run", lambda text: None, check=check)
+    (warning,) = preflight.corpora(preflight.Preflight(preparation))
+    assert "data.train train.en + train.de and data.dev are the same sentences" in warning
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from types import SimpleNamespace
@@ -70,8 +71,32 @@ def test_accelerate_launch_does_the_same(two, tmp_path):
     assert same_weights(two.two, tmp_path / "run")
 
 
+APART = """
+import os, sys
+from hf_mlnmt.cli import main
+
+sys.argv[sys.argv.index("--output") + 1] += os.environ["RANK"]
+main()
+"""
+
+
+@pytest.mark.parametrize("what", ["recipe", "pair"])
+def test_machines_without_a_common_folder_train_nothing(tmp_path, what):
+    """Two processes, each with an output folder of its own."""
+    data, script = write_corpus(tmp_path / "data", {"train": 300, "val": 10, "test": 10}), tmp_path / "apart.py"
+    script.write_text(APART)
+    asked = [str(write_recipe(tmp_path / "recipe.yaml"))] if what == "recipe" else ["--pair", "train.en", "train.de"]
+    arguments = [str(script), "train", *asked, "--data", str(data), "--output", str(tmp_path / "run")]
+    for said in two_processes(*arguments, code=1):
+        assert f"error: process 1 on {socket.gethostname()}: {tmp_path}/run1/{what}" in said
+        assert "the first process has it, this one not. Put --output on a disk that all machines mount" in said
+        assert "Traceback" not in said
+    assert not list(tmp_path.glob("run*/checkpoints"))
+    assert not (tmp_path / "run1" / "data").exists()
+
+
 LONG = """
-import signal, sys, time
+import signal, socket, sys, time
 from datetime import timedelta
 from pathlib import Path
 
@@ -116,12 +141,13 @@ assert of_main(state.process_index) == 0
 assert of_all(state.process_index) == [0, 1]
 assert largest(state.process_index * 15) == 15
 assert message(lambda: fail_on(0)) == "no file on 0"
-assert message(lambda: fail_on(1)) == "process 1: no file on 1"
+assert message(lambda: fail_on(1)) == f"process 1 on {socket.gethostname()}: no file on 1"
 assert message(lambda: fail_on(2)) is None
 versions = {"torch": "2.11", "transformers": f"5.{20 + state.process_index}"}
-assert "process 1 has transformers 5.21, and the first one 5.20" in message(lambda: check_same(versions))
+one = f"process 1 on {socket.gethostname()} has "
+assert f"{one}transformers 5.21, and the first one 5.20" in message(lambda: check_same(versions))
 keys = {"recipe: seed": "1", f"recipe: of {state.process_index}": "5"}
-assert "process 1 has recipe: of 0 None, and the first one 5" in message(lambda: check_same(keys))
+assert f"{one}recipe: of 0 None, and the first one 5" in message(lambda: check_same(keys))
 make_in_turn(Path(sys.argv[1]))
 assert Path(sys.argv[1]).read_text() == "01"
 state.destroy_process_group()

@@ -25,7 +25,7 @@ from hf_mlnmt.training import arguments, read_recipe, run_recipe
 from hf_mlnmt.training.callbacks import EarlyStopping
 from hf_mlnmt.training.folder import made_from
 from hf_mlnmt.training.preparation import Preparation
-from hf_mlnmt.training.run import score_model
+from hf_mlnmt.training.run import Run, score_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -311,7 +311,7 @@ def test_bad_data_and_settings_are_named(data, tmp_path):
         (["data.filters={max_lenght: 50}"], r"data.filters.max_lenght: unknown key .*max_length"),
         (["data.dev.files.source=vale.en"], "vale.en: no such file"),
         (["logging.trackers=[nonesuch]"], "logging.trackers"),
-        (["arguments.bf16=true", "precision.dtype=fp16"], "arguments: bf16: this is what precision.dtype says"),
+        (["arguments.bf16=true", "precision.dtype=fp16"], "arguments.bf16: this is what precision.dtype says"),
         (["arguments.debug=nonesuch"], "precision or arguments: .*nonesuch"),
         (["arguments.learning_rat=1"], "no such field .*learning_rate"),
         (["model.settings={d_modle: 3}"], "d_modle.*d_model"),
@@ -363,3 +363,11 @@ def test_a_test_set_of_another_language_is_scored_as_that_language(tmp_path, mon
     for code in ("de", "fr"):
         assert f"tok:moses-{code}" in scores[code]["classic"]["BLEU"]["signature"]
         assert (tmp_path / "translations" / f"{code}.average.{code}").read_text() == f"a ({code})\n"
+
+
+def test_the_command_of_a_worker_of_ray_says_no_address(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.argv", ["/ray/workers/default_worker.py", "--node-ip-address=10.0.0.1"])
+    recipe = SimpleNamespace(path=Path("recipe.yaml"))
+    processes = SimpleNamespace(num_processes=2)
+    command = Run(recipe, tmp_path, tmp_path, Console(), processes).command
+    assert command == "hf-mlnmt train recipe.yaml --processes 2"
