@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.evaluation.outputs import SystemOutput
 
 SCHEMA = RESULTS_SCHEMA
-_LARGEST = 1e15  # nothing that is measured here comes near it
+_LARGEST, _LARGEST_SCORE = 1e15, 1e6  # nothing that is measured here comes near them
 _COUNTED = ("steps", "epochs", "seconds", "cpu_minutes", "target_tokens", "processes")  # of a budget
 FORM: Form = {
     "scores?": {...: {...: {...: {"score": float, "ci?": (None, [float, float]), "signature?": str}}}},
@@ -116,7 +116,8 @@ def _absurd(value: Any, place: str = "") -> Iterator[str]:
     inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inner:
         yield from _absurd(each, f"{place}.{key}" if place else str(key))
-    if isinstance(value, int | float) and not abs(value) <= _LARGEST:
+    largest = _LARGEST_SCORE if place.startswith("scores.") and place.endswith(".score") else _LARGEST
+    if isinstance(value, int | float) and not abs(value) <= largest:
         yield f"{place} is {value}"
 
 

@@ -43,13 +43,14 @@ from hf_mlnmt.common.languages import base_language, language_in, lower, same_la
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.processing import moses_languages
 from hf_mlnmt.data.words import cut_into_pieces, is_unspaced
-from hf_mlnmt.generation.translating.alignments import Link
 
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric, Signature
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+    from hf_mlnmt.generation.translating.alignments import Link
 
 ProtocolName = Literal["cased", "classic"]
 MetricName = Literal["BLEU", "chrF", "TER"]

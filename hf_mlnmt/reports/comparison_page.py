@@ -172,8 +172,8 @@ def html_page(
 ) -> str:
     """Returns the page as HTML: one file that fetches nothing.
 
-    studies: shown with their figures and summaries. sentences: every sentence of every system, as
-    `hf_mlnmt.analysis.outputs.sentences_of` returns them.
+    studies: shown with their figures and summaries, unless these are empty. sentences: every sentence of every system,
+    as `hf_mlnmt.analysis.outputs.sentences_of` returns them.
     """
     places = comparison.places
     several = len(comparison.first["scores"]) > 1
@@ -199,8 +199,10 @@ def html_page(
         studies=[
             (study, list(map(svg_text, study.figures.values())), rows_table(study.stem, study.summary).html())
             for study in studies
+            if study.summary
         ],
-        notes=["Studies and sentences are of the first run of each system."] * comparison.several
+        notes=["Lengths, faults, differences and sentences are of the first run of each system."]
+        * bool(comparison.several and sentences)
         + [comparison.note] * bool(comparison.note),
         legend=LEGEND,
         settings={

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -218,3 +220,9 @@ def test_ter_of_very_many_sentences_is_scored_when_it_is_asked_for(caplog, monke
 
 def test_turkish_letters_in_the_classic_protocol() -> None:
     assert moses("IŞIK İL", "tr") == "ışık il"
+
+
+def test_scoring_imports_no_torch() -> None:
+    """It takes seconds, which text that is scored alone need not wait."""
+    code = "import sys, hf_mlnmt.evaluation.comparison as _; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
