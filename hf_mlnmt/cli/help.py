@@ -19,8 +19,20 @@ RARE |= {"--methods", "--requeue-code", "--progress", "--matrix", "--bootstrap",
 RARE |= {"--name", "--language", "--scores", "--one-based"}
 
 
+SEVERAL = {"--text", "--languages", "--code", "--like"}  # take all words up to the next option, if given repeatedly
+
+
 class Verb(TyperCommand):
     """A verb, whose help has no boxes, no types and at most 80 columns."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the command line; `--text a b` is `--text a --text b`."""
+        several = {name for each in self.params if getattr(each, "multiple", False) for name in each.opts} & SEVERAL
+        words: list[str] = []
+        for word in args:
+            following = bool(words) and (len(words) > 1 and words[-2] in several) and not word.startswith("-")
+            words += [words[-2], word] if following else [word]
+        return super().parse_args(ctx, words)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Writes usage, description, arguments, and options by group."""
