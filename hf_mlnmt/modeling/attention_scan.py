@@ -36,7 +36,8 @@ from .attention_scan_eager import (
     weights_backward,
     weights_forward,
 )
-from .linear import faster, in_own_precision
+from .linear import faster
+from .matrices import in_own_precision
 
 
 def weight_step(energies: Tensor, coefficient: Tensor, memory: Tensor | None) -> Tensor:

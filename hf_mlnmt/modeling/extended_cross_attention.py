@@ -100,7 +100,8 @@ class ExtendedCrossAttentionConfig(TransformerConfig):
 
     def validate_extension(self):
         """Refuse fields that this member does not read."""
-        self.refuse_below_one("fertility_maximum")
+        if self.fertility_maximum < 1:
+            raise ValueError(f"fertility_maximum={self.fertility_maximum}: must be at least 1")
         if self.embedding_layer_norm and self.cross_attention not in EMBEDDING:
             raise ValueError(
                 f"embedding_layer_norm=True: cross_attention='{self.cross_attention}' attaches no embeddings, only "

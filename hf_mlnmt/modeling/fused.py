@@ -26,8 +26,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import linear
 from .attention_scan import linear_scan as linear_scan
-from .linear import is_plain, matrix_of, product_dtype, runs_ahead
+from .linear import runs_ahead
 from .loss import cross_entropy
+from .matrices import is_plain, matrix_of, product_dtype
 
 LONGEST = 64  # positions of a sentence, on either side, whose attention is one program for each head
 WIDEST = 2048  # entries of a state whose residual sum and norm are one kernel

@@ -43,11 +43,12 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from .configuration import MONOLINGUAL_DATA, copy_code
+from .configuration import MONOLINGUAL_DATA
 from .generation import TranslationGenerationMixin, asked_for
 from .loss import cross_entropy, divisor
 from .outputs import EncoderOutput, TranslationOutput
 from .releases import CACHE, CACHE_NAMES, takes_cache
+from .upkeep import copy_code
 
 Normalization = Literal["symbol", "sequence"]
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e4  # sums of scaled log probabilities stay above a search's -1e9
@@ -139,7 +140,7 @@ class FusionConfig(PreTrainedConfig):
         return fields
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any):
-        """Saves the config, and the code that `auto_map` points to, the members' too (configuration.py)."""
+        """Saves the config, and the code that `auto_map` points to, the members' too (upkeep.py)."""
         here = Path(__file__).parent
         for config in (self, *self.members()):
             if pointers := getattr(config, "auto_map", None):

@@ -40,8 +40,9 @@ from .attention import CrossAttention, cached_source
 from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
 from .feature_collector import CITATION, FeatureCollector, check_feature_count
-from .layers import DecoderLayer, JointMatrices
+from .layers import DecoderLayer
 from .linear import project
+from .matrices import JointMatrices
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 
 

@@ -45,7 +45,8 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .layers import Dropout
-from .linear import in_own_precision, matrix_of, product_dtype, project, runs_ahead
+from .linear import project, runs_ahead
+from .matrices import in_own_precision, matrix_of, product_dtype
 
 Aside = list[tuple[Tensor, Tensor]]  # dy_t and x_t, of the positions whose backward has been
 

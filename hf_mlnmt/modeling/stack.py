@@ -11,17 +11,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from .configuration import StackConfig, TransformerConfig
+from .configuration import StackConfig, TransformerConfig, kept_up
 from .layers import Dropout, normed
 from .positions import positions_of
 from .releases import CACHE_NAMES
-
-SHARED = "share_encoder_decoder_embeddings"
-
-
-def _field_of(key: str) -> str:
-    """Returns the field of the config that says whether this weight, an encoder's table or an output, is tied."""
-    return SHARED if "encoder.embed_tokens." in key else "tie_word_embeddings"
 
 
 class TransformerPreTrainedModel(PreTrainedModel):
@@ -58,53 +51,34 @@ class TransformerPreTrainedModel(PreTrainedModel):
         if begin is not None:
             begin(self.config)
 
+    @staticmethod
+    def field_of_tie(key: str) -> str:
+        """Returns the field of the config that says whether this weight, an encoder's table or an output, is tied."""
+        return "share_encoder_decoder_embeddings" if "encoder.embed_tokens." in key else "tie_word_embeddings"
+
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Returns target -> source of all that is tied: an encoder's table where both sides share one, and an output by
         `tie_word_embeddings`, which in Transformers decides over both."""
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels)
         tied = (self._tied_weights_keys or {}).items()
-        return {key: source for key, source in tied if getattr(self.config, _field_of(key), False)}
+        return {key: source for key, source in tied if getattr(self.config, self.field_of_tie(key), False)}
 
     def tie_weights(self, missing_keys: set[str] | None = None, recompute_mapping: bool = True):
         super().tie_weights(missing_keys, recompute_mapping)
-        self._note_ties()  # a file that holds both tables leaves them two
+        kept_up("note_ties", self)  # a file that holds both tables leaves them two
 
     def save_pretrained(  # type: ignore[override]
         self, save_directory: Any, is_main_process: bool = True, state_dict: Any = None, **options: Any
     ):
-        self._note_ties()
-        own = (self._tied_weights_keys or {}).keys() - self.get_expanded_tied_weights_keys()
-        if state_dict is None and len({id(self.get_parameter(key)) for key in own}) < len(own):
-            # Encoder and output have one table, the decoder another: no config says so, three are saved.
-            state_dict = self.state_dict()
-            state_dict.update((key, state_dict[key].clone()) for key in own)
+        state_dict = kept_up("state_to_save", self, state_dict) or state_dict
         return super().save_pretrained(save_directory, is_main_process, state_dict, **options)
 
-    def _note_ties(self) -> None:
-        """Has the config say which tables are one: PEFT, and whoever sets a weight, changes one without the other.
-
-        What is one is saved once; a Trainer that goes on does not miss the other (`_keys_to_ignore_on_save`).
-        """
-        tied = self._tied_weights_keys or {}
-        pairs = {key: (self.get_parameter(key), self.get_parameter(source)) for key, source in tied.items()}
-        one = {
-            key: target is table for key, (target, table) in pairs.items() if not target.is_meta and not table.is_meta
-        }
-        self._keys_to_ignore_on_save = set(self._keys_to_ignore_on_save or ()) - tied.keys() | {*filter(one.get, one)}
-        for field in dict.fromkeys(map(_field_of, one)):
-            setattr(self.config, field, any(one[key] for key in one if _field_of(key) == field))
-
-    def resize_token_embeddings(
-        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
+    def resize_token_embeddings(self, *sizes: Any, **options: Any) -> nn.Embedding:
         """Resizes the one table of both sides. Raises: ValueError for a model with a vocabulary for each side."""
-        self._note_ties()
-        shared = getattr(self.config, SHARED, False)
-        if self.config.is_encoder_decoder and not shared:
-            raise ValueError("a model with a vocabulary, or a module, for each side cannot be resized: make a new one")
-        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        if shared:
+        kept_up("check_resizing", self)
+        embeddings = super().resize_token_embeddings(*sizes, **options)
+        if getattr(self.config, "share_encoder_decoder_embeddings", False):
             self.config.decoder_vocab_size = embeddings.num_embeddings
         return embeddings
 
