@@ -163,9 +163,9 @@ class BridgeConfig(RNNConfig):
 
     def validate_bridge(self):
         """Refuses sizes of the bridge that cannot be built, and anything else that is shared."""
-        for field in ("bridge_heads", "bridge_width"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)}: must be at least 1")
+        for name in ("bridge_heads", "bridge_width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
         if self.penalty_weight < 0:
             raise ValueError(f"penalty_weight={self.penalty_weight}: must be at least 0")
         if self.share_encoder_decoder_embeddings:

@@ -52,7 +52,7 @@ class StackConfig(PreTrainedConfig):
         layer_norm_eps: added to the variance in every layer norm.
         scale_embedding: multiply embeddings by sqrt(d_model).
         normalize_embedding: a layer norm over embedding and position, before dropout (BART, mBART).
-        position_embedding: how places are told apart, see positions.py. position_offset: the number of the first place
+        position_embedding: how places are told apart, see stack.py. position_offset: the number of the first place
             (fairseq, M2M100 and NLLB count sines from 2).
         max_position_embeddings: the longest sequence, in subwords.
         tie_word_embeddings: the output projection is the target embedding.

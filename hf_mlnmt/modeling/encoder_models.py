@@ -29,8 +29,7 @@ from .configuration import MONOLINGUAL_DATA, TransformerConfig
 from .generation import Generation
 from .linear import project
 from .loss import divisor, following_labels, head_cross_entropy
-from .positions import shown_positions
-from .stack import TransformerPreTrainedModel
+from .stack import TransformerPreTrainedModel, shown_positions
 from .transformer import Encoder, TransformerModel
 
 HUB = ("revision", "token", "cache_dir", "subfolder", "local_files_only")

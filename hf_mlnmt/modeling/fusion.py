@@ -44,11 +44,11 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration import MONOLINGUAL_DATA
-from .generation import TranslationGenerationMixin, asked_for
+from .generation import TranslationGenerationMixin
 from .loss import cross_entropy, divisor
 from .outputs import EncoderOutput, TranslationOutput
 from .releases import CACHE, CACHE_NAMES, takes_cache
-from .upkeep import copy_code
+from .upkeep import asked_for, copy_code
 
 Normalization = Literal["symbol", "sequence"]
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e4  # sums of scaled log probabilities stay above a search's -1e9
@@ -455,7 +455,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         if smoothing:
             raise ValueError(f"smoothing={smoothing}: label smoothing is not defined for a fused model; set it to 0")
         if decoder_input_ids is None:
-            decoder_input_ids = self.decoder_inputs_of(labels)
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         use_cache = self.config.use_cache and labels is None if use_cache is None else use_cache
         if use_cache and cache is None:
             cache = self.make_cache()

@@ -33,9 +33,8 @@ from .configuration import MONOLINGUAL_DATA, StackConfig
 from .generation import Generation
 from .layers import DecoderLayer
 from .loss import divisor, following_labels, head_cross_entropy, logits_of
-from .positions import shown_positions
 from .releases import CACHE, takes_cache
-from .stack import TransformerPreTrainedModel
+from .stack import TransformerPreTrainedModel, shown_positions
 from .transformer import Decoder
 
 

@@ -1,4 +1,4 @@
-"""Matrices of linear layers, where a call does not do: `matrix_of` a layer, and several matrices that are one parameter.
+"""Matrices of linear layers, where a call does not do: `matrix_of` a layer, and several in one parameter.
 
 A product may need the matrix itself (the output projection inside the loss, matrices multiplied before a recurrence):
 `matrix_of` gives the one that the call multiplies by, which an adapter, int8 or a hook may have changed (linear.py).

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -34,23 +33,6 @@ def normed(norm: nn.Module, states: Tensor) -> Tensor:
     """Calls a layer norm, or the module in its place; a kernel of training returns the type of `states`."""
     found = faster("residual", states, None, 0.0, norm) if norm.training else None
     return norm(states) if found is None else found
-
-
-class JointMatrices(nn.Module):
-    """Matrices that are one parameter, `weight`; each begins as a linear layer of the baseline would."""
-
-    weight: Tensor
-    fans: int  # inputs and outputs of one matrix
-
-    def begin_weights(self, config: StackConfig) -> None:
-        if config.init_std is not None:
-            init.normal_(self.weight, std=config.init_std)
-        else:  # Xavier-uniform
-            bound = (6 / self.fans) ** 0.5
-            init.uniform_(self.weight, -bound, bound)
-        bias: Any = getattr(self, "bias", None)
-        if bias is not None:
-            init.zeros_(bias)
 
 
 class Sublayer(nn.Module):

@@ -13,7 +13,7 @@ monolingual data, section 3.2.3 (norm_position="pre").
 | s: decoder states | hidden_states | (batch, target, d_model) |
 | E: embeddings and output projection | embed_tokens, lm_head | (vocabulary, d_model) |
 
-(1) embedding = dropout(sqrt(d_model) E[x] + PE): stack.py    (2) PE: positions.py    (3)-(4) the layers: layers.py
+(1) embedding = dropout(sqrt(d_model) E[x] + PE), (2) PE: stack.py    (3)-(4) the layers: layers.py
 (5) p(y_t | y_<t, x) = softmax(E s_t + b), b only with output_bias
 
 Seams, each a method or a class attribute that a family overrides: `EncoderLayer.attend_self`, `Encoder.memory`,
@@ -308,7 +308,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
                 the loss is 0, and so are its gradients.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
-            decoder_input_ids = self.decoder_inputs_of(labels)
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         if labels is not None and use_cache is None:
             use_cache = False
         outputs = self.model(
