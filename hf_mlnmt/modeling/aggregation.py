@@ -32,7 +32,7 @@ from transformers import initialization as init
 
 from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
-from .feature_collector import CITATION, FeatureCollector, check_feature_count
+from .feature_collector import FeatureCollector, check_feature_count
 from .layers import DecoderLayer, Dropout, FeedForward, normed
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 
@@ -203,7 +203,7 @@ class AggregationForConditionalGeneration(TransformerForConditionalGeneration):
 
     config: AggregationConfig
     model_class = AggregationModel
-    citation = CITATION
+    citation = "ampomah2020every"
 
 
 AggregationForMaskedLM, AggregationForCausalLM = encoder_heads(AggregationModel)

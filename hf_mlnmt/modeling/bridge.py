@@ -1,7 +1,7 @@
 """The attention bridge: an encoder for each source language, a decoder for each target language, and between them one
 matrix of fixed size, made by an inner attention that all pairs of languages share.
 
-Reference: Vazquez, Raganato, Creutz and Tiedemann 2020 (the citation is rnn.py's), section 2.2; Lin et al. 2017, "A
+Reference: Vazquez, Raganato, Creutz and Tiedemann 2020 (cited as by rnn.py), section 2.2; Lin et al. 2017, "A
 Structured Self-Attentive Sentence Embedding". Equation numbers are the first's.
 
 | symbol in the paper | here | shape |

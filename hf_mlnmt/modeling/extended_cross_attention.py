@@ -50,7 +50,7 @@ from transformers.cache_utils import EncoderDecoderCache
 
 from .attention import CrossAttention, cached_source, split_heads
 from .caches import RecurrentCacheLayer, real_positions
-from .configuration import FIRST_ORDER_ATTENTION, TransformerConfig
+from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
 from .layers import DecoderLayer, normed
 from .linear import project
@@ -240,7 +240,7 @@ class ExtendedCrossAttentionForConditionalGeneration(TransformerForConditionalGe
 
     config: ExtendedCrossAttentionConfig
     model_class = ExtendedCrossAttentionModel
-    citation = FIRST_ORDER_ATTENTION
+    citation = "rosendahl2024chapter5"
 
 
 ExtendedCrossAttentionForMaskedLM, ExtendedCrossAttentionForCausalLM = encoder_heads(ExtendedCrossAttentionModel)

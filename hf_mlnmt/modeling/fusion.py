@@ -43,7 +43,6 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from .configuration import MONOLINGUAL_DATA
 from .generation import TranslationGenerationMixin
 from .loss import cross_entropy, divisor
 from .outputs import EncoderOutput, TranslationOutput
@@ -321,7 +320,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
     base_model_prefix = ""
     main_input_name = "input_ids"
     computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`
-    citation = MONOLINGUAL_DATA
+    citation = "rosendahl2024chapter4"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flash_attn = True

@@ -259,13 +259,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
 
     computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`, and returns `losses`
     model_class: type[TransformerModel] = TransformerModel
-    citation = """@inproceedings{vaswani2017attention,
-  title = {Attention Is All You Need},
-  author = {Vaswani, Ashish and Shazeer, Noam and Parmar, Niki and Uszkoreit, Jakob and Jones, Llion and
-            Gomez, Aidan N. and Kaiser, Lukasz and Polosukhin, Illia},
-  booktitle = {Advances in Neural Information Processing Systems 30},
-  year = {2017}
-}"""
+    citation = "vaswani2017attention"
     _tied_weights_keys = {
         "lm_head.weight": "model.decoder.embed_tokens.weight",
         "model.encoder.embed_tokens.weight": "model.decoder.embed_tokens.weight",

@@ -16,16 +16,6 @@ from transformers import PreTrainedConfig
 
 from .releases import CACHE_NAMES
 
-_THESIS = """@phdthesis{rosendahl2024attention,
-  title = {Attention-based Machine Translation Using Monolingual Data},
-  author = {Rosendahl, Jan},
-  school = {RWTH Aachen University},
-  year = {2024},
-  note = {Chapter %d}
-}"""
-MONOLINGUAL_DATA = _THESIS % 4
-FIRST_ORDER_ATTENTION = _THESIS % 5
-
 upkeep: Any = None  # hf_mlnmt/modeling/upkeep.py
 
 
