@@ -33,7 +33,7 @@ from transformers import initialization as init
 from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
 from .feature_collector import FeatureCollector, check_feature_count
-from .layers import DecoderLayer, Dropout, FeedForward, normed
+from .layers import DecoderLayer, FeedForward, normed
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 
 
@@ -91,7 +91,7 @@ class Aggregate(FeedForward):
 
     def __init__(self, config: AggregationConfig, inputs: int):
         super().__init__(config, config.encoder_ffn_dim, inputs)
-        self.output_dropout = Dropout(config.dropout)
+        self.output_dropout = nn.Dropout(config.dropout)
         self.layer_norm = nn.LayerNorm(config.d_model, config.layer_norm_eps)
         self.inputs = inputs
 

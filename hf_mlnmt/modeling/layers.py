@@ -1,4 +1,4 @@
-"""The baseline's layers: the residual sublayer, feed-forward, encoder layer and decoder layer; and their dropout.
+"""The baseline's layers: the residual sublayer, feed-forward, encoder layer and decoder layer.
 
 Reference: Vaswani et al. 2017, "Attention Is All You Need", section 3. The notation table is in transformer.py.
 
@@ -19,16 +19,6 @@ from .configuration import StackConfig, TransformerConfig
 from .linear import faster, project
 
 
-class Dropout(nn.Dropout):
-    """y = x / (1 - p) where a fair draw keeps the element, else 0; the identity in evaluation."""
-
-    def forward(self, states: Tensor) -> Tensor:
-        if not self.training or not self.p:
-            return states
-        found = faster("dropout", states, self.p)
-        return super().forward(states) if found is None else found
-
-
 def normed(norm: nn.Module, states: Tensor) -> Tensor:
     """Calls a layer norm, or the module in its place; a kernel of training returns the type of `states`."""
     found = faster("residual", states, None, 0.0, norm) if norm.training else None
@@ -44,7 +34,7 @@ class Sublayer(nn.Module):
     def __init__(self, config: StackConfig):
         super().__init__()
         self.layer_norm = nn.LayerNorm(config.d_model, config.layer_norm_eps)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
         self.pre = config.norm_position == "pre"
 
     def forward(self, hidden_states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
@@ -67,7 +57,7 @@ class FeedForward(nn.Module):
         self.fc1 = nn.Linear(inputs * config.d_model, width)
         self.fc2 = nn.Linear(width, config.d_model)
         self.activation = ACT2FN[config.activation_function]
-        self.dropout = Dropout(config.activation_dropout)
+        self.dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         inner = None
@@ -75,7 +65,7 @@ class FeedForward(nn.Module):
             inner = faster("relu_of", self.fc1, hidden_states)
         if inner is None:
             inner = self.activation(project(self.fc1, hidden_states))
-        return project(self.fc2, self.dropout(inner))
+        return project(self.fc2, self.dropout(inner) if self.training else inner)
 
 
 class EncoderLayer(GradientCheckpointingLayer):

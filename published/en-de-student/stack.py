@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from .configuration import StackConfig, TransformerConfig, kept_up
-from .layers import Dropout, normed
+from .layers import normed
 from .releases import CACHE_NAMES
 
 
@@ -191,7 +191,7 @@ class Stack(TransformerPreTrainedModel):
         else:
             self.positions = SinusoidalPositions(*sizes, config.position_embedding, config.position_offset)
         self.embedding_norm = self._norm() if config.normalize_embedding else nn.Identity()
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList([self.layer_class(config, index) for index in range(layers)])
         self._no_split_modules = [self.layer_class.__name__]
         self.layer_norm = self._norm() if config.norm_position == "pre" else nn.Identity()

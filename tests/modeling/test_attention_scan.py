@@ -15,6 +15,7 @@ from torch.library import opcheck
 
 from hf_mlnmt.modeling import attention_scan as scans
 from hf_mlnmt.modeling import attention_scan_triton as kernels
+from hf_mlnmt.modeling import fused
 
 BATCH, HEADS, STEPS, PLACES, WIDTH = 3, 2, 5, 4, 3
 REAL = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 0, 1, 0, 0]], dtype=torch.bool)
@@ -260,16 +261,20 @@ def test_kernels_compile_for_a_gpu(types, tmp_path, monkeypatch):
         assert compiled.asm["cubin"]
 
 
-def test_kernels_are_for_cuda_alone():
-    assert scans._kernels(torch.zeros(1), None) is None
+def test_kernels_are_for_cuda_alone(monkeypatch):
+    assert fused.scan_kernels(torch.zeros(1)) is None
 
     class Remote:
         device, dtype = torch.device("cuda"), torch.float32
 
-    assert scans._kernels(Remote(), None) is kernels.KERNELS
-    assert scans._kernels(Remote(), REAL) is None
+    assert fused.scan_kernels(Remote()) is kernels.KERNELS
     Remote.dtype = torch.float64
-    assert scans._kernels(Remote(), None) is None
+    assert fused.scan_kernels(Remote()) is None
+    given = torch.zeros(BATCH, HEADS, STEPS, PLACES), torch.zeros(BATCH, HEADS, PLACES), None
+    monkeypatch.setattr(scans, "faster", lambda *asked: {"weights_forward": None})
+    assert scans.weight_scan(*given, REAL, True).shape == given[0].shape  # padding is not for kernels
+    with pytest.raises(TypeError):
+        scans.weight_scan(*given, None, True)
 
 
 def test_without_triton_the_loops_do():
