@@ -22,7 +22,7 @@ The parts, each in one file for all loops:
 | hypotheses that go on, finished ones, length penalties | hypotheses.py | `Hypotheses`, `Chains`, `Record` |
 | logits processors, ends, limits | rules.py | `Rules` |
 | a model's decoder | decoder.py; decoders.py lists them | `begin`, `step` |
-| its state | the same | `rewind`, `expand`, `reorder`, `select` |
+| its state | the same | `expand`, `reorder`, `select` |
 | a decoder step in compiled code | cpu/step.py, cpu/native.py, cpu/search.c | `CompiledStep` |
 | what is remembered of a model | known.py | `known` |
 | a step's choice on a GPU | gpu/kernels.py | `choose_beams`, `choose_tokens` |
@@ -51,7 +51,6 @@ from hf_mlnmt.search import loop
 from hf_mlnmt.search.constraints import Constrained
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch, SourceTokens
 from hf_mlnmt.search.decoders import decoder_of
-from hf_mlnmt.search.drafts import Drafted
 from hf_mlnmt.search.gpu import static_shapes
 from hf_mlnmt.search.prepare import Text, record, what_is_around
 from hf_mlnmt.search.recombination import Recombined
@@ -165,8 +164,6 @@ def choice_of(rules: Rules, config: Any) -> type[SearchStrategy]:
     """Returns the search strategy that is asked for."""
     if rules.constraints is not None:
         return Constrained
-    if rules.drafts is not None:
-        return Drafted
     if config.num_beams == 1:
         drawn = DrawsByRow if getattr(config, "draws", None) == "row" else Draws
         return drawn if config.do_sample else Greedy

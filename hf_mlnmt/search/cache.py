@@ -22,7 +22,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderC
 from hf_mlnmt.common.memory import return_memory
 from hf_mlnmt.modeling.caches import RecurrentCacheLayer, RecurrentState
 from hf_mlnmt.modeling.dual_context import ConvolutionCacheLayer, windows
-from hf_mlnmt.search.decoder import behind, gather_beams
+from hf_mlnmt.search.decoder import gather_beams
 
 BLOCK = 16
 LARGE = 2**20  # numbers in a buffer whose old place is worth handing back
@@ -110,9 +110,6 @@ class BeamCacheLayer(DynamicLayer):
     def get_seq_length(self) -> int:
         return self.size
 
-    def rewind(self, back: Tensor) -> None:
-        """Goes back by so many positions of the prompt (sentences,): the mask says so."""
-
     def expand(self, width: int) -> None:
         """Gives each sentence `width` beams behind its prompt, one row: they share what is there."""
 
@@ -146,9 +143,6 @@ class BeamStateLayer(BeamCacheLayer):
     def real_positions(self, real: Tensor | None) -> Tensor | None:
         """Returns those of the prompt as the mask says; beams are all real."""
         return None if self.of_beams else real
-
-    def rewind(self, back: Tensor) -> None:
-        self.states = behind(self.states, back)
 
     def expand(self, width: int) -> None:
         self.states, self.of_beams = self.states[:, -1:].expand(-1, width, *self.states.shape[2:]), True

@@ -84,9 +84,6 @@ def fitted(tensor: Tensor, rows: Tensor | None, length: int | None = None, dim: 
 class DecoderState(Protocol):
     """The state of every sentence, (sentences, ...), and after `expand` of each of its beams."""
 
-    def rewind(self, back: Tensor) -> Self:
-        """Goes back by so many positions of each sentence (sentences,), fewer than have been read; before `expand`."""
-
     def expand(self, width: int) -> Self:
         """Gives every sentence `width` beams, all alike."""
 
@@ -105,9 +102,8 @@ class Decoder(Protocol[State]):
 
     normalized: bool  # scores are what a search adds up: nothing may pass them through a softmax first
 
-    def begin(self, prompt: Tensor, source: SourceBatch, scored: int = 1) -> tuple[Tensor, State]:
-        """Reads the prompt (sentences, length): scores of what follows its last positions (sentences, scored,
-        vocabulary), and the state."""
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, State]:
+        """Reads the prompt (sentences, length): scores of what follows it (sentences, 1, vocabulary), and the state."""
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Reads one token of every beam (sentences, width): scores (sentences, width, vocabulary), and the state.
@@ -133,12 +129,6 @@ def rows_of_beams(parents: Tensor) -> Tensor:
 def rows_of_sentences(sentences: Tensor, width: int) -> Tensor:
     """Returns all `width` beams of these sentences (indices) as rows of (sentences x width)."""
     return (sentences.unsqueeze(-1) * width + torch.arange(width, device=sentences.device)).flatten()
-
-
-def behind(states: Tensor, back: Tensor) -> Tensor:
-    """Selects the states (sentences, positions, ...) of one position each, counted back from the last: (sentences, 1,
-    ...)."""
-    return states[torch.arange(len(states), device=states.device), states.shape[1] - 1 - back].unsqueeze(1)
 
 
 class RealPositions:

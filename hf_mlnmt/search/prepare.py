@@ -3,7 +3,6 @@
 generate() comes through here by itself (`generate`): the first call with some options goes through Transformers'
 preparation, and what the loop is handed at its end (config, logits processors, stopping criteria) is kept. Later calls
 with the same options begin at the encoder; one sentence without padding is translated in compiled code.
-Drafts are of a call, and no option.
 Options are the same if they are plain values, or frozen dataclasses as LengthPenalty, that are equal; with any other
 value (a processor, a streamer, a tensor) every call goes through Transformers' preparation.
 
@@ -27,7 +26,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
-from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
+from transformers import GenerationConfig, GenerationMixin, StoppingCriteriaList
 from transformers.utils import ModelOutput
 
 from hf_mlnmt.common.matmul_backends import changes_of, kept_diagonals, times_forgotten
@@ -36,8 +35,8 @@ from hf_mlnmt.search.cpu.native import library
 from hf_mlnmt.search.cpu.one_sentence import OneSentence, Wanted
 from hf_mlnmt.search.decoder import HANDLED
 from hf_mlnmt.search.known import known
-from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Drafts, Rules
-from hf_mlnmt.search.strategies import Greedy, SearchStrategy
+from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Rules
+from hf_mlnmt.search.strategies import SearchStrategy
 
 ENCODED = 512  # tokens at once of sentences that others may pass; fewer cost more a token
 KEPT = 16  # options of a model that are kept, the latest ones
@@ -83,18 +82,15 @@ class Prepared:
         except RuntimeError:  # of tensors in them
             return False
 
-    def search(
-        self, model: Any, ids: Tensor, mask: Tensor, abandon: Abandon | None, drafts: Drafts | None = None
-    ) -> Any:
+    def search(self, model: Any, ids: Tensor, mask: Tensor, abandon: Abandon | None) -> Any:
         """Searches from the encoder on; None if that is not for a fast loop. `abandon` is asked before one sentence."""
         start, _, processors, criteria, config, arguments, _ = self.handed
-        rules, wanted = self.rules, None if drafts else self.wanted
+        rules = self.rules
         if abandon is not None:
             criteria = StoppingCriteriaList([*criteria, abandon])
             abandon.check()
-        if abandon is not None or drafts is not None:
-            rules = Rules(LogitsProcessorList([*processors, *([drafts] if drafts else [])]), criteria)
-        text, search = Text(ids, mask, start, wanted, rules), generation.faster_search
+            rules = Rules(processors, criteria)
+        text, search = Text(ids, mask, start, self.wanted, rules), generation.faster_search
         return None if search is None else search(model, None, processors, criteria, config, arguments, text)
 
 
@@ -164,7 +160,7 @@ def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) ->
     """Returns what model.generate(**arguments) does; `call` is that of Transformers."""
     options = dict(arguments)
     ids, mask, given = (options.pop(name, None) for name in ("input_ids", "attention_mask", "generation_config"))
-    abandon, drafts = _only_one(options, "stopping_criteria", Abandon), _only_one(options, "logits_processor", Drafts)
+    abandon = _only_one(options, "stopping_criteria", Abandon)
     key = _key(options, given)
     if key is None or not _are_plain(ids, mask, model.device):
         return call(**arguments)
@@ -174,7 +170,7 @@ def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) ->
         if prepared is not None:
             of_model[key] = prepared
     if prepared is not None and prepared.holds(model, given):
-        outputs = prepared.search(model, ids, mask, abandon, drafts)
+        outputs = prepared.search(model, ids, mask, abandon)
         return call(**arguments) if outputs is None else outputs
     before, _OF_THREAD.recorded = getattr(_OF_THREAD, "recorded", None), []
     outputs = None
@@ -191,7 +187,7 @@ def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) ->
             while len(of_model) > KEPT:
                 of_model.popitem(last=False)
         if outputs is None:
-            outputs = prepared.search(model, ids, mask, abandon, drafts)
+            outputs = prepared.search(model, ids, mask, abandon)
     return call(**arguments) if outputs is None else outputs
 
 
@@ -224,9 +220,6 @@ def record(
     recorded = getattr(_OF_THREAD, "recorded", None)
     if recorded is None:
         return
-    if any(isinstance(processor, Drafts) for processor in processors):  # a call without goes greedily
-        choice = Greedy
-        processors = LogitsProcessorList(part for part in processors if not isinstance(part, Drafts))
     same = input_ids.shape[1] == 1 and bool((input_ids == input_ids[0, 0]).all())
     others = {name: value for name, value in arguments.items() if name not in ("encoder_outputs", "attention_mask")}
     plain = others.keys() <= HANDLED and all(type(processor) in ROW_BY_ROW for processor in processors)
@@ -235,7 +228,7 @@ def record(
         vocabulary = getattr(head, "out_features", decoder.model.config.target_vocab_size)
         recorded.append(Handed(start, choice, processors, criteria, config, others, vocabulary))
         rules, width = Rules(processors, criteria), max(config.num_beams, config.num_return_sequences)
-        alone = len(input_ids) == width and not static and rules.drafts is None
+        alone = len(input_ids) == width and not static
         if alone and Wanted.of(choice, rules, config, start, vocabulary) is not None:
             raise _ForOneSentence
     else:

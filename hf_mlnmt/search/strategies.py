@@ -9,7 +9,6 @@
 | Constrained (constraints.py) | the best that have given phrases in them |
 | Grouped | the best of groups that differ from each other |
 | SampledBeams, WithoutReplacement | beams that are drawn; sequences drawn without replacement |
-| Drafted (drafts.py) | what Greedy does, beginning with what is likely to be that |
 
 The face that the loop sees is `SearchStrategy`. A step of `BeamSearch`, which others change at the methods in brackets:
 
@@ -47,9 +46,6 @@ class SearchStrategy(Protocol):
     def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any):
         """Begins for a batch, its prompt (sentences, length), and a generation config as generate() prepares it."""
 
-    def read(self, prompt: Tensor) -> Tensor:
-        """Reads the prompt (sentences, length): scores of what follows (sentences, 1, vocabulary)."""
-
     def step(self, scores: Tensor, history: Tensor, length: int) -> tuple[Tensor, Tensor | None, Tensor]:
         """Chooses the next token of each hypothesis.
 
@@ -77,26 +73,15 @@ class Greedy:
         self.chains = Chains(len(prompt), batch.width, pad_token_of(config, prompt.device), prompt.device)
         self.record = Record(prompt, batch.width, config)
 
-    def read(self, prompt: Tensor) -> Tensor:
-        return self.batch.begin(prompt)
-
     def tokens(self, scores: Tensor) -> Tensor:
         """Chooses by scores (sentences, width, vocabulary): (sentences, width)."""
         return best_tokens(scores)
 
-    def process(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Processes the scores by the rules."""
-        return self.rules.process(history, scores)
-
-    def is_last(self, tokens: Tensor, length: int) -> Tensor:
-        """Tells which tokens (sentences, width) end their sequence, with which it is `length` long."""
-        return self.rules.is_last(tokens, length)
-
     def step(self, scores: Tensor, history: Tensor, length: int) -> tuple[Tensor, Tensor | None, Tensor]:
-        tokens = self.tokens(self.process(history, scores.expand(-1, self.batch.width, -1)))
+        tokens = self.tokens(self.rules.process(history, scores.expand(-1, self.batch.width, -1)))
         tokens = self.chains.padded(tokens) if self.rules.ends else tokens
         self.record.steps.append((self.batch.ids, tokens, tokens))
-        self.chains.close(self.is_last(tokens, length))
+        self.chains.close(self.rules.is_last(tokens, length))
         return tokens, None, self.chains.open
 
     def keep(self, sentences: Tensor) -> None:
@@ -159,9 +144,6 @@ class BeamSearch:
         self.batch, self.rules, self.config = batch, rules, config
         self.beams = self.begin(len(prompt), prompt.device)
         self.record, self.prompt = Record(prompt, batch.width, config), prompt.shape[1]
-
-    def read(self, prompt: Tensor) -> Tensor:
-        return self.batch.begin(prompt)
 
     def begin(self, sentences: int, device: Any) -> hypotheses.Hypotheses:
         """Returns the hypotheses of so many sentences."""

@@ -19,7 +19,7 @@ from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BEAM_LAYERS, BeamCache, whole_blocks
 from hf_mlnmt.search.cpu.step import SOURCE_ATTENTIONS, CompiledStep, Family, find_family
-from hf_mlnmt.search.decoder import HANDLED, SourceBatch, behind, gather_beams, read_source
+from hf_mlnmt.search.decoder import HANDLED, SourceBatch, gather_beams, read_source
 from hf_mlnmt.search.known import known
 
 PRUNE_FROM = 64  # slots
@@ -33,7 +33,7 @@ class TransformerState:
         self.dtype = source.outputs.last_hidden_state.dtype
         self.hidden = torch.finfo(self.dtype).min  # in a mask
         self.next_pruning = PRUNE_FROM
-        self.length: Any = 0  # positions of the target that have been read, or of each sentence (sentences, 1)
+        self.length = 0  # positions of the target that have been read
         self.history_mask: Tensor  # (sentences, 1, prompt or width, slots in whole blocks)
         # Of a family that the search does not know, what the encoder hands on need not have the source's length.
         self._change_source(source.select(None, whole_blocks(source.real.shape[1])) if in_blocks else source)
@@ -56,14 +56,6 @@ class TransformerState:
         self.history_mask[..., start:end].diagonal(dim1=2, dim2=3).zero_()  # every beam sees itself
         self.length += 1
 
-    def rewind(self, back: Tensor) -> "TransformerState":
-        """Goes back as `DecoderState` says: slots beyond are hidden."""
-        self.history_mask = behind(self.history_mask[:, 0], back).unsqueeze(1)
-        self.length = self.length - back.unsqueeze(1)
-        for layer in self.cache.target_layers:
-            layer.rewind(back)
-        return self
-
     def expand(self, width: int) -> "TransformerState":
         for layer in self.cache.target_layers:
             layer.expand(width)
@@ -82,7 +74,6 @@ class TransformerState:
         length = whole_blocks(source_length) if self.in_blocks else None
         self._change_source(self.source.select(sentences, length))
         self.history_mask = self.history_mask[sentences]
-        self.length = self.length[sentences] if isinstance(self.length, Tensor) else self.length
         for layer in (*self.cache.target_layers, *self.cache.source_layers):
             layer.select(sentences, self.source.real.shape[1])
         return self
@@ -142,7 +133,7 @@ class TransformerDecoder:
             if isinstance(module, PreviousWeightAttention):
                 layers[module.layer_idx].over_source = True
 
-    def begin(self, prompt: Tensor, source: SourceBatch, scored: int = 1) -> tuple[Tensor, TransformerState]:
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, TransformerState]:
         source, cache = self.read(source), BeamCache(self.kinds)
         state = TransformerState(cache, source, self.family is not None)
         if self.family is not None:
@@ -153,14 +144,14 @@ class TransformerDecoder:
         if self.compiled is not None and prompt.shape[1] == 1:
             self.compiled.prepare_first(cache)
             return self.compiled(prompt, 0, cache, state.history_mask.contiguous(), state.source_mask).float(), state
-        return self.call_modules(prompt, state, logits_to_keep=scored), state
+        return self.call_modules(prompt, state, logits_to_keep=1), state
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         state.add_step(tokens.shape[1])
         if self.compiled is not None:
             masks = state.history_mask, state.source_mask
             return self.compiled(tokens, state.length - 1, state.cache, *masks).float(), state
-        positions = torch.full((1, 1), 0, device=tokens.device) + (state.length - 1)
+        positions = torch.full((1, 1), state.length - 1, device=tokens.device)
         return self.call_modules(tokens, state, **{self.positions: positions}), state
 
     def call_modules(self, tokens: Tensor, state: TransformerState, **inputs: Any) -> Tensor:
@@ -184,10 +175,10 @@ class LanguageModelDecoder(TransformerDecoder):
 
     positions = "position_ids"
 
-    def begin(self, prompt: Tensor, source: SourceBatch, scored: int = 1) -> tuple[Tensor, TransformerState]:
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, TransformerState]:
         blank = torch.zeros(len(prompt), 1, 1, dtype=self.model.dtype, device=prompt.device)
         source = SourceBatch(BaseModelOutput(last_hidden_state=blank), blank[..., 0] == 0)
-        return super().begin(prompt, source, scored)
+        return super().begin(prompt, source)
 
     def inputs_of(self, tokens: Tensor, state: TransformerState) -> dict[str, Any]:
         return {"input_ids": tokens, "attention_mask": state.history_mask}

@@ -204,7 +204,7 @@ class BatchSearch:
         """Tells whether pieces can join a search that runs: on a device that computes alone, by `generate` and with
         nothing that is of a piece, or needs a second pass."""
         options, chosen = self.options, self.minimum_risk or self.reranker
-        of_pieces = options.alternatives or options.terms or options.draft or any(of_texts(options).values())
+        of_pieces = options.alternatives or options.terms or any(of_texts(options).values())
         rules = options.draws_by_text or options.do_sample or options.top_n_sigma is not None or options.generate
         several = options.in_lists or chosen or self.searched > 1
         return self.ahead and not (of_pieces or rules or options.keep or several or rows_by_text(self.arguments))

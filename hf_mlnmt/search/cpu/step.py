@@ -179,20 +179,17 @@ class CompiledStep:
                 return None
         return cls(model, units)
 
-    def __call__(self, tokens: Tensor, position: Any, cache: Any, history_mask: Tensor, source_mask: Tensor) -> Tensor:
+    def __call__(self, tokens: Tensor, position: int, cache: Any, history_mask: Tensor, source_mask: Tensor) -> Tensor:
         """Computes logits (sentences, width, vocabulary), in memory that the next call writes into.
 
         Args:
             tokens: (sentences, width).
-            position: that of all tokens, or one of each sentence (sentences, 1).
+            position: that of all tokens.
             cache: a `BeamCache`. history_mask, source_mask: added to energies, (sentences, 1, width or 1, slots).
         """
         decoder = self.decoder
         states = torch.embedding(decoder.embed_tokens.weight, tokens.flatten())  # (sentences x width, d_model)
-        if isinstance(position, Tensor):
-            here = decoder.positions.at(position.expand(tokens.shape)).flatten(0, 1)
-        else:
-            here = decoder.positions(1, position)
+        here = decoder.positions(1, position)
         states = norm(decoder.embedding_norm, torch.add(here.to(states.dtype), states, alpha=decoder.embed_scale))
         states = self.units(states, tokens.shape[1], cache, history_mask, source_mask)
         return self.score(norm(decoder.layer_norm, states)).view(*tokens.shape, -1)
