@@ -74,16 +74,11 @@ class Hypotheses:
         self.last.fill_(-1)
         self.open.fill_(True)[real:] = False
 
-    def move_to(self, other: Any, rows: Tensor, real: int, into: Tensor | None = None) -> None:
-        """Hands these sentences over; those behind the first `real` only fill the batch. `into`: the rows there."""
+    def move_to(self, other: Any, rows: Tensor, real: int) -> None:
+        """Hands these sentences over; those behind the first `real` only fill the batch."""
         for name in ("running", "best", "last", "open"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if into is None:
-                torch.index_select(mine, 0, rows, out=theirs)
-            else:
-                theirs.index_copy_(0, into, mine[rows])
-        if into is None:
-            other.open[real:] = False
+            torch.index_select(getattr(self, name), 0, rows, out=getattr(other, name))
+        other.open[real:] = False
 
     def go_on(self, sums: Tensor, last: Tensor) -> Tensor:
         """Lets the best candidates go on whose token does not end them; returns their places (sentences, beams).
@@ -120,12 +115,8 @@ class Chains:
         self.going.fill_(True)[real:] = False
         self.open.fill_(True)[real:] = False
 
-    def move_to(self, other: Any, rows: Tensor, real: int, into: Tensor | None = None) -> None:
+    def move_to(self, other: Any, rows: Tensor, real: int) -> None:
         """Hands these sentences over, as `Hypotheses.move_to`."""
-        if into is not None:
-            other.going.index_copy_(0, into, self.going[rows])
-            other.open.index_copy_(0, into, self.open[rows])
-            return
         other.begin(real)
         other.going[:real] = self.going[rows[:real]]
 

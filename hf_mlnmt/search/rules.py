@@ -118,28 +118,6 @@ class Abandon(StoppingCriteria):
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
-class Joining(Abandon):
-    """A criterion by which sentences join generate()'s search, in the rows of those that have ended.
-
-    A search that can (`taken` says so) has at most `room` sentences at a time, asks between two steps for so many more
-    at most, and tells what was found of some as soon as they have ended; generate() returns nothing then.
-    """
-
-    taken = False
-
-    def __init__(
-        self,
-        abandoned: Callable[[], bool],
-        room: int,
-        newcomers: Callable[[int], tuple[Tensor, Tensor] | None],
-        ended: Callable[[list[int], Tensor], None],
-    ):
-        """Takes what gives at most so many new sentences, ids and mask (sentences, source) each, or None; and what is
-        told numbers of sentences, in the order in which they came, and their sequences as generate() returns them."""
-        super().__init__(abandoned)
-        self.room, self.newcomers, self.ended = room, newcomers, ended
-
-
 Phrase = Sequence[int]
 
 

@@ -95,7 +95,7 @@ def test_compiled_code_refuses_another_precision():
     """A cache of bfloat16 would be written over its end."""
     units = compiled_step(toy().float().eval()).units
     cache, mask = BeamCache([DynamicLayer] * 2), torch.zeros(2, 1, 1, 16)
-    cache.target_layers[0].lazy_initialization(*torch.zeros(2, 2, 2, 0, 8, dtype=torch.bfloat16))
+    cache.target_layers[0].storage.begin(*torch.zeros(2, 2, 2, 0, 8, dtype=torch.bfloat16))
     with pytest.raises(TypeError, match=r"wants torch.float32, not .*bfloat16"):
         units(torch.zeros(2, 16), 1, cache, mask, mask)
 

@@ -133,14 +133,15 @@ class NativeUnits:
             self.array = (Unit * len(self.units))(*self.units)
         for unit, slot in zip(self.array, self.slots):
             if unit.kind == SELF_ATTENTION:
-                cache, mask = beam_cache.target_layers[slot], history_mask
-                unit.start = cache.extend(width)
-                keys, values = cache.key_buffer, cache.value_buffer
+                storage, mask = beam_cache.target_layers[slot].storage, history_mask
+                unit.start = storage.extend(width)
+                keys, values = storage.key_buffer, storage.value_buffer
             elif unit.kind == SOURCE_ATTENTION:
                 cache, mask = beam_cache.source_layers[slot], source_mask
                 keys, values = cache.keys, cache.values
             elif unit.kind == STATE:
-                keys = values = mask = beam_cache.target_layers[slot].count(width)
+                layer = beam_cache.target_layers[slot]
+                layer.states = keys = values = mask = layer.states.contiguous()
             else:
                 continue
             if not keys.dtype == values.dtype == mask.dtype == states.dtype:  # else memory would be overwritten

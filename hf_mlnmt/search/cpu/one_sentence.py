@@ -4,19 +4,19 @@ For a single sentence half of the time would be Python's. So what `run` of searc
 sentence to the next, the encoder and the source's keys and values are computed by the same code, and the whole loop is
 there too (`encode` and `search`). It finds what loop.py finds, in single precision, for decoders that compiled code
 computes as a whole; an encoder of another form is called as a module. `Wanted.of` and `OneSentence.of` return None for
-what is left to that loop. The caller (prepare.py) asks whether the model has changed since.
+what is left to that loop.
 """
 
 from __future__ import annotations
 
 import ctypes
 from inspect import unwrap
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from hf_mlnmt.common.matmul_backends import LARGEST
+from hf_mlnmt.common.matmul_backends import LARGEST, kept_diagonals, times_forgotten
 from hf_mlnmt.modeling.attention import CrossAttention
 from hf_mlnmt.modeling.layers import EncoderLayer
 from hf_mlnmt.modeling.outputs import EncoderOutput
@@ -34,10 +34,12 @@ from hf_mlnmt.search.cpu.native import (
     STRUCTURES,
     NativeUnits,
     Unit,
+    library,
 )
 from hf_mlnmt.search.cpu.step import LINEARS, CompiledStep, add_sublayer, find_family, sources_of_decoder
 from hf_mlnmt.search.decoder import SourceBatch, read_source
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE, length_penalties, read_off, sampled
+from hf_mlnmt.search.known import known, what_is_around
 from hf_mlnmt.search.rules import Change, Rules
 from hf_mlnmt.search.strategies import BeamSearch, Greedy, SearchStrategy
 from hf_mlnmt.search.transformer import PRUNE_FROM
@@ -217,6 +219,48 @@ class OneSentence:
         config, count = wanted.config, wanted.config.num_return_sequences
         ends = [(step if there else -1, token, beam) for there, step, token, beam in last[:count].tolist()]
         return read_off(prompt, [table[: search.step].tolist()], [ends], best[:count], config)
+
+
+class ReadySentences:
+    """The searches for one sentence of a model that no thread uses now, and the copies of weights that they read."""
+
+    def __init__(self, first: OneSentence, modules: list[Any]):
+        self.idle, self.functions, self.forgotten = [first], first.functions, times_forgotten()
+        self.diagonals = kept_diagonals(modules)
+        addresses = ctypes.c_void_p * len(self.diagonals)
+        self.kept_at = addresses(*(weight.data_ptr() for weight, _ in self.diagonals))
+        self.kept_as = addresses(*(diagonal.data_ptr() for _, diagonal in self.diagonals))
+        sizes = [size for weight, _ in self.diagonals for size in weight.shape]
+        self.sizes = (ctypes.c_long * len(sizes))(*sizes)
+
+    def hold(self) -> bool:
+        """Tells whether the copies are still those of the weights: the numbers on their diagonals are the same."""
+        if library(torch.float32) is not self.functions or times_forgotten() != self.forgotten:
+            return False
+        return bool(self.functions.unchanged(len(self.diagonals), self.kept_at, self.sizes, self.kept_as))
+
+    def translate(self, model: Any, ids: Tensor, wanted: Wanted | None) -> Any:
+        """Translates the sentence as generate() does; None where it is too long, or has tokens that are none."""
+        try:
+            single = self.idle.pop()
+        except IndexError:  # other threads have all
+            single = cast(OneSentence, OneSentence.of(model))
+        translation = single(model, ids, cast(Wanted, wanted))
+        self.idle.append(single)
+        return translation
+
+
+def ready_sentences(model: Any) -> ReadySentences | None:
+    """Returns the searches for one sentence with a model, or None where compiled code does not compute it."""
+    seen = known(model)
+    if seen.is_altered(model) or what_is_around(model) is not None:
+        return None
+    ready = seen.facts.get("one sentence")
+    if "one sentence" not in seen.facts or (ready is not None and not ready.hold()):
+        first = OneSentence.of(model)
+        ready = None if first is None else ReadySentences(first, [model, *seen.modules])
+        seen.facts["one sentence"] = ready
+    return ready
 
 
 class EncoderUnits:

@@ -199,12 +199,10 @@ class CompiledStep:
         for layer in self.decoder.layers:
             source = cache.source_layers[layer.source_attn.layer_idx]
             slot = cache.target_layers[layer.self_attn.layer_idx]
-            keys, values = source.keys, source.values
             if isinstance(slot, BeamRecurrentCacheLayer):
-                slot.lazy_initialization(keys[:, :1, :1, :1], values[:, :1, :1, :1])  # which count, and nothing else
-                slot.states = keys.new_zeros(len(keys), 1, 1, self.decoder.embed_tokens.embedding_dim)
+                slot.states = source.keys.new_zeros(len(source.keys), 1, 1, self.decoder.embed_tokens.embedding_dim)
             else:
-                slot.lazy_initialization(keys, values)
+                slot.storage.begin(source.keys, source.values)
 
     def score(self, states: Tensor) -> Tensor:
         """Computes the output projection, (sentences x width, vocabulary), in the memory of the last step's: memory of
