@@ -37,7 +37,6 @@ What makes it fast:
 
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -140,19 +139,19 @@ def floors(
         return
     rules = Rules(processors, criteria) if text is None else text.rules
     decoder, choice, prompt = decoder_of(model)(model, arguments), choice_of(rules, config), input_ids[::copies]
-    slow = "Python does not run ahead of this device" if not runs_ahead(prompt) else None
-    slow = slow or static_shapes.why_not(decoder, choice, rules)
-    fast = not slow or getattr(decoder, "family", None) is not None
-    hand_over(decoder, choice, input_ids, processors, criteria, config, arguments, fast)
-    static = partial(Floor, "steps of static shapes", "Python runs ahead of this device")
+    slow = None if runs_ahead(prompt) else "Python does not run ahead of this device"
+    slow = (
+        slow or static_shapes.why_not(decoder, choice, rules) or (None if text else "options that are no plain values")
+    )
+    family = getattr(decoder, "family", None)
+    hand_over(decoder, choice, input_ids, processors, criteria, config, arguments, fast=family is not None)
     if text is not None:
-        if not slow and static_shapes.can_encode(decoder):
+        if not slow:
             tokens = SourceTokens(text.ids, text.mask)
-            yield static(lambda: static_shapes.search(decoder, choice, tokens, prompt, rules, config))
+            by_steps = lambda: static_shapes.search(decoder, choice, tokens, prompt, rules, config)  # noqa: E731
+            yield Floor("steps of static shapes", "Python runs ahead of this device", by_steps)
         arguments["encoder_outputs"] = text.encode(model)
     source: Any = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), copies)
-    if not slow:
-        yield static(lambda: static_shapes.search(decoder, choice, source, prompt, rules, config))
     batch = loop.SearchBatch(decoder, source, width)
     source = None  # so that sentences that leave the batch leave the memory too
     step = "the model's modules" if getattr(decoder, "compiled", None) is None else "compiled code (cpu/step.py)"

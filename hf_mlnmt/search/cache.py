@@ -46,6 +46,11 @@ def put(place: Tensor | None, tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format) if place is None else place.copy_(tensor)
 
 
+def put_rows(place: Tensor, rows: Tensor) -> Tensor:
+    """Lets beam i, counted through all sentences, go on from beam rows[i]: place (sentences, beams, ...)."""
+    return place.copy_(place.view(len(rows), -1).index_select(0, rows).view(place.shape))
+
+
 class Growing:
     """Buffers with room to grow: keys (sentences, heads, d_h, slots) and values (sentences, heads, slots, d_h).
 
@@ -139,7 +144,7 @@ class Fixed:
         if rows is None:
             return place if states is place else place.copy_(states)
         if states is place:
-            return place.copy_(place.view(len(rows), -1).index_select(0, rows).view(place.shape))
+            return put_rows(place, rows)
         new = states.to(place.dtype).reshape(len(rows), -1)
         torch.index_select(new, 0, rows, out=place.view(len(rows), -1))
         return place

@@ -10,7 +10,7 @@ given state up: what it returns takes its place, and may be the same object, cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
@@ -46,14 +46,9 @@ class SourceBatch(NamedTuple):
             outputs[name] = None
         return cls(type(outputs)(**tensors), mask[::width].bool())
 
-    def select(
-        self, sentences: Tensor | None, length: int | None = None, names: Collection[str] | None = None
-    ) -> SourceBatch:
-        """Selects sentences (indices; None: all), fitted to a length: `real`, and all tensors or these."""
-        outputs = {
-            name: fitted(value, sentences, length if names is None or name in names else None)
-            for name, value in self.outputs.items()
-        }
+    def select(self, sentences: Tensor | None, length: int | None = None) -> SourceBatch:
+        """Selects sentences (indices; None: all), fitted to a length."""
+        outputs = {name: fitted(value, sentences, length) for name, value in self.outputs.items()}
         return SourceBatch(type(self.outputs)(**outputs), fitted(self.real, sentences, length))
 
 
@@ -63,7 +58,7 @@ class SourceTokens(NamedTuple):
     ids: Tensor
     real: Tensor
 
-    def select(self, sentences: Tensor, length: int, names: Any = None) -> SourceTokens:
+    def select(self, sentences: Tensor, length: int) -> SourceTokens:
         """Selects sentences (indices), padded to a length."""
         return SourceTokens(*(fitted(tensor, sentences, length) for tensor in self))
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration, BridgeModel
-from hf_mlnmt.modeling.linear import in_own_precision, project
+from hf_mlnmt.modeling.linear import in_own_precision
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.rnn import RNNDecoder, RNNForConditionalGeneration, RNNModel
 from hf_mlnmt.modeling.rnn_layers import RNNDecoderLayers, additive_mask
@@ -43,8 +43,6 @@ class LSTMState(NamedTuple):
 
 class LSTMDecoder:
     """The `Decoder` of the models of rnn.py."""
-
-    widened = True  # the scores, to float32
 
     def __init__(self, model: Any, arguments: dict[str, Any]):
         self.model, self.decoder, self.recurrence = model, model.model.decoder, model.model.decoder.recurrence
@@ -104,4 +102,4 @@ class LSTMDecoder:
     def scores_of(self, attentional: Tensor) -> Tensor:
         """Computes the scores (sentences, beams, vocabulary)."""
         with in_own_precision(attentional):
-            return self.model.lm_head(attentional).float() if self.widened else project(self.model.lm_head, attentional)
+            return self.model.lm_head(attentional).float()

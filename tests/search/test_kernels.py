@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.contract import members_once
 from helpers.searching import decode, sources, toy
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -27,13 +26,15 @@ def stages(device, vocabulary, sentences, kernels=(None, kernels), **options):
     """Two stages for the same search, without kernels and with them."""
     model, found = toy(vocabulary).float().to(device), []
 
-    def build(decoder, choice, source, prompt, width, rules, config, *others):
+    def build(decoder, choice, source, prompt, rules, record, *others):
         for chosen in kernels:
             patch.setattr(static_shapes, "kernels_for", lambda *given, chosen=chosen: chosen)
             found.append(
-                static_shapes.Stage(decoder, choice, static_shapes.Size(sentences, width, 3, 1, 8), rules, config, None)
+                static_shapes.Stage(
+                    decoder, choice, static_shapes.Size(sentences, record.width, 3, 1, 8), rules, record.config, None
+                )
             )
-            found[-1].limit(rules, config)
+            found[-1].limit(rules, record.config)
             found[-1].found.begin(sentences)
             found[-1].clock.restart()
         raise InterruptedError
@@ -90,16 +91,13 @@ def check_kernels(device, vocabulary, generates):
     )
     assert kernels.works(torch.device(device))
     if generates:
-        for model in (toy(22), next(member for member in members_once() if member.system == "rnn").model()):
-            found = []
-            for chosen in (None, kernels):
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(search, "runs_ahead", lambda tensor: True)
-                    patch.setattr(static_shapes, "kernels_for", lambda *given, chosen=chosen: chosen)
-                    static_shapes._STAGES.clear()
-                    options = {"num_beams": 3, "min_new_tokens": 2, "max_new_tokens": 4}
-                    found.append(decode(model.float(), **sources((3, 2), 22), **options).sequences.tolist())
-            assert found[0] == found[1]
+        found, options = [], {"num_beams": 3, "min_new_tokens": 2, "max_new_tokens": 4}
+        for chosen in (None, kernels):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(search, "runs_ahead", lambda tensor: True)
+                patch.setattr(static_shapes, "kernels_for", lambda *given, chosen=chosen: chosen)
+                found.append(decode(toy(22).float(), **sources((3, 2), 22), **options).sequences.tolist())
+        assert found[0] == found[1]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -217,8 +217,8 @@ class OneSentence:
         if width == 1:
             return sampled(torch.cat([prompt, table.view(1, -1)[:, : search.step]], 1), wanted.config)
         config, count = wanted.config, wanted.config.num_return_sequences
-        ends = [(step if there else -1, token, beam) for there, step, token, beam in last[:count].tolist()]
-        return read_off(prompt, [table[: search.step].tolist()], [ends], best[:count], config)
+        ends = last[:count, 1:].masked_fill(last[:count, :1] == 0, -1)
+        return read_off(prompt, table[None, : search.step], ends[None], best[None, :count], config)
 
 
 class ReadySentences:

@@ -12,13 +12,13 @@ every value that Python reads to decide what comes next. So a step is made once 
   slots for the target are used up.
 
 Candidates, scores, draws and rules for stopping are those of loop.py and strategies.py, hypotheses and results the same
-objects; what `why_not` names (other search strategies, processors that look at the tokens before, fused models) is
-left to that loop. As there, the beams of a sentence are neighbouring positions of one sequence (cache.py); here all
-slots are there from the beginning, and a mask hides those that are not filled.
+objects; what `why_not` names (other search strategies, processors that look at the tokens before, recurrent and fused
+models, a bridge) is left to that loop. As there, the beams of a sentence are neighbouring positions of one sequence
+(cache.py); here all slots are there from the beginning, and a mask hides those that are not filled.
 
 A step reads the last tokens and chooses the next ones. The beginning, with encoder, prompt and first tokens, is a graph
-of its own where a call comes with token ids (prepare.py) and the encoder is a family's (`can_encode`); else it goes
-call by call. Random numbers are drawn before a step, into a tensor that stays where it is: no graph holds a generator.
+of its own, so a call comes with token ids and options that are prepared (prepare.py). Random numbers are drawn before a
+step, into a tensor that stays where it is: no graph holds a generator.
 """
 
 from __future__ import annotations
@@ -39,11 +39,10 @@ from hf_mlnmt.common import matmul_backends
 from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search import hypotheses
-from hf_mlnmt.search.cache import BeamCache, BeamStateLayer, Fixed, FixedSourceCacheLayer, put
+from hf_mlnmt.search.cache import BeamCache, BeamStateLayer, Fixed, FixedSourceCacheLayer, put, put_rows
 from hf_mlnmt.search.decoder import SourceBatch, SourceTokens, fitted
 from hf_mlnmt.search.hypotheses import Chains, Record, length_penalties, pad_token_of
 from hf_mlnmt.search.known import known
-from hf_mlnmt.search.lstm import LSTMDecoder
 from hf_mlnmt.search.rules import OF_SCORES, Change, Rules
 from hf_mlnmt.search.strategies import BeamSearch, Draws, DrawsByRow, Greedy, SearchStrategy
 from hf_mlnmt.search.transformer import TransformerDecoder
@@ -99,8 +98,10 @@ def why_not(decoder: Any, choice: type[SearchStrategy], rules: Rules) -> str | N
     """Names something that these steps do not know, or returns None."""
     if choice not in KNOWN:
         return f"the choice {choice.__name__}"
-    if type(decoder) not in (TransformerDecoder, LSTMDecoder):
+    if type(decoder) is not TransformerDecoder:
         return f"the decoder {type(decoder).__name__}"
+    if decoder.family is None or isinstance(decoder.model, BridgeForConditionalGeneration):
+        return "an encoder whose states have another length than its source"
     if decoder.model.training:
         return "dropout"
     if rules.by_length is None:
@@ -113,9 +114,10 @@ def why_not(decoder: Any, choice: type[SearchStrategy], rules: Rules) -> str | N
     device = decoder.model.device
     if issubclass(choice, Draws) and device.type not in ("cpu", "cuda"):
         return f"draws on {device.type}"
-    if len({weight.device for weight in known(decoder.model, again=False).weights}) > 1:
+    seen = known(decoder.model, again=False)
+    if len({weight.device for weight in seen.weights}) > 1:
         return "weights on several devices"
-    return None
+    return "hooks, or a forward of its own" if seen.is_replaced or seen.is_hooked(decoder.model) else None
 
 
 class Clock:
@@ -144,11 +146,6 @@ class Clock:
 def put_all(places: Any, tensors: list[Tensor]) -> list[Tensor]:
     """Returns the tensors, copied into `places` if there are some already."""
     return [put(place, tensor) for place, tensor in zip(places or [None] * len(tensors), tensors, strict=True)]
-
-
-def put_rows(place: Any, rows: Tensor) -> None:
-    """Lets beam i, counted through all sentences, go on from beam rows[i]: place (sentences, beams, ...)."""
-    place.copy_(place.view(len(rows), -1).index_select(0, rows).view(place.shape))
 
 
 class StaticTransformer:
@@ -243,46 +240,6 @@ class StaticTransformer:
             other.cache.is_updated[index] = done
 
 
-class StaticLSTM:
-    """The state of an `LSTMDecoder` of one size, with the methods of `StaticTransformer`."""
-
-    def __init__(self, decoder: LSTMDecoder, size: Size, clock: Clock):
-        self.size = size
-        self.state: Any = None
-        self.inner: Any = None
-
-    def begin(self, decoder: LSTMDecoder, prompt: Tensor, source: SourceBatch) -> Tensor:
-        decoder.inner = self.inner  # a graph reads these products where they were at first
-        scores, state = decoder.begin(prompt, source)
-        self.inner = decoder.inner
-        self._put(state.expand(self.size.width))
-        return scores
-
-    def _put(self, state: Any) -> None:
-        mask = state.keys.new_zeros(len(state.keys), 1, 1, state.keys.shape[2]) if state.mask is None else state.mask
-        self.state = type(state)(*put_all(self.state, [state.rows, state.keys, state.values, mask]))
-
-    def tensors(self) -> list[Tensor]:
-        return list(self.state)
-
-    def reorder(self, rows: Tensor) -> None:
-        put_rows(self.state.rows, rows)
-
-    def step(self, decoder: LSTMDecoder, tokens: Tensor) -> Tensor:
-        scores, state = decoder.step(tokens, self.state)
-        self.state.rows.copy_(state.rows)
-        return scores
-
-    def move_to(self, other: StaticLSTM, rows: Tensor) -> None:
-        state, length = self.state, other.size.source
-        if other.inner is None:
-            other.inner = self.inner
-        keys, values = (fitted(x, rows, length, 2) for x in (state.keys, state.values))
-        hidden = torch.finfo(state.mask.dtype).min
-        mask = fitted(state.mask - hidden, rows, length, 3) + hidden  # zeros behind are hidden
-        other._put(type(state)(fitted(state.rows, rows), keys, values, mask))
-
-
 class LengthTable:
     """Neighbouring `Change`s: for each step a row that is added to the scores, or takes their place."""
 
@@ -342,8 +299,7 @@ class Stage:
         self.kernels = kernels_for(decoder.model, self.num_beams, self.count) if by_kernels else None
         self.head = padded_head(decoder.model) if self.kernels else None
         self.clock = Clock(size, size.width * self.vocabulary, device)
-        kind: Any = StaticLSTM if isinstance(decoder, LSTMDecoder) else StaticTransformer
-        self.state = kind(decoder, size, self.clock)
+        self.state = StaticTransformer(decoder, size, self.clock)
         self.state.moves = bool(self.num_beams)
         long = {"dtype": torch.long, "device": device}
         self.tokens = torch.zeros(shape, **long)
@@ -364,7 +320,7 @@ class Stage:
         self.length_penalties = torch.zeros(size.steps + 1, 2, device=device)  # of finished and of open hypotheses
         self.prompt = torch.zeros(size.sentences, size.prompt, **long)
         self.is_real = torch.zeros(size.sentences, dtype=torch.bool, device=device)
-        self.sources: list[Tensor] = []  # token ids and mask of the sources, where the stage encodes them
+        self.sources: list[Tensor] = []  # token ids and mask of the sources
         self.graph: Any = None  # of a step
         self.opening: Any = None  # of the beginning, with the encoder; False: it cannot be captured
         self.decoder: Any = decoder  # for one search
@@ -391,15 +347,12 @@ class Stage:
             if isinstance(table, LengthTable):
                 table.limit(part, self.size.prompt)
 
-    def begin(self, prompt: Tensor, source: SourceBatch | SourceTokens, real: int) -> None:
+    def begin(self, prompt: Tensor, source: SourceTokens, real: int) -> None:
         """Begins with a batch (sentences, prompt), of which the first `real` are real, and chooses the first tokens."""
         self.prompt.copy_(prompt)
         if real != self.real:
             self.is_real.fill_(False)[:real] = True
             self.real = real
-        if isinstance(source, SourceBatch):
-            self.begin_from(source)
-            return
         self.sources = put_all(self.sources, list(source))
         if self.opening:
             self.opening.replay()
@@ -410,11 +363,7 @@ class Stage:
         """Encodes the sources, and begins."""
         ids, mask = self.sources
         outputs = self.decoder.model.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True)
-        self.begin_from(SourceBatch(outputs, mask.bool()))
-
-    def begin_from(self, source: SourceBatch) -> None:
-        """Begins with sources that are encoded."""
-        scores = self.scores_of(self.state.begin, self.prompt, source)
+        scores = self.scores_of(self.state.begin, self.prompt, SourceBatch(outputs, mask.bool()))
         self.found.begin(self.size.sentences)
         self.found.open &= self.is_real
         if not self.num_beams:
@@ -424,7 +373,7 @@ class Stage:
 
     def move_to(self, other: Stage, rows: Tensor, real: int) -> None:
         """Hands these sentences, of which the first `real` are real, over to a stage of another size."""
-        self.state.move_to(other.state, rows)  # type: ignore[arg-type]
+        self.state.move_to(other.state, rows)
         self.found.move_to(other.found, rows, real)
         other.tokens.copy_(self.tokens[rows])
         other.clock.counters.copy_(self.clock.counters)
@@ -634,7 +583,7 @@ def keep_stage(stage: Stage) -> None:
 
     The first time its beginning is captured, which is warm now: nothing of a later search is done for the first time.
     """
-    if stage.sources and stage.opening is None and has_graphs(stage.tokens):
+    if stage.opening is None and has_graphs(stage.tokens):
         stage.opening = stage.capture(stage.open) or False
     model, stage.decoder = stage.decoder.model, None
     with _KEEPING:
@@ -680,14 +629,11 @@ class Generator:
         self.generator.set_state(self.states[steps - 1])
 
 
-def search(
-    decoder: Any, choice: Any, source: SourceBatch | SourceTokens, prompt: Tensor, rules: Rules, config: Any
-) -> Any:
+def search(decoder: Any, choice: Any, source: SourceTokens, prompt: Tensor, rules: Rules, config: Any) -> Any:
     """Searches as loop.search does, and returns what generate() returns.
 
     Args:
-        decoder, choice: those that `why_not` lets pass. source: of every sentence, encoded or not (`can_encode`).
-        prompt: (sentences, length).
+        decoder, choice: those that `why_not` lets pass. source: of every sentence. prompt: (sentences, length).
         config: the generation config as generate() prepares it.
     """
     width = config.num_beams if config.num_beams > 1 else config.num_return_sequences
@@ -695,7 +641,7 @@ def search(
     draws = Generator(len(prompt), prompt.device) if issubclass(choice, Draws) else None
     # Streams, events and graphs are those of the model's card, whichever is the current one.
     with torch.inference_mode(), torch.cuda.device(prompt.device) if prompt.is_cuda else nullcontext():
-        lefts = _run(decoder, choice, source, prompt, width, rules, config, record, draws)
+        lefts = _run(decoder, choice, source, prompt, rules, record, draws)
     if config.num_beams > 1:
         return record.beams()
     total = next((number for number, left in enumerate(lefts, start=1) if not left), len(lefts))
@@ -706,26 +652,17 @@ def search(
 
 
 def _run(
-    decoder: Any,
-    choice: Any,
-    source: SourceBatch | SourceTokens,
-    prompt: Tensor,
-    width: int,
-    rules: Rules,
-    config: Any,
-    record: Record,
-    draws: Generator | None,
+    decoder: Any, choice: Any, source: SourceTokens, prompt: Tensor, rules: Rules, record: Record, draws: Any
 ) -> list[int]:
     """Runs all steps, which go to the record, and returns how many sentences were open behind each."""
     assert rules.max_length is not None
-    real, longest = len(prompt), rules.max_length - prompt.shape[1]
+    config, real, longest = record.config, len(prompt), rules.max_length - prompt.shape[1]
     length = _source_length(decoder, source)
     steps = min(rounded(longest), first_steps(length))
     asked, ids = asked_of(decoder, choice, rules, config), torch.arange(real, device=prompt.device)
-    size = Size(rounded(real), width, length, prompt.shape[1], steps)
+    size = Size(rounded(real), record.width, length, prompt.shape[1], steps)
     stage = stage_of(decoder, choice, size, rules, config, asked)
     filled = _filled(ids, size.sentences)  # the sentence in each row of the stage; those behind `real` are copies
-    names = _names_of_source(decoder)
     lefts: list[int] = []
     arriving: deque[Callable[[], int]] = deque()
     first, done = 0, 0
@@ -735,7 +672,7 @@ def _run(
         if done:
             stage.run()
         else:
-            stage.begin(prompt.index_select(0, filled), source.select(filled, size.source, names), real)
+            stage.begin(prompt.index_select(0, filled), source.select(filled, size.source), real)
         done += 1
         arriving.append(stage.how_many_are_left())
         while len(arriving) > (0 if done == longest else LATE):
@@ -764,43 +701,16 @@ def _run(
     return lefts + [wait() for wait in arriving]
 
 
-def _names_of_source(decoder: Any) -> set[str] | None:
-    """Returns what has the source's positions, of what an RNN's encoder hands on; None: all."""
-    return {"last_hidden_state", "memory"} if isinstance(decoder, LSTMDecoder) else None
-
-
 def _filled(rows: Tensor, count: int) -> Tensor:
     """Returns `count` rows: these, and copies of the first."""
     return torch.cat([rows, rows[:1].expand(count - len(rows))])
 
 
-def _source_length(decoder: Any, source: SourceBatch | SourceTokens) -> int:
-    """Returns a length for the sources that other batches have too, where what is padded has a mask.
-
-    What a family that nobody knows hands on has a length of its own; of a bridge all of M is read, without a mask.
-    """
+def _source_length(decoder: Any, source: SourceTokens) -> int:
+    """Returns a length for the sources that other batches have too, the next of 16, 32, 64 ...: positions of a source
+    cost a step little."""
     length = source.real.shape[1]
-    if isinstance(source, SourceTokens):
-        return min(_doubled(length), max(length, decoder.model.config.max_position_embeddings))
-    transformer = isinstance(decoder, TransformerDecoder)
-    in_blocks = decoder.family is not None if transformer else "features" in source.outputs
-    return _doubled(length) if in_blocks else length
-
-
-def _doubled(length: int) -> int:
-    """Returns the next of 16, 32, 64 ...: few lengths, as positions of a source cost a step little."""
-    return max(SHORTEST, 1 << (length - 1).bit_length())
-
-
-def can_encode(decoder: Any) -> bool:
-    """Tells whether a stage can encode the sources: by a family's own encoder, which hands on states of a mask's
-    length, and without what Python does at a call."""
-    if not isinstance(decoder, TransformerDecoder) or decoder.family is None:
-        return False
-    if isinstance(decoder.model, BridgeForConditionalGeneration):
-        return False
-    parts = known(decoder.model, again=False)
-    return not (parts.is_replaced or parts.is_hooked(decoder.model))
+    return min(max(SHORTEST, 1 << (length - 1).bit_length()), max(length, decoder.model.config.max_position_embeddings))
 
 
 def _write(record: Record, stage: Stage, ids: Tensor, first: int, end: int) -> None:
