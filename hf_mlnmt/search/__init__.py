@@ -31,7 +31,7 @@ What makes it fast:
 - the beams of a sentence are neighbouring positions of one sequence (cache.py): no copies of the source's keys
   and values, and none of the caches when beams change places;
 - sentences that have ended leave the batch, with their keys, values and padding (rules.py decides when);
-- one pass over the vocabulary: log-softmax, then the maxima of blocks, then the few best blocks;
+- one call of compiled code for a step's choice, which looks into few blocks of the vocabulary;
 - tokens and parents are kept, not sequences; the sequences are read off at the end.
 """
 
@@ -124,7 +124,7 @@ def floors(
     model: Any, input_ids: Any, processors: Any, criteria: Any, config: Any, arguments: Any, text: Text | None
 ) -> Iterator[Floor]:
     """Yields the floor for a call, and the next one where a search has returned None; arguments as of `run`."""
-    known(model)  # compared with what it was, once for the whole call
+    known(model, again=text is None)  # compared with what it was once for a call: prepare.py has done so
     copies = max(config.num_beams, config.num_return_sequences)
     width = copies  # Transformers' preparation repeats every sentence so often; one copy is searched
     if text is not None:

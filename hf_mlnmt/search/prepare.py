@@ -120,7 +120,7 @@ class Prepared:
             same = all(x is config and vars(x) == kept for x, (config, kept) in zip(now, self.configs))
         except RuntimeError:  # of tensors in them
             return False
-        return same and (self.handed is not None or known(model) is self.seen)  # which may have been why
+        return same and (self.handed is not None or known(model, again=False) is self.seen)  # which may have been why
 
     def search(self, model: Any, ids: Tensor, mask: Tensor, abandon: Abandon | None) -> Any:
         """Searches from the encoder on; None if that is not for a fast loop. `abandon` is asked before one sentence."""
@@ -189,18 +189,17 @@ def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) ->
     if isinstance(criteria, list) and len(criteria) == 1 and isinstance(criteria[0], Abandon):
         abandon = options.pop("stopping_criteria")[0]  # which is of a call, and not of its options
     key = _key(options, given)
-    if key is None or not _are_plain(ids, mask, model.device):
+    if key is None or not _are_plain(ids, mask, model.device) or what_is_around(model) is not None:
         return call(**arguments)
     with _LOCK:
         of_model = _PREPARED.setdefault(model, OrderedDict())
         prepared = of_model.pop(key, None)
     if prepared is None or not prepared.holds(model, given):
         prepared = Prepared.of(model, given, call, options)
-    if prepared.handed is not None or what_is_around(model) is None:
-        with _LOCK:
-            of_model[key] = prepared
-            while len(of_model) > KEPT:
-                of_model.popitem(last=False)
+    with _LOCK:
+        of_model[key] = prepared
+        while len(of_model) > KEPT:
+            of_model.popitem(last=False)
     outputs = prepared.search(model, ids, mask, abandon)
     return call(**arguments) if outputs is None else outputs
 

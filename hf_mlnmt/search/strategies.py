@@ -34,7 +34,6 @@ from hf_mlnmt.search.hypotheses import IMPOSSIBLE, Chains, Record, is_possible, 
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.rules import Rules
 
-BLOCK = 64  # of the vocabulary, when the best tokens are looked for
 Candidates = tuple[Tensor, Tensor, Tensor]  # sums, beams, tokens (sentences, candidates), the best first
 
 
@@ -375,26 +374,10 @@ def log_softmax(scores: Tensor) -> Tensor:
 
 
 def best_continuations(log_probs: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Finds the `count` best of running + log_probs over width and vocabulary: sums, beams, tokens (sentences, count).
-
-    The `count` best values lie in the `count` blocks with the best maxima: a pass for the maxima, and little else.
-    """
-    sentences, width, vocabulary = log_probs.shape
-    blocks = vocabulary // BLOCK
-    if width * blocks < 4 * count:
-        sums, index = (log_probs + running.unsqueeze(-1)).flatten(1).topk(count)  # (sentences, count)
-        return sums, index // vocabulary, index % vocabulary
-    maxima = log_probs[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK)).amax(dim=-1) + running.unsqueeze(-1)
-    best = maxima.flatten(1).topk(count, sorted=False).indices.unsqueeze(-1)  # (sentences, count, 1), of width x blocks
-    beam = best // blocks
-    token = best % blocks * BLOCK + torch.arange(BLOCK, device=best.device)  # (sentences, count, BLOCK)
-    beam, token = beam.expand_as(token).flatten(1), token.flatten(1)
-    if rest := vocabulary - blocks * BLOCK:  # the last, shorter block of each beam
-        last = torch.arange(blocks * BLOCK, vocabulary, device=best.device)
-        beams_of_last = torch.arange(width, device=best.device).repeat_interleave(rest)
-        beam = torch.cat([beam, beams_of_last.expand(sentences, -1)], dim=1)
-        token = torch.cat([token, last.repeat(width).expand(sentences, -1)], dim=1)
-    places = beam * vocabulary + token  # (sentences, looked at)
-    values = log_probs.flatten(1).gather(1, places) + running.gather(1, beam)
-    sums, chosen = values.topk(count)
-    return sums, beam.gather(1, chosen), token.gather(1, chosen)
+    """Finds the `count` best of running + log_probs over width and vocabulary: sums, beams, tokens, as
+    `continuations`."""
+    best = best_continuations_natively(log_probs, running, count, normalized=True)
+    if best is None:
+        sums, index = (log_probs + running.unsqueeze(-1)).flatten(1).topk(count)
+        return sums, index // log_probs.shape[2], index % log_probs.shape[2]
+    return best

@@ -252,8 +252,8 @@ class ReadySentences:
 
 def ready_sentences(model: Any) -> ReadySentences | None:
     """Returns the searches for one sentence with a model, or None where compiled code does not compute it."""
-    seen = known(model)
-    if seen.is_altered(model) or what_is_around(model) is not None:
+    seen = known(model, again=False)
+    if seen.is_altered(model) or what_is_around(model, again=False) is not None:
         return None
     ready = seen.facts.get("one sentence")
     if "one sentence" not in seen.facts or (ready is not None and not ready.hold()):
