@@ -10,7 +10,6 @@ given state up: what it returns takes its place, and may be the same object, cha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
@@ -126,36 +125,8 @@ def rows_of_sentences(sentences: Tensor, width: int) -> Tensor:
     return (sentences.unsqueeze(-1) * width + torch.arange(width, device=sentences.device)).flatten()
 
 
-class RealPositions:
-    """The positions of a batch of sources (sentences, source) that are not padding."""
-
-    def __init__(self, real: Tensor):
-        self.shape = real.shape
-        self.sentences, self.positions = real.nonzero(as_tuple=True)
-
-    def pack(self, memory: Tensor) -> Tensor:
-        """Packs the real positions of a memory (sentences, source, ...) into one long sentence, (1, real, ...)."""
-        return memory[self.sentences, self.positions].unsqueeze(0)
-
-    def project(self, project: Callable, packed: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes keys and values (sentences, heads, source, d_h) of a packed memory, zeros at padding.
-
-        Most of a batch can be padding, and `project` sees none of it. Keys lie transposed in memory.
-        """
-        key, value = project(packed)
-        heads, width = key.shape[1], key.shape[3]
-        keys = key.new_zeros(self.shape[0], heads, width, self.shape[1])
-        keys.permute(0, 3, 1, 2)[self.sentences, self.positions] = key[0].transpose(0, 1)
-        values = value.new_zeros(self.shape[0], value.shape[1], self.shape[1], value.shape[3])
-        values.transpose(1, 2)[self.sentences, self.positions] = value[0].transpose(0, 1)
-        return keys.transpose(2, 3), values
-
-
-def read_source(attentions: list[tuple[Any, Tensor]], real: Tensor, cache: Any) -> None:
+def read_source(attentions: list[tuple[Any, Tensor]], cache: Any) -> None:
     """Fills the cache for every attention over the source, each with the memory (sentences, source, ...) it reads."""
-    positions, memory, packed = RealPositions(real), None, None
-    for attention, read in attentions:
-        if packed is None or read is not memory:  # most layers read the same
-            memory, packed = read, positions.pack(read)
-        cache.cross_attention_cache.update(*positions.project(attention.project_source, packed), attention.layer_idx)
+    for attention, memory in attentions:
+        cache.cross_attention_cache.update(*attention.project_source(memory), attention.layer_idx)
         cache.is_updated[attention.layer_idx] = True

@@ -18,8 +18,8 @@ from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BEAM_LAYERS, BeamCache, whole_blocks
-from hf_mlnmt.search.cpu.step import SOURCE_ATTENTIONS, CompiledStep, Family, find_family
-from hf_mlnmt.search.decoder import HANDLED, SourceBatch, gather_beams, read_source, rows_of_beams
+from hf_mlnmt.search.cpu.step import CompiledStep, Family, find_family
+from hf_mlnmt.search.decoder import HANDLED, SourceBatch, gather_beams, rows_of_beams
 from hf_mlnmt.search.known import known
 
 PRUNE_FROM = 64  # slots
@@ -139,12 +139,10 @@ class TransformerDecoder:
         source, cache = self.read(source), BeamCache(self.kinds)
         state = TransformerState(cache, source, self.family is not None)
         if self.family is not None:
-            sources = self.family.sources(self.model.model, state.source.outputs)
-            read_source([each for each in sources if type(each[0]) in SOURCE_ATTENTIONS], state.source.real, cache)
             self.mark_over_source(cache.target_layers)
         state.add_prompt(*prompt.shape)
         if self.compiled is not None and prompt.shape[1] == 1:
-            self.compiled.prepare_first(cache)
+            self.compiled.prepare_first(cache, state.source.outputs)
             return self.compiled(prompt, 0, cache, state.history_mask.contiguous(), state.source_mask).float(), state
         return self.call_modules(prompt, state, logits_to_keep=1), state
 

@@ -41,6 +41,7 @@ def stages(device, vocabulary, sentences, kernels=(None, kernels), **options):
 
     with pytest.MonkeyPatch.context() as patch, suppress(InterruptedError):
         patch.setattr(search, "runs_ahead", lambda tensor: True)
+        patch.setattr("hf_mlnmt.search.prepare.Text.ready", lambda *given: None)
         patch.setattr(static_shapes, "_run", build)
         decode(model, **{name: value.to(device) for name, value in sources((3,), vocabulary).items()}, **options)
     assert [stage.kernels for stage in found] == list(kernels)

@@ -101,7 +101,7 @@ class OneSentence:
     It refers to parts of the model, never to the model itself.
     """
 
-    def __init__(self, model: Any, sources: Any, step: CompiledStep):
+    def __init__(self, model: Any, step: CompiledStep):
         decoder, native = step.decoder, step.units
         self.functions, self.native = step.functions, native
         self.d_model, self.vocabulary = decoder.embed_tokens.weight.shape[1], model.lm_head.out_features
@@ -116,15 +116,14 @@ class OneSentence:
         self.slots, self.caches = 0, torch.empty(0, **NUMBERS)
         self._make_room(FIRST_SLOTS)
         # In int8 the last digit counts, and what is alone must be computed as it is in a batch: by the modules.
-        self.encoder = None if type(model.lm_head) is Int8Linear else EncoderUnits.of(model, sources, step)
-        self.step, self.sources = step, sources
+        self.encoder = None if type(model.lm_head) is Int8Linear else EncoderUnits.of(model, step)
+        self.step = step
 
     @classmethod
     def of(cls, model: Any) -> OneSentence | None:
         """Builds the search of one sentence, or returns None where the step is not compiled or reads other tensors."""
-        family = find_family(model)
-        step = CompiledStep.of(model, family, PACKED)
-        if step is None or family is None or getattr(model, "logits_are_scores", False):
+        step = CompiledStep.of(model, find_family(model), PACKED)
+        if step is None or getattr(model, "logits_are_scores", False):
             return None
         decoder, output = step.decoder, step.projection
         if not plain_embeddings(decoder) or (type(output) is Int8Linear and compiled(output) is None):
@@ -136,7 +135,7 @@ class OneSentence:
         norms = {type(decoder.embedding_norm), type(decoder.layer_norm)}
         if type(output) is Int8Linear and norms != {nn.Identity}:  # which PyTorch computes in a batch
             return None
-        return cls(model, family.sources, step)
+        return cls(model, step)
 
     def _make_room(self, slots: int) -> None:
         """Makes room for so many slots of the target in every layer; what is there stays."""
@@ -177,7 +176,7 @@ class OneSentence:
         tensors: Any = {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
         source = SourceBatch(EncoderOutput(**tensors), torch.ones_like(ids, dtype=torch.bool)).select(None, slots)
         cache = BeamCache([])
-        read_source(self.sources(self.step.model, source.outputs), source.real, cache)
+        read_source(self.step.sources(self.step.model, source.outputs), cache)
         return {slot: (layer.keys, layer.values) for slot, layer in enumerate(cache.source_layers)}, slots
 
     def _search(self, wanted: Wanted, threads: int) -> Any:
@@ -281,14 +280,14 @@ class EncoderUnits:
             unit.weight_in, unit.rounded_in, unit.plain_in = native.packed(attention.kv_proj)
 
     @classmethod
-    def of(cls, model: Any, sources: Any, step: CompiledStep) -> EncoderUnits | None:
+    def of(cls, model: Any, step: CompiledStep) -> EncoderUnits | None:
         """Builds the units, or returns None for another form of encoder or a decoder that reads other states."""
         encoder = model.get_encoder()
         plain = all(
             unwrap(getattr(type(encoder), name)) is unwrap(getattr(Encoder, name))
             for name in ("forward", "memory", "features", "embed", "look_up")
         )
-        if not plain or not plain_embeddings(encoder) or sources is not sources_of_decoder:
+        if not plain or not plain_embeddings(encoder) or step.sources is not sources_of_decoder:
             return None
         native = NativeUnits(step.functions, AS_IT_LIES)
         for layer in encoder.layers:

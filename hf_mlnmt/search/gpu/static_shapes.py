@@ -73,9 +73,9 @@ class Size(NamedTuple):
         return self.prompt + self.steps * self.width
 
 
-def rounded(count: int, least: int = 1) -> int:
+def rounded(count: int) -> int:
     """Returns the next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: at most a third of it is empty."""
-    size = least
+    size = 1
     while size < count:
         size = size * 3 // 2 if size & (size - 1) == 0 and size > 1 else size * 4 // 3 if size > 1 else 2
     return size
