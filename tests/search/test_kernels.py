@@ -31,7 +31,7 @@ def stages(device, vocabulary, sentences, kernels=(None, kernels), **options):
             patch.setattr(static_shapes, "kernels_for", lambda *given, chosen=chosen: chosen)
             found.append(
                 static_shapes.Stage(
-                    decoder, choice, static_shapes.Size(sentences, record.width, 3, 1, 8), rules, record.config, None
+                    decoder, choice, static_shapes.Size(sentences, record.width, 3, 8), rules, record.config, None
                 )
             )
             found[-1].limit(rules, record.config)

@@ -59,18 +59,17 @@ KEPT_SHARE = 0.25  # of the memory that is free without them: so much the kept s
 
 
 class Size(NamedTuple):
-    """The numbers of sentences, beams, positions of source and prompt, and steps behind it that there are slots for."""
+    """The numbers of sentences, beams, positions of the source, and steps behind the start that there are slots for."""
 
     sentences: int
     width: int
     source: int
-    prompt: int
     steps: int
 
     @property
     def slots(self) -> int:
         """Returns how many slots the target's cache has."""
-        return self.prompt + self.steps * self.width
+        return 1 + self.steps * self.width
 
 
 def rounded(count: int) -> int:
@@ -129,8 +128,7 @@ class Clock:
 
     def __init__(self, size: Size, span: int, device: torch.device):
         width = size.width
-        first = [0, 0, size.prompt - 1, *range(size.prompt - width, size.prompt)]
-        self.first = torch.tensor(first, device=device)  # before the first step behind the prompt
+        self.first = torch.tensor([0, 0, 0, *range(1 - width, 1)], device=device)  # before the step behind the start
         self.ticks = torch.tensor([1, span, 1, *[width] * width], device=device)
         self.counters = self.first.clone()
         self.step, self.first_candidate, position, self.slots = self.counters.split([1, 1, 1, width])
@@ -168,20 +166,18 @@ class StaticTransformer:
         decoder.mark_over_source(self.layers)
 
     def begin(self, decoder: TransformerDecoder, prompt: Tensor, source: SourceBatch) -> Tensor:
-        """Reads the prompt (sentences, length): scores (sentences, 1, vocabulary). Then there are the beams."""
+        """Reads the prompt (sentences, 1): scores (sentences, 1, vocabulary). Then there are the beams."""
         self._take_source(decoder.read(source))
         for layer in self.stateful:
             layer.states, layer.of_beams = None, False
         self.cache.is_updated = {}
-        self.places[0] = torch.arange(self.size.prompt, device=prompt.device)
-        shape = self.size.prompt, self.size.slots
-        mask = torch.full(shape, self.hidden, dtype=self.steps_mask.dtype, device=prompt.device).triu(1)
-        self.history_mask = mask.expand(len(prompt), 1, -1, -1)
+        self.places[0] = torch.zeros(1, dtype=torch.long, device=prompt.device)
+        self.steps_mask.fill_(self.hidden)[..., 0] = 0
+        self.history_mask = self.steps_mask[:, :, :1]
         scores = decoder.call_modules(prompt, self, logits_to_keep=1)  # type: ignore[arg-type]
         for layer in self.layers:
             layer.expand(self.size.width)
         self.history_mask, self.places[0] = self.steps_mask, self.clock.slots
-        self.steps_mask.fill_(self.hidden)[..., : self.size.prompt] = 0
         return scores
 
     def _take_source(self, source: SourceBatch) -> None:
@@ -250,9 +246,9 @@ class LengthTable:
         self.row_of = torch.zeros(steps, dtype=torch.long, device=device)
         self.forced = torch.zeros(steps, dtype=torch.bool, device=device)
 
-    def limit(self, changes: list[Change], prompt: int) -> None:
+    def limit(self, changes: list[Change]) -> None:
         """Writes the rows of a search; `changes` are those given at first, but for the lengths."""
-        lengths = range(prompt, prompt + len(self.row_of))  # of what a step goes on from
+        lengths = range(1, 1 + len(self.row_of))  # of what a step goes on from
         states = [tuple(change.at(length) for change in changes) for length in lengths]
         numbers = {state: number for number, state in enumerate(dict.fromkeys(states))}
         self.rows.zero_()
@@ -318,7 +314,7 @@ class Stage:
             (*shape, self.vocabulary if choice.each_word else 1) if self.draws else 0, device=device
         )
         self.length_penalties = torch.zeros(size.steps + 1, 2, device=device)  # of finished and of open hypotheses
-        self.prompt = torch.zeros(size.sentences, size.prompt, **long)
+        self.prompt = torch.zeros(size.sentences, 1, **long)
         self.is_real = torch.zeros(size.sentences, dtype=torch.bool, device=device)
         self.sources: list[Tensor] = []  # token ids and mask of the sources
         self.graph: Any = None  # of a step
@@ -339,16 +335,16 @@ class Stage:
         if self.limited is not None and all(map(is_, self.limited, (rules, config))):
             return
         self.limited = rules, config
-        self.final.fill_(rules.max_length - self.size.prompt - 1)
-        lengths = range(1, len(self.length_penalties) + 1)  # behind the step, without the prompt
-        numbers = [length_penalties(config, length, config.max_length - self.size.prompt) for length in lengths]
+        self.final.fill_(rules.max_length - 2)
+        lengths = range(1, len(self.length_penalties) + 1)  # behind the step, without the start
+        numbers = [length_penalties(config, length, config.max_length - 1) for length in lengths]
         fill(self.length_penalties, numbers)
         for table, part in zip(self.processors, grouped(rules.by_length), strict=True):
             if isinstance(table, LengthTable):
-                table.limit(part, self.size.prompt)
+                table.limit(part)
 
     def begin(self, prompt: Tensor, source: SourceTokens, real: int) -> None:
-        """Begins with a batch (sentences, prompt), of which the first `real` are real, and chooses the first tokens."""
+        """Begins with a batch, of which the first `real` are real, and chooses the first tokens."""
         self.prompt.copy_(prompt)
         if real != self.real:
             self.is_real.fill_(False)[:real] = True
@@ -633,7 +629,7 @@ def search(decoder: Any, choice: Any, source: SourceTokens, prompt: Tensor, rule
     """Searches as loop.search does, and returns what generate() returns.
 
     Args:
-        decoder, choice: those that `why_not` lets pass. source: of every sentence. prompt: (sentences, length).
+        decoder, choice: those that `why_not` lets pass. source: of every sentence. prompt: (sentences, 1).
         config: the generation config as generate() prepares it.
     """
     width = config.num_beams if config.num_beams > 1 else config.num_return_sequences
@@ -656,11 +652,11 @@ def _run(
 ) -> list[int]:
     """Runs all steps, which go to the record, and returns how many sentences were open behind each."""
     assert rules.max_length is not None
-    config, real, longest = record.config, len(prompt), rules.max_length - prompt.shape[1]
+    config, real, longest = record.config, len(prompt), rules.max_length - 1
     length = _source_length(decoder, source)
     steps = min(rounded(longest), first_steps(length))
     asked, ids = asked_of(decoder, choice, rules, config), torch.arange(real, device=prompt.device)
-    size = Size(rounded(real), record.width, length, prompt.shape[1], steps)
+    size = Size(rounded(real), record.width, length, steps)
     stage = stage_of(decoder, choice, size, rules, config, asked)
     filled = _filled(ids, size.sentences)  # the sentence in each row of the stage; those behind `real` are copies
     lefts: list[int] = []
