@@ -105,6 +105,8 @@ class Prepared:
             call(**source, **options, **({} if given is None else {"generation_config": given}))
         except _HandedOver as over:
             return cls(model, given, over.args[0])
+        except Exception:  # mistaken options, or a loop that this package is not asked about: the call itself raises
+            return cls(model, given, None)
         finally:
             _OF_THREAD.prepares = False
         return cls(model, given, None)
