@@ -18,10 +18,6 @@ tuning.py); Yee et al. 2019, "Simple and Effective Noisy Channel Modeling for Ne
 | reverse=MODEL | ln P(x|y) of a model of the other direction |
 | language-model=MODEL | ln P(y) of a causal language model |
 | command=COMMAND | the number that a command writes for a line of x, tab, y (commands.py) |
-
-By document the sentences of a text are chosen one after the other, and language models and commands also see what was
-chosen for the `CONTEXT` sentences before: ln P(before y) - ln P(before), and a third part of the line. What other
-features say of a document is the sum over its sentences, so that for them by document is by sentence.
 """
 
 from __future__ import annotations
@@ -37,8 +33,6 @@ import numpy as np
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import check_direction
 
-IN_CONTEXT = ("language-model", "command")
-CONTEXT = 3
 BATCH_TOKENS = 4096
 
 
@@ -61,7 +55,7 @@ class Reranker:
     ):
         self.names = list(content["features"])
         self.weights = np.array(list(content["features"].values()), float)
-        self.by_document, self.keeps_all = content.get("by") == "document", False
+        self.keeps_all = False
         _check_made_from(content.get("made_from") or {}, name)
         source, target = languages
         ways = {"translation": (source, target), "reverse": (target, source), "language-model": (None, target)}
@@ -79,7 +73,7 @@ class Reranker:
     def features(
         self, sources: Sequence[str], candidates: Sequence[Sequence[Any]], own: Mapping[str, Sequence[float]]
     ) -> list[np.ndarray]:
-        """Returns (candidates, features) of each source; by document, 0 for those that see a context.
+        """Returns (candidates, features) of each source.
 
         Args:
             candidates: of each source; each a Hypothesis with its log probability.
@@ -90,10 +84,8 @@ class Reranker:
         texts = [each.text for each in flat]
         columns: list[Sequence[float]] = []
         for name in self.names:
-            if self.by_document and name.partition("=")[0] in IN_CONTEXT:
-                columns.append([0.0] * len(flat))
-            elif name in self.scorers:
-                columns.append(self.scorers[name](of_flat, texts, None))
+            if name in self.scorers:
+                columns.append(self.scorers[name](of_flat, texts))
             elif name in own:
                 columns.append(own[name])
             else:
@@ -104,28 +96,6 @@ class Reranker:
             name = self.names[int(np.argmin(np.isfinite(values).all(0)))]
             raise UserError(f"rerank: the feature {name} is not a finite number for some candidate.")
         return np.split(values, np.cumsum([len(row) for row in candidates])[:-1])
-
-    def in_context(self, source: str, candidates: Sequence[Any], before: Sequence[str]) -> list[Any]:
-        """Returns the candidates of a source with the values of features that see a context.
-
-        before: the translations of the sentences before, of which the last CONTEXT are shown.
-        """
-        context, texts = " ".join(filter(None, before[-CONTEXT:])), [each.text for each in candidates]
-        values = np.array([each.features for each in candidates], float).reshape(len(texts), len(self.names))
-        for number, name in enumerate(self.names):
-            if name.partition("=")[0] in IN_CONTEXT:
-                values[:, number] = self.scorers[name]([source] * len(texts), texts, context)
-        return [replace(each, features=tuple(row)) for each, row in zip(candidates, values.tolist(), strict=True)]
-
-    def chosen_in_context(
-        self, sources: Mapping[int, str], candidates: Mapping[int, Sequence[Any]]
-    ) -> dict[int, list[Any]]:
-        """Returns the best candidate of each sentence of a text, in a list: one after the other, in their order."""
-        chosen: dict[int, list[Any]] = {}
-        for number in sorted(candidates):
-            before = [best.text for each in chosen.values() for best in each]
-            _, chosen[number] = self.best(self.in_context(sources[number], candidates[number], before), 1)
-        return chosen
 
     def ranked(self, candidates: Sequence[Any], count: int) -> list[int]:
         """Returns the places of the best candidates by equation 1, of which each has its `features`; of equal ones the
@@ -161,8 +131,8 @@ def _check_made_from(made_from: Mapping[str, Any], name: str) -> None:
             )
 
 
-Scorer = Callable[[Sequence[str], Sequence[str], str | None], list[float]]
-"""(source of each text, texts, what stands before them or None) -> a number for each text."""
+Scorer = Callable[[Sequence[str], Sequence[str]], list[float]]
+"""(source of each text, texts) -> a number for each text."""
 
 
 def _scorer(name: str, device: str | None, languages: tuple[str | None, str | None]) -> Scorer:
@@ -171,9 +141,7 @@ def _scorer(name: str, device: str | None, languages: tuple[str | None, str | No
         from hf_mlnmt.generation.choosing.commands import LineScorer
 
         run = LineScorer(what, name)
-        return lambda sources, texts, before: run(
-            [(*row, *([before] if before is not None else [])) for row in zip(sources, texts)]
-        )
+        return lambda sources, texts: run([*zip(sources, texts)])
     if kind == "language-model":
         return _language_model(name, what, device)
     return _translation_model(name, what, device, languages, kind == "reverse")
@@ -187,7 +155,7 @@ def _language_model(name: str, folder: str, device: str | None) -> Scorer:
     if model.config.is_encoder_decoder or getattr(model, "logits_are_scores", False):
         raise UserError(f"{name}: is no language model; a translation model is translation=... or reverse=....")
 
-    def logs(texts: Sequence[str]) -> list[float]:
+    def score(sources: Sequence[str], texts: Sequence[str]) -> list[float]:
         ids = [encoded.tolist() for encoded in tokenizers.encode_target(texts)]
         _check_lengths(name, model.config, ids)
         found = [0.0] * len(ids)
@@ -197,12 +165,6 @@ def _language_model(name: str, folder: str, device: str | None) -> Scorer:
                 for i, value in zip(chosen, negative_logs(model, [ids[i] for i in chosen]).tolist(), strict=True):
                     found[i] = -value
         return found
-
-    def score(sources: Sequence[str], texts: Sequence[str], before: str | None) -> list[float]:
-        if not before:
-            return logs(texts)
-        *whole, first = logs([*(f"{before} {text}" for text in texts), before])
-        return [value - first for value in whole]
 
     return score
 
@@ -214,7 +176,7 @@ def _translation_model(
 
     _, given = given_translations(load(folder, device, fast=True), folder, languages[::-1] if reverse else languages)
 
-    def score(sources: Sequence[str], texts: Sequence[str], before: str | None) -> list[float]:
+    def score(sources: Sequence[str], texts: Sequence[str]) -> list[float]:
         inputs, outputs = (texts, sources) if reverse else (sources, texts)
         return [total for _, _, total in given(inputs, outputs, name)]
 

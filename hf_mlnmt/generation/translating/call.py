@@ -164,8 +164,6 @@ class TranslationCall(BatchSearch):
 
     def together(self, text: CutText, of_pieces: Mapping[int, list[Hypothesis]]) -> list[Hypothesis]:
         """Returns the n-best of a text from its pieces': the first ones together, the second ones, and so on."""
-        if self.reranker and self.reranker.by_document and not self.reranker.keeps_all:
-            of_pieces = self.reranker.chosen_in_context({piece.number: piece.text for piece in text.inputs}, of_pieces)
         ranks = [of_pieces.get(number, [self.empty] * self.count) for number in range(len(text.pieces))]
         whole = self._whole(text, ranks) if len(ranks) > 1 else (ranks or [[self.empty] * self.count])[0]
         self.unfinished += sum(not hypothesis.finished for hypothesis in whole)

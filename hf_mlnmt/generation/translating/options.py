@@ -55,7 +55,7 @@ FEATURES_OF = ("translation", "reverse", "language-model", "command")
 _IDENTITY: Form = {"name": str, "files": dict}
 RERANKER: Form = {
     "features": {...: float},
-    "by?": str,
+    "by?": str,  # "sentence", of files that an earlier version made
     "samples?": int,
     "decoding?": dict,
     "made_from?": {"model?": (None, _IDENTITY), "models?": {...: _IDENTITY}},
@@ -218,8 +218,10 @@ def checked_reranker(given: Any) -> dict[str, Any]:
         check_feature(name, where)
         if abs(weight) > MOST_WEIGHT:
             raise UserError(f"{where}: features: {name}: {weight:g} is no weight: at most {MOST_WEIGHT:g} is expected.")
-    if not content["features"] or content.get("by", "sentence") not in ("sentence", "document"):
-        raise UserError(f"{where}: expected one of 'features' or more, and 'by' as sentence or document.")
+    if not content["features"]:
+        raise UserError(f"{where}: expected one of 'features' or more.")
+    if content.get("by", "sentence") != "sentence":
+        raise UserError(f"{where}: 'by' {content['by']} is no longer there: candidates are chosen by sentence.")
     return dict(content)
 
 
@@ -514,9 +516,9 @@ class DecodingOptions:
         if self.draws == "text" and (self.mbr or self.num_return_sequences or 1) * (self.num_beams or 1) > 1:
             yield "draws by text are of one translation: leave num_return_sequences, num_beams and mbr out."
         if self.rerank:
-            yield from self._problems_of_reranking(self.rerank)
+            yield from self._problems_of_reranking()
 
-    def _problems_of_reranking(self, reranker: Any) -> Iterator[str]:
+    def _problems_of_reranking(self) -> Iterator[str]:
         several, beams = self.num_return_sequences or 1, self.num_beams
         if self.draws == "text":
             yield "draws by text are of one translation, and rerank wants several: leave draws out."
@@ -524,8 +526,6 @@ class DecodingOptions:
             yield "rerank: of beams or of samples: leave num_beams or do_sample out."
         if several > ((self.samples if self.do_sample else beams) or several):
             yield f"num_return_sequences: {several} is more than there are candidates for rerank; lower it."
-        if reranker.get("by") == "document" and several > 1:
-            yield "rerank: by document finds one translation: leave num_return_sequences out."
 
     def _problems_of_numbers(self) -> Iterator[str]:
         for item in fields(self):

@@ -348,7 +348,7 @@ class BatchSearch:
             [Candidate(**vars(each), features=tuple(row)) for each, row in zip(ranked, of_input.tolist(), strict=True)]
             for ranked, of_input in zip(hypotheses, values, strict=True)
         ]
-        if reranker.by_document or reranker.keeps_all:
+        if reranker.keeps_all:
             return rows, [list(ranked) for ranked in new]
         chosen = [reranker.best(ranked, self.count) for ranked in new]
         kept = [[row[place] for place in places] for row, (places, _) in zip(rows, chosen, strict=True)]
