@@ -30,7 +30,6 @@ _of_output = partial(option, rich_help_panel=OUTPUT)
     "target_prefix",
     "terms",
     "terms_ignore_case",
-    "terms_consistent",
     "force_phrases",
     "bad_phrases",
     "keep",
@@ -112,8 +111,7 @@ def translate(
     part = Shard.parse(shard) if shard is not None else None
     if part and decoding.depends_on_all_before:
         raise UserError(
-            "--shard with --sample needs --draws text, and knows neither --mbr nor --terms-consistent, which follow "
-            "from all before."
+            "--shard with --sample needs --draws text, and does not know --mbr, which follows from all before."
         )
     given = {"target_prefix": prefix_file, "force_phrases": must_file, "bad_phrases": must_not_file, "draft": draft}
     files_of = {name: file for name, file in given.items() if file is not None}

@@ -22,8 +22,7 @@ def calibrate(
     """Fit confidences to a development set, and keep them in the model's generation_config.json.
 
     Translations are made as ever and compared with the references: `translate --confidence` then says how sure the
-    model is of each, and `translate` warns once where texts are far from what the model knows. Take sentences that the
-    model was not trained on, 100 or more.
+    model is of each. Take sentences that the model was not trained on, 100 or more.
 
     Example:
 
@@ -33,4 +32,4 @@ def calibrate(
     from hf_mlnmt.generation.choosing.calibrating import calibrate_folder
 
     found = calibrate_folder(model, source, reference, decoding, device)
-    typer.echo(f"{model}: calibrated on {found.sentences:,} sentences, usual score {found.usual:.2f}", err=True)
+    typer.echo(f"{model}: calibrated on {found.sentences:,} sentences", err=True)

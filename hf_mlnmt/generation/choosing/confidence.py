@@ -6,7 +6,6 @@ References: Zadrozny and Elkan 2002, "Transforming Classifier Scores into Accura
 (1) of a translation:  the chrF, 0 to 1, that translations of its score had on the development set: isotonic regression
     on s, the mean ln P of its subwords, its end counted; linear between the knots
 (2) of a word:  1 / (1 + exp(-(a m + b))),  m the least ln P of its subwords, fitted to whether the reference has it
-(3) far:  s is below the score that one in a hundred translations of the development set is below
 
 It is kept in the model's generation_config.json under "confidence"; calibrating.py fits it.
 """
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -25,19 +24,16 @@ from hf_mlnmt.common.errors import UserError
 KEY = "confidence"
 FEWEST = 100  # sentences of a development set
 KNOTS = 20
-FAR = 0.01  # of the development set
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Equations 1 to 3 of a model: ascending knots of the isotonic regression; a and b; far; the median score; and how
-    many sentences it was made from."""
+    """Equations 1 and 2 of a model: ascending knots of the isotonic regression; a and b; the number of sentences that
+    they were fitted to."""
 
     scores: list[float]
     values: list[float]
     word: list[float]
-    far: float
-    usual: float
     sentences: int
 
     @classmethod
@@ -47,12 +43,12 @@ class Calibration:
         if given is None:
             return None
         try:
-            known = cls(**given)
-            numbers = [*known.scores, *known.values, *known.word, known.far, known.usual]
+            known = cls(**{field.name: given[field.name] for field in fields(cls)})
+            numbers = [*known.scores, *known.values, *known.word]
             good = len(known.scores) == len(known.values) > 0 and len(known.word) == 2
             if not (good and all(map(math.isfinite, numbers)) and known.scores == sorted(known.scores)):
                 raise ValueError("knots")
-        except (TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"generation_config.json: '{KEY}' is no calibration. Make it again: hf-mlnmt model calibrate."
             ) from error
@@ -73,7 +69,7 @@ class Calibration:
 
 
 def calibrate(scores: Sequence[float], qualities: Sequence[float], words: Sequence[tuple[float, bool]]) -> Calibration:
-    """Fits equations 1 to 3.
+    """Fits equations 1 and 2.
 
     Args:
         scores: of the translations of a development set. qualities: their sentence chrF, 0 to 1.
@@ -99,7 +95,5 @@ def calibrate(scores: Sequence[float], qualities: Sequence[float], words: Sequen
         knots.tolist(),
         np.round(steps.predict(knots), 4).tolist(),
         [round(a, 4), round(b, 4)],
-        round(float(np.quantile(scores, FAR)), 4),
-        round(float(np.median(scores)), 4),
         len(scores),
     )

@@ -13,9 +13,8 @@ from __future__ import annotations
 import bisect
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -219,14 +218,10 @@ class Terms:
         for source, targets in terms.items():
             self.targets.setdefault(self.fold(" ".join(source.split())), []).extend(targets)
 
-    def of(self, text: str, chosen: Mapping[str, list[str]] = MappingProxyType({})) -> dict[str, list[list[int]]]:
-        """Returns the terms in a text, each with the tokens of its translations, or of those that are chosen."""
+    def of(self, text: str) -> dict[str, list[list[int]]]:
+        """Returns the terms in a text, each with the tokens of its translations."""
         return {
-            term: [
-                ids
-                for target in chosen.get(term, self.targets[term])
-                for ids in self.spelling.inside(target, self.processing)
-            ]
+            term: [ids for target in self.targets[term] for ids in self.spelling.inside(target, self.processing)]
             for term in self.found(text)
         }
 
@@ -236,45 +231,6 @@ class Terms:
         there = sorted((term for term in self.targets if term in text), key=lambda term: (-len(term), term))
         matches = re.finditer("|".join(f"({as_word(term)})" for term in there), text) if there else ()
         return list(dict.fromkeys(there[match.lastindex - 1] for match in matches if match.lastindex))
-
-    def first_in(self, translation: str, term: str) -> list[str]:
-        """Returns the translation of a term that stands first in a text, the longest of several there; [] for none."""
-        shown = {target: self.processing.undo(self.processing.apply(target)) for target in self.targets[term]}
-        places = [
-            (match.start(), -len(text), target)
-            for target, text in shown.items()
-            if (match := re.search(as_word(text, ends=False), translation))
-        ]
-        return [min(places)[2]] if places else []
-
-    def rounds(
-        self, pieces: Sequence[Any], translation_of: Callable[[Any], str], chosen: dict[str, list[str]]
-    ) -> Iterator[list[Any]]:
-        """Yields pieces of a text that are searched together, so that the translation of a term that is chosen first
-        stays: what they get is what one gets that is searched after the other.
-
-        A piece waits as long as a term of its own, of several translations none of which is chosen, is in a piece
-        before it that has not been searched.
-
-        Args:
-            pieces: in the text's order. translation_of: returns the translation of one that was yielded before.
-            chosen: {term: [its translation]}, filled in.
-        """
-        several = {term for term, targets in self.targets.items() if len(set(targets)) > 1}
-        waiting = [(piece._replace(chosen=chosen), several.intersection(self.found(piece.text))) for piece in pieces]
-        while waiting:
-            taken: set[str] = set()
-            now: list[tuple[Any, set[str]]] = []
-            later: list[tuple[Any, set[str]]] = []
-            for piece, terms in waiting:
-                open_ = terms - chosen.keys()
-                (later if open_ & taken else now).append((piece, open_))
-                taken |= open_
-            yield [piece for piece, _ in now]
-            for piece, open_ in now:
-                first = ((term, self.first_in(translation_of(piece), term)) for term in open_)
-                chosen.update((term, targets) for term, targets in first if targets)
-            waiting = later
 
 
 def as_word(term: str, ends: bool = True) -> str:

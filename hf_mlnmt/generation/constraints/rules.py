@@ -176,7 +176,7 @@ class TextConstraints:
 
     def demands(self, piece: Input) -> list[Demand]:
         """Returns what the translation of a piece must have: terms, phrases, parts that are kept and can be spelt."""
-        terms = self.terms.of(piece.text, piece.chosen) if self.terms else {}
+        terms = self.terms.of(piece.text) if self.terms else {}
         demands = {name: Demand(name, ids) for name, ids in {**terms, **self._forced(piece)}.items()}
         spelt = {each.shown: each.ids for each in piece.kept if each.ids}
         return [*demands.values(), *(Demand(shown, ids, _times(piece)[shown]) for shown, ids in spelt.items())]

@@ -37,7 +37,6 @@ from hf_mlnmt.generation.synthetic.methods import (
     Judge,
     Method,
     check_reasons,
-    doubts_about_language,
 )
 from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, log_probabilities_of
 from hf_mlnmt.generation.translating.directions import is_told
@@ -101,10 +100,9 @@ class Settings(Section):
 
 @dataclass
 class Watcher:
-    """Functions that are told: `tell` messages, `warn` doubts, `progress` lines done, lines in all and counts."""
+    """Functions that are told: `tell` messages, `progress` lines done, lines in all and counts."""
 
     tell: Callable[[str], Any] = lambda text: None
-    warn: Callable[[str], Any] = lambda text: None
     progress: Callable[..., Any] = lambda done, total, counts=None: None
 
 
@@ -280,7 +278,6 @@ class _Job:
         with closing(self.journal):
             self.journal.restore(state)
             progress, done = self.journal.progress, self.journal.progress["lines"]
-            self.warnings: list[str] = progress.get("warnings", [])
             counts = Counts(**progress.get("counts", {}))
             self.judge = Judge(self.settings.drop or (), self.settings.max_ratio, counts, self.languages)
             if "duplicate" in self.judge.drop:
@@ -295,7 +292,7 @@ class _Job:
                 near = list(islice(references, len(window))) if self.settings.references else []
                 self._window(self.journal.progress["lines"], window, near)
             versions = {name: importlib.metadata.version(name) for name in ("hf-mlnmt", "torch", "transformers")}
-            manifest = {**self.journal.about, "counts": asdict(counts), "warnings": self.warnings, "versions": versions}
+            manifest = {**self.journal.about, "counts": asdict(counts), "versions": versions}
             pairs = {"lines": counts.kept, **self.journal.finish()}
             write_json(self.journal.folder / MANIFEST, {**manifest, "pairs": pairs})
             (self.journal.folder / STATE).unlink()
@@ -311,13 +308,8 @@ class _Job:
             if self.judge.keeps(line, output, finished, changed, number - first in unlikely):
                 pairs.append((line, changed) if self.forward else (changed, line))
         counts, done = self.judge.counts, first + len(lines)
-        if first == 0 and self.pipeline is not None:
-            written, reader = [output for output, _ in outputs], self.pipeline.parts.source
-            self.warnings = list(doubts_about_language(lines, written, self.judge.spoilt, reader))
-            for warning in self.warnings:
-                self.watcher.warn(warning)
         parts = {side: "".join(f"{text}\n" for text in texts).encode() for side, texts in zip(FILES, zip(*pairs))}
-        self.journal.append(parts, done, counts=asdict(counts), warnings=self.warnings)
+        self.journal.append(parts, done, counts=asdict(counts))
         self.watcher.progress(done, self.total, counts)
 
     def _outputs(self, first: int, lines: list[str], references: list[str]) -> list[tuple[str, bool]]:

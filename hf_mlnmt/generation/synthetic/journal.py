@@ -95,7 +95,7 @@ class Journal:
             "bytes": dict.fromkeys(self.files, int),
             "sha256": dict.fromkeys(self.files, str),
         }
-        progress |= {"counts?": COUNTS, "warnings?": [str]}
+        progress["counts?"] = COUNTS
         try:
             state = read_json(path, {"about": self.form, "progress": progress, "digest?": str})
             if state.get("digest", now := digest(state["progress"])) != now:

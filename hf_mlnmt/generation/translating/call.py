@@ -34,14 +34,13 @@ PART = 128  # texts that are cut and encoded in one go beside a search
 class TranslationCall(BatchSearch):
     """A call's texts from beginning to end, in windows: cut, searched in batches of their pieces, put together.
 
-    `translate` does all of it; a server calls the steps: `cut`, `rounds`, `search` and `together`.
+    `translate` does all of it; a server calls the steps: `cut`, `search` and `together`.
     """
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1) -> None:
         super().__init__(pipeline, options, first_line)
         self.empty = Hypothesis("", 0.0, 0.0, 0, alignment=() if options.alignments else None)
         self.codes = tuple(code_tokens(self.parts.source))
-        self.chosen: dict[str, list[str]] = {}  # translations of terms that stay, of all that this call translates
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines
         self.of_several: list[int] = []  # numbers of lines
@@ -114,21 +113,12 @@ class TranslationCall(BatchSearch):
     def _search_all(self, cut: Sequence[CutText], results: dict[Any, Any], beside: Any) -> Iterator[int]:
         """Searches all pieces in batches, fills in what returns the hypotheses of each, yields the texts begun."""
         pieces = [piece for text in cut for piece in text.inputs]
-        for inputs in self.rounds(pieces, lambda piece: results[piece.line, piece.number]()[0].text, self.chosen):
-            lengths = [len(piece.ids) for piece in inputs]
-            for batch in batches_by_tokens(lengths, self.options.batch_tokens, self.most, self.ahead):
-                chosen = [inputs[i] for i in batch]
-                for piece, found in zip(chosen, self.search(chosen, beside=beside), strict=True):
-                    results[piece.line, piece.number] = found
-                yield sum(piece.number == 0 for piece in chosen)  # texts are counted at their first piece
-
-    def rounds(
-        self, pieces: Sequence[Input], translation_of: Callable[[Input], str], chosen: dict[str, list[str]]
-    ) -> Iterator[Sequence[Input]]:
-        """Yields pieces that can be searched together: all, or with terms_consistent as `Terms.rounds`."""
-        if self.options.terms_consistent and self.constraints.terms:
-            return self.constraints.terms.rounds(pieces, translation_of, chosen)
-        return iter([pieces])
+        lengths = [len(piece.ids) for piece in pieces]
+        for batch in batches_by_tokens(lengths, self.options.batch_tokens, self.most, self.ahead):
+            chosen = [pieces[i] for i in batch]
+            for piece, found in zip(chosen, self.search(chosen, beside=beside), strict=True):
+                results[piece.line, piece.number] = found
+            yield sum(piece.number == 0 for piece in chosen)  # texts are counted at their first piece
 
     def _read(
         self, line: int, texts: Sequence[str], cut: Sequence[CutText], results: Mapping[tuple[int, int], Any]
@@ -222,17 +212,6 @@ class TranslationCall(BatchSearch):
             "terms that are not met",
             f"{shown}: they cannot be spelt, or found no place",
         )
-        if self.calibration is not None and self.looked_at:
-            usual = self.calibration.usual
-            now = sorted(self.looked_at)[len(self.looked_at) // 2]
-            if now < self.calibration.far and not self.pipeline.has_warned:
-                self.pipeline.has_warned = True
-                logger.warning(
-                    "these texts are far from what the model was made for: ln P of a subword is %.2f here and %.2f on "
-                    "its development set; the translations may well be nonsense (what it is for, its card says)",
-                    now,
-                    usual,
-                )
         if self.unfinished:
             more = self.longest < (positions_of(self.parts.model.config) or math.inf) - 1
             remedy = "raise max_new_tokens" if more else "the model has no more positions"

@@ -259,9 +259,6 @@ class DecodingOptions:
         parser=str,
     )
     terms_ignore_case: bool = option("Find terms in a text in capitals and small letters alike.", default=False)
-    terms_consistent: bool = option(
-        "Of a term's several translations the one that is chosen first, in the text's order, stays.", default=False
-    )
     # A text for all, or one for each; lexical_constraints.py.
     force_phrases: str | Sequence[Any] | None = option(
         "The translation has this; several phrases have tabs between them, alternatives |||. Needs --beams.",
@@ -482,10 +479,8 @@ class DecodingOptions:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | list | tuple):
                 yield f"{name}: {value!r} is neither a text for all nor a list, one for each text."
-        for name in ("terms_consistent", "terms_ignore_case"):
-            if getattr(self, name) and not self.terms:
-                said = f"--{name.replace('_', '-')}"
-                yield f"{name} ({said}): is of terms (--terms), a glossary; give one, or leave it out."
+        if self.terms_ignore_case and not self.terms:
+            yield "terms_ignore_case (--terms-ignore-case): is of terms (--terms), a glossary: give one, or leave it."
         if self.early_stopping not in (None, True, False, "never"):
             yield f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'."
         for name, choices in (("split", ("long", "sentences")), ("draws", ("batch", "row", "text"))):
@@ -568,8 +563,8 @@ class DecodingOptions:
 
     @property
     def depends_on_all_before(self) -> bool:
-        """Returns whether a translation follows from what earlier texts drew, or which terms they chose, too."""
-        return bool(self.samples) or (self.do_sample and self.draws != "text") or self.terms_consistent
+        """Returns whether a translation follows from what earlier texts drew, too."""
+        return bool(self.samples) or (self.do_sample and self.draws != "text")
 
     def beams(self, model: Any) -> int:
         """Returns the beam size: as asked, else the model's own; 1 when sampling."""

@@ -75,7 +75,7 @@ class TranslationPipeline:
 
     def take(self, parts: Parts) -> None:
         """Replaces model and tokenizers, and the engine's search with them."""
-        self.parts, self.has_warned = parts, False  # of texts that are far from what the model knows
+        self.parts = parts
         self.run_batch: Callable[..., list[list[Generated]]] = partial(generate, parts)
         if self.engine == "ctranslate2":
             self.run_batch = CTranslate2Search(parts, self.rounded, self.name or "the model")

@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 
 logger = logging.getLogger(__name__)
-LOOKED_AT = 50  # translations of a call whose scores say whether the texts are far from what the model knows
 LONGEST_WORD = 24  # tokens
 # Options of a search for translations that one for words does not have.
 OF_BEAMS = ("recombine", "num_beam_groups", "diversity_penalty", "min_new_tokens", "max_length")
@@ -159,7 +158,6 @@ class BatchSearch:
         first = [self.arguments.get("forced_bos_token_id", settings.forced_bos_token_id)] if self.skipped else []
         self.constraints = TextConstraints(options, parts, self.encoder, first_line, first, self.ends, self.longest)
         self.quotes = True  # `report` names what a user gave, which a server's log does not
-        self.looked_at: list[float] = []  # scores of the first translations
         if (said := parts.source.init_kwargs.get(EXPECTS)) is not None:
             logger.warning("%s expects text that is cut: %s", self.name or "the model", said)
         if settings.do_sample and not options.do_sample:
@@ -282,7 +280,6 @@ class BatchSearch:
             met = [row_ for row_ in row if all(times_in(row_.ids, each.ids) >= each.times for each in demands)]
             # The last one is repeated until there are n again; none is left if none has all terms.
             row[:] = met + met[-1:] * (len(row) - len(met))
-        self._look_at(ids, rows, arguments)
         if beside is not None:
             read = beside.submit(self._decode, rows).result
             return [partial(_item, read, number) for number in range(len(rows))]
@@ -424,18 +421,6 @@ class BatchSearch:
     def _hypothesis(self, text: str, log_probability: float, length: int, finished: bool) -> Hypothesis:
         score = normalized(log_probability, self.penalty, length + self.skipped)
         return Hypothesis(text, score, log_probability, length, finished)
-
-    def _look_at(self, ids: list[list[int]], rows: list[list[Generated]], arguments: dict[str, Any]) -> None:
-        """Notes the scores of the first translations, of a calibrated model whose engine is generate()."""
-        best = [(own, row[0]) for own, row in zip(ids, rows) if row][: LOOKED_AT - len(self.looked_at)]
-        drawn = self.minimum_risk is not None or self.options.do_sample
-        if self.calibration is None or not best or drawn or isinstance(self.run_batch, CTranslate2Search):
-            return
-        if not self.options.in_lists:
-            sources, found = [own for own, _ in best], [generated for _, generated in best]
-            logs = log_probabilities_of(self.parts, sources, found, arguments, self.skipped)
-            best = [(own, generated._replace(log_probability=total)) for (own, generated), total in zip(best, logs)]
-        self.looked_at += [each.log_probability / max(1, len(each.ids) - self.skipped) for _, each in best]
 
     def _alternatives(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
         """Searches for the next words of each piece, then for the translation with each."""
