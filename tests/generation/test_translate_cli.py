@@ -26,7 +26,7 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import save_tokenizers
 from hf_mlnmt.generation import Hypothesis, TranslationPipeline
-from hf_mlnmt.generation.synthetic.journal import Journal
+from hf_mlnmt.generation.translating.journal import Journal
 from hf_mlnmt.generation.translating.call import TranslationCall
 from hf_mlnmt.generation.translating.lines import file_groups, pipe_groups, text_groups
 
@@ -342,7 +342,7 @@ def test_what_cannot_go_on_leaves_nothing(ours, many, tmp_path, draws):
 def test_a_process_that_is_ended_goes_on(ours, many, tmp_path, number):
     command = ["translate", *map(str, (ours, many)), "--max-new-tokens", "4", "-o"]
     code = (
-        "import os; from hf_mlnmt.__main__ import main; from hf_mlnmt.generation.synthetic.journal import Journal\n"
+        "import os; from hf_mlnmt.__main__ import main; from hf_mlnmt.generation.translating.journal import Journal\n"
         "append = Journal.append\n"
         f"Journal.append = lambda self, *a: (append(self, *a), os.kill(os.getpid(), {int(number)}))\n"
         "main()"

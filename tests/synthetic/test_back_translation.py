@@ -25,7 +25,7 @@ from hf_mlnmt.data.lines import problem_in
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.synthetic import methods
 from hf_mlnmt.generation.synthetic.back_translation import Method, Settings, Watcher, back_translate, text_lines
-from hf_mlnmt.generation.synthetic.journal import STATE, Journal
+from hf_mlnmt.generation.translating.journal import STATE, Journal
 
 FREE = {"drop": (), "max_new_tokens": 20}
 NAMES = ("source.txt", "target.txt", "manifest.json")

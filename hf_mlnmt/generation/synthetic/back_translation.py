@@ -29,7 +29,7 @@ from hf_mlnmt.common.model_folder import MODEL_FILES, fetch_small_files
 from hf_mlnmt.data.corpus import FILES, MADE_FROM, MANIFEST, SCHEMA, Manifest, read_manifest
 from hf_mlnmt.data.lines import checked_lines
 from hf_mlnmt.data.words import is_visible
-from hf_mlnmt.generation.synthetic.journal import STATE, Journal, check_same, identity_of_model, identity_of_text
+from hf_mlnmt.generation.translating.journal import STATE, Journal, check_same, identity_of_model, identity_of_text
 from hf_mlnmt.generation.synthetic.methods import (
     UNLIKELY,
     USUAL,

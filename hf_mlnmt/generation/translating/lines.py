@@ -21,7 +21,7 @@ from hf_mlnmt.common.files import check_file, explained, is_special, only_one, p
 from hf_mlnmt.common.made_from import digest
 from hf_mlnmt.data.formats import Form
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.generation.synthetic.journal import Journal, check_same, identity_of_text
+from hf_mlnmt.generation.translating.journal import Journal, check_same, identity_of_text
 from hf_mlnmt.generation.translating.options import DecodingOptions
 
 if TYPE_CHECKING:
