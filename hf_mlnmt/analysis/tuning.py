@@ -20,9 +20,9 @@ import numpy as np
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import check_file, write_json
 from hf_mlnmt.common.languages import check_files, language_in
+from hf_mlnmt.common.made_from import identity_of_model, identity_of_text
 from hf_mlnmt.evaluation.outputs import read_references, read_texts
 from hf_mlnmt.evaluation.scores import MetricName, Protocol, check_counts, count_metric, score, scores_of_sums
-from hf_mlnmt.generation.translating.journal import identity_of_model, identity_of_text
 from hf_mlnmt.generation.translating.call import TranslationCall
 from hf_mlnmt.generation.translating.hypotheses import Candidate
 from hf_mlnmt.generation.translating.options import OF_RERANKERS, DecodingOptions, check_feature

@@ -128,9 +128,9 @@ def translate(
     from hf_mlnmt import documents
     from hf_mlnmt.cli.terminal import Progress
     from hf_mlnmt.common.languages import check_files
+    from hf_mlnmt.common.made_from import identity_of_model
     from hf_mlnmt.data.formats import check_output
     from hf_mlnmt.generation import TranslationPipeline
-    from hf_mlnmt.generation.translating.journal import identity_of_model
 
     document, texts = None, None
     if named := None if format else next(filter(documents.is_document, inputs), None):

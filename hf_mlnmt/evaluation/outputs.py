@@ -138,7 +138,7 @@ def translate(
 
 def _kept(pipeline: Any, model: str, decoding: DecodingOptions, file: str, count: int, keep: Path) -> list[str]:
     """Translates a file's lines into another, as `hf-mlnmt translate -o` does; returns the translations."""
-    from hf_mlnmt.generation.translating.journal import identity_of_model
+    from hf_mlnmt.common.made_from import identity_of_model
     from hf_mlnmt.generation.translating.call import TranslationCall
     from hf_mlnmt.generation.translating.hypotheses import format_result
     from hf_mlnmt.generation.translating.lines import WINDOW, identities, made_from, opened, text_groups

@@ -21,8 +21,8 @@ from hf_mlnmt.cli.evaluate import evaluate
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import read_comparison, score
 from hf_mlnmt.evaluation.outputs import read_texts
-from hf_mlnmt.generation.translating.journal import Journal
 from hf_mlnmt.generation.translating.call import TranslationCall
+from hf_mlnmt.generation.translating.journal import Journal
 
 app = typer.Typer()
 app.command()(evaluate)

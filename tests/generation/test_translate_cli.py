@@ -26,8 +26,8 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import save_tokenizers
 from hf_mlnmt.generation import Hypothesis, TranslationPipeline
-from hf_mlnmt.generation.translating.journal import Journal
 from hf_mlnmt.generation.translating.call import TranslationCall
+from hf_mlnmt.generation.translating.journal import Journal
 from hf_mlnmt.generation.translating.lines import file_groups, pipe_groups, text_groups
 
 app = typer.Typer()

@@ -118,7 +118,7 @@ class Reranker:
 
 def _check_made_from(made_from: Mapping[str, Any], name: str) -> None:
     """Raises UserError where a model has other files than when the weights were made."""
-    from hf_mlnmt.generation.translating.journal import identity_of_model
+    from hf_mlnmt.common.made_from import identity_of_model
 
     then = {feature.partition("=")[2]: known for feature, known in made_from.get("models", {}).items()}
     if name and made_from.get("model"):

@@ -9,61 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import Form, explained, read_json, take_name, write_json
-from hf_mlnmt.common.made_from import differences, digest, sha256, sha256_of_files
-from hf_mlnmt.common.model_folder import MODEL_FILES, fetch_small_files
+from hf_mlnmt.common.made_from import digest
 from hf_mlnmt.data.corpus import COUNTS
 
 STATE = "state.json"
 _BLOCK = 1 << 22
-
-
-def identity_of_model(name: str, **options: Any) -> dict[str, Any]:
-    """Returns the model's name, and the SHA-256 of each file that decides what it writes: config, weights, tokenizers.
-
-    A model of the Hub must have been loaded before. `options` are the Hub's (revision).
-    """
-    folder = fetch_small_files(name, **options)
-    return {"name": name, "files": sha256_of_files(folder, MODEL_FILES)}
-
-
-def identity_of_text(path: str | Path, lines: Iterable[str]) -> dict[str, Any]:
-    """Returns a file's name, the SHA-256 of its bytes and the number of its `lines`.
-
-    All of them are read: so an error in one (a UserError naming file and line) shows before the first is translated.
-    """
-    return {"name": str(path), "lines": sum(1 for _ in lines), "sha256": sha256(path)}
-
-
-def check_same(before: Mapping[str, Any], now: Mapping[str, Any], what: str, remedy: str) -> None:
-    """Compares two identities. Raises: UserError naming what differs; `what` begins its message, `remedy` ends it."""
-    if changed := list(_what_changed(before, now)):
-        raise UserError(f"{what} of something else:\n  " + "\n  ".join(changed) + f"\n{remedy}, or go back to that.")
-
-
-def _what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what of two identities (the content of a manifest or a state) is not the same, for people to read.
-
-    Names of models and texts, and versions, are no difference: content is.
-    """
-    models = before["model"], now["model"]
-    for name, (old, new) in sorted(differences(*((model or {}).get("files", {}) for model in models)).items()):
-        what = "is new" if old is None else "is gone" if new is None else "has another content"
-        names = (models[0] or models[1] or {})["name"], (models[1] or models[0] or {})["name"]
-        yield f"the model's {name} {what} ({names[0]} -> {names[1]})"
-    if len(before["text"]) != len(now["text"]):
-        yield f"text: {len(before['text'])} file(s) -> {len(now['text'])}"
-    for old, new in zip(before["text"], now["text"]):
-        if old["sha256"] != new["sha256"]:
-            yield f"text {new['name']}: its content changed ({old['lines']:,} lines -> {new['lines']:,})"
-    old, new = ({key: about.get(key) for key in ("direction", "tag", "settings", "method")} for about in (before, now))
-    for key, (was, is_now) in differences(old, new).items():
-        yield f"{key.removeprefix('settings.').replace('method.', 'method, ')}: {was} -> {is_now}"
 
 
 class Journal:

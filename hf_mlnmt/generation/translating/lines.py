@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import check_file, explained, is_special, only_one, packing
-from hf_mlnmt.common.made_from import digest
+from hf_mlnmt.common.made_from import check_same, digest, identity_of_text
 from hf_mlnmt.data.formats import Form
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.generation.translating.journal import Journal, check_same, identity_of_text
+from hf_mlnmt.generation.translating.journal import Journal
 from hf_mlnmt.generation.translating.options import DecodingOptions
 
 if TYPE_CHECKING:
