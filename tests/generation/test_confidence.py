@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.choosing.calibrating import words_in_reference
-from hf_mlnmt.generation.choosing.confidence import KEY, Calibration, calibrate
-from hf_mlnmt.generation.translating.hypotheses import least_by_word
+from hf_mlnmt.generation.choosing.confidence import calibrate, words_in_reference
+from hf_mlnmt.generation.translating.hypotheses import CONFIDENCE, Calibration, least_by_word
 
 
 def run_command(*words, input=None):
@@ -74,7 +73,7 @@ def test_a_word_is_as_sure_as_its_least_sure_subword(pipeline):
 def test_a_damaged_calibration_is_refused(damaged, pipeline, monkeypatch):
     good = calibrate(*(values.tolist() for values in some()[:2]), [(-0.1, True)]).to_dict()
     given = {**good, **damaged} if isinstance(damaged, dict) and damaged else damaged
-    monkeypatch.setattr(pipeline.model.generation_config, KEY, given, raising=False)
+    monkeypatch.setattr(pipeline.model.generation_config, CONFIDENCE, given, raising=False)
     with pytest.raises(UserError, match="is no calibration"):
         pipeline("a")
 
@@ -99,7 +98,7 @@ def calibrated(ours, tmp_path_factory):
 
 
 def test_a_calibrated_folder(calibrated):
-    kept = json.loads((calibrated / "generation_config.json").read_text())[KEY]
+    kept = json.loads((calibrated / "generation_config.json").read_text())[CONFIDENCE]
     assert kept["sentences"] == 121
     translate = TranslationPipeline.from_pretrained(str(calibrated))
     asked = {"num_beams": 2, "max_new_tokens": 12, "confidence": True}

@@ -29,7 +29,7 @@ def calibrate(
         hf-mlnmt model calibrate runs/demo/average --source val.en.gz --reference val.de.gz
     """
     options.use_machine()
-    from hf_mlnmt.generation.choosing.calibrating import calibrate_folder
+    from hf_mlnmt.generation.choosing.confidence import calibrate_folder
 
     found = calibrate_folder(model, source, reference, decoding, device)
     typer.echo(f"{model}: calibrated on {found.sentences:,} sentences", err=True)

@@ -79,15 +79,6 @@ def word_links(weights: Tensor, source_words: Words, target_words: Words) -> tup
     return tuple(sorted(link for link in links(word_weights(weights, source_words, target_words)) if link[1] in there))
 
 
-def joined(parts: Iterable[tuple[str, str, Iterable[Link]]]) -> tuple[Link, ...]:
-    """Joins the links of a text's pieces, each with the source and the translation that stand before it."""
-    found = []
-    for source, target, of_piece in parts:
-        first, second = (len(f"{before}x".split()) - 1 for before in (source, target))  # of the next character's word
-        found += [(i + first, j + second) for i, j in of_piece]
-    return tuple(sorted(found))
-
-
 def attending_copy(model: Any) -> Any:
     """Copies a model's modules and config, not its weights, and lets the copy return the weights of its attention.
 

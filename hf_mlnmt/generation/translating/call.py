@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +17,10 @@ import torch
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.generation.translating.batches import batches_by_tokens
 from hf_mlnmt.generation.translating.directions import code_tokens
-from hf_mlnmt.generation.translating.hypotheses import Candidate, Hypothesis, joined_alignment
+from hf_mlnmt.generation.translating.hypotheses import Candidate, Hypothesis
 from hf_mlnmt.generation.translating.options import DecodingOptions
 from hf_mlnmt.generation.translating.searching import BatchSearch
-from hf_mlnmt.generation.translating.segments import CutText, Input, join, sentences_of
+from hf_mlnmt.generation.translating.segments import CutText, Input, Piece, join, sentences_of
 from hf_mlnmt.zoo.systems import positions_of
 
 if TYPE_CHECKING:
@@ -75,30 +74,14 @@ class TranslationCall(BatchSearch):
     def _translated(
         self, groups: Iterable[tuple[int, Sequence[str]]], update: Callable[[int], Any], read_ahead: bool = False
     ) -> Iterator[tuple[int, Sequence[str], list[list[Hypothesis]]]]:
-        late: Callable[[], Any] | None = None  # reads the results of the group before
         with ThreadPoolExecutor(1) if self.ahead else AtOnce() as beside:
-            cut_ahead = ((*group, beside.submit(self._cut_in_parts, *group).result) for group in groups)
-            read: Callable[[], Any] | None
-            try:
-                for line, texts, cut in _one_ahead(cut_ahead) if read_ahead else cut_ahead:
-                    results: dict[tuple[int, int], Callable[[], list[Hypothesis]]] = {}  # by line, number of the piece
-                    pieces = cut()
-                    for count in self._search_all(pieces, results, beside):
-                        update(count)
-                        if late is not None:
-                            read, late = late, None
-                            yield read()
-                    read, late = late, partial(self._read, line, texts, pieces, results)
-                    if not read_ahead:
-                        read, late = late, None
-                    if read is not None:
-                        yield read()
-            except (Exception, KeyboardInterrupt):
-                if late is not None:  # what was found is not lost
-                    yield late()
-                raise
-            if late is not None:
-                yield late()
+            cut = ((*group, beside.submit(self._cut_in_parts, *group).result) for group in groups)
+            found = (
+                self._searched_group(line, texts, pieces(), update, beside)
+                for line, texts, pieces in (_one_ahead(cut) if read_ahead else cut)
+            )
+            for read in _one_ahead(found) if read_ahead else found:
+                yield read()
 
     def _cut_in_parts(self, first_line: int, texts: Sequence[str]) -> list[CutText]:
         """Returns `cut` of the texts; while a search runs in another thread it pauses after every PART texts."""
@@ -110,21 +93,24 @@ class TranslationCall(BatchSearch):
             time.sleep(1e-4)
         return cut
 
-    def _search_all(self, cut: Sequence[CutText], results: dict[Any, Any], beside: Any) -> Iterator[int]:
-        """Searches all pieces in batches, fills in what returns the hypotheses of each, yields the texts begun."""
+    def _searched_group(
+        self, line: int, texts: Sequence[str], cut: Sequence[CutText], update: Callable[[int], Any], beside: Any
+    ) -> Callable[[], tuple[int, Sequence[str], list[list[Hypothesis]]]]:
+        """Searches all pieces of a group in batches; returns a function that waits for its results."""
         pieces = [piece for text in cut for piece in text.inputs]
+        results: dict[tuple[int, int], Callable[[], list[Hypothesis]]] = {}  # by line and number of the piece
         lengths = [len(piece.ids) for piece in pieces]
         for batch in batches_by_tokens(lengths, self.options.batch_tokens, self.most, self.ahead):
             chosen = [pieces[i] for i in batch]
             for piece, found in zip(chosen, self.search(chosen, beside=beside), strict=True):
                 results[piece.line, piece.number] = found
-            yield sum(piece.number == 0 for piece in chosen)  # texts are counted at their first piece
+            update(sum(piece.number == 0 for piece in chosen))  # texts are counted at their first piece
 
-    def _read(
-        self, line: int, texts: Sequence[str], cut: Sequence[CutText], results: Mapping[tuple[int, int], Any]
-    ) -> tuple[int, Sequence[str], list[list[Hypothesis]]]:
-        found = ({piece.number: results[text.line, piece.number]() for piece in text.inputs} for text in cut)
-        return line, texts, [self.together(text, of_text) for text, of_text in zip(cut, found)]
+        def read() -> tuple[int, Sequence[str], list[list[Hypothesis]]]:
+            found = ({piece.number: results[text.line, piece.number]() for piece in text.inputs} for text in cut)
+            return line, texts, [self.together(text, of_text) for text, of_text in zip(cut, found)]
+
+        return read
 
     def cut(self, texts: Sequence[str], first_line: int) -> list[CutText]:
         """Cuts and encodes texts. Raises: UserError for what is no text."""
@@ -171,7 +157,7 @@ class TranslationCall(BatchSearch):
                 new = replace(new, score=sum(scores) / (max(1, len(scores)) if self.minimum_risk else 1))
             if features := [each.features for each in ranked if isinstance(each, Candidate)]:
                 new = Candidate(**vars(new), features=tuple(map(sum, zip(*features))))
-            new = replace(new, alignment=joined_alignment(ranked, text.pieces)) if self.options.alignments else new
+            new = replace(new, alignment=_joined_alignment(ranked, text.pieces)) if self.options.alignments else new
             whole.append(self._sure(new, ranked) if self.options.confidence else new)
         return sorted(whole, key=lambda hypothesis: -hypothesis.score)
 
@@ -220,6 +206,17 @@ class TranslationCall(BatchSearch):
             )
 
 
+def _joined_alignment(ranked: Sequence[Hypothesis], pieces: Sequence[Piece]) -> tuple[tuple[int, int], ...]:
+    """Returns the alignment of a text from those of its pieces: words are numbered on."""
+    texts, before, found = [best.text for best in ranked], "", list[tuple[int, int]]()
+    for number, (best, piece) in enumerate(zip(ranked, pieces, strict=True)):
+        target = join([*texts[:number], ""], pieces[: number + 1])
+        first, second = (len(f"{text}x".split()) - 1 for text in (before, target))  # of the next character's word
+        found += [(i + first, j + second) for i, j in best.alignment or ()]
+        before += piece.text + piece.space
+    return tuple(sorted(found))
+
+
 def _warn(lines: Sequence[int], what: str, hint: str) -> None:
     """Warns of some lines, if there are any."""
     if lines:
@@ -257,7 +254,7 @@ def _one_ahead(items: Iterable[Any]) -> Iterator[Any]:
         for item in items:
             yield from before
             before = [item]
-    except Exception:
+    except (Exception, KeyboardInterrupt):
         yield from before
         raise
     yield from before

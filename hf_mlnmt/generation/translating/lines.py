@@ -6,6 +6,7 @@ folder beside it (journal.py) and goes on where it was stopped.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -25,6 +26,7 @@ from hf_mlnmt.generation.translating.journal import Journal
 from hf_mlnmt.generation.translating.options import DecodingOptions
 
 if TYPE_CHECKING:
+    from hf_mlnmt.generation.translating.hypotheses import Hypothesis
     from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 
 STANDARD_INPUT = "-"
@@ -228,7 +230,7 @@ def made_from(
 
 @dataclass(frozen=True)
 class Style:
-    """Options of `hypotheses.format_result`: text or JSON, and the treatment of unsure translations.
+    """How results are written: as text or JSON, and with what in the place of unsure translations.
 
     `below`: a confidence; translations that are less sure get `mark` before them, or without a mark the source instead.
     """
@@ -237,6 +239,42 @@ class Style:
     scores: bool = False
     below: float | None = None
     mark: str | None = None
+
+    def written(self, number: int, source: str, result: Sequence[Hypothesis], plain: bool = False) -> str:
+        """Returns a text's result as it is written.
+
+        Plain: the translation, or 'number ||| translation ||| score' for each of an n-best list (from 0, as in Moses),
+        with alignments as ' ||| 0-0 1-2' behind it. jsonl: an object with source, translation, alignment, confidences
+        and next words, with `scores` also score, log_probability and length, and n_best when there is more than one.
+        """
+        from hf_mlnmt.generation.translating.alignments import to_pharaoh
+
+        if self.below is not None:
+            result = [self._marked(source, best, self.below) for best in result]
+        links = [None if best.alignment is None else to_pharaoh(best.alignment) for best in result]
+        if not self.jsonl:
+            lines = [best.text.replace("\n", " ") for best in result]
+            if not plain:
+                lines = [f"{number} ||| {line} ||| {best.score:.6f}" for line, best in zip(lines, result)]
+            return "\n".join(line if link is None else f"{line} ||| {link}" for line, link in zip(lines, links))
+        records, numbers = [], ("score", "log_probability", "length")
+        named = ("confidence", "word_confidences", "word", "probability")
+        for best, link in zip(result, links):
+            records.append({"translation": best.text} | ({} if link is None else {"alignment": link}))
+            records[-1] |= {name: value for name in named if (value := getattr(best, name, None)) is not None}
+            if self.scores or len(result) > 1:
+                records[-1] |= {name: getattr(best, name) for name in numbers}
+        record: dict[str, Any] = {"source": source, **records[0]}
+        if not self.scores:
+            record = {name: value for name, value in record.items() if name not in numbers}
+        if len(records) > 1:
+            record["n_best"] = records
+        return json.dumps(record, ensure_ascii=False)
+
+    def _marked(self, source: str, best: Hypothesis, below: float) -> Hypothesis:
+        if (best.confidence or 0.0) >= below:
+            return best
+        return replace(best, text=source if self.mark is None else self.mark + best.text)
 
 
 class TextFiles:
@@ -302,17 +340,13 @@ class TextFiles:
         update: called with the number of lines translated since the last call.
         """
         from hf_mlnmt.generation.translating.call import TranslationCall
-        from hf_mlnmt.generation.translating.hypotheses import format_result, unsure
 
         call, count = TranslationCall(pipeline, self.decoding), done
         plain = not self.decoding.num_return_sequences and not style.scores  # no n-best list: the translation alone
         groups = call.translate_groups(self.groups, update, 1 + self.first, done, self.texts is not None)
         for line, group, results in groups:
             count += len(group)
-            written = []
-            for number, (source, result) in enumerate(zip(group, results, strict=True), line - 1):
-                result = unsure(source, result, style.below, style.mark)
-                written.append(format_result(number, source, result, style.jsonl, style.scores, plain) + "\n")
-            write("".join(written), count)
+            numbered = enumerate(zip(group, results, strict=True), line - 1)
+            write("".join(f"{style.written(number, *pair, plain)}\n" for number, pair in numbered), count)
         if self.total is None:
             self._check_counts(count)

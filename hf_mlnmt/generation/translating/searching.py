@@ -27,7 +27,6 @@ from hf_mlnmt.common.errors import OptionError, UserError
 from hf_mlnmt.data.shuffling import mixed
 from hf_mlnmt.data.tokenizer import EXPECTS, decode, own_copy
 from hf_mlnmt.data.words import is_unspaced
-from hf_mlnmt.generation.choosing.confidence import Calibration
 from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk
 from hf_mlnmt.generation.choosing.reranking import Reranker, coverage_of
 from hf_mlnmt.generation.constraints.lexical_constraints import (
@@ -54,7 +53,14 @@ from hf_mlnmt.generation.translating.batches import (
 )
 from hf_mlnmt.generation.translating.ctranslate2 import CTranslate2Search
 from hf_mlnmt.generation.translating.directions import between
-from hf_mlnmt.generation.translating.hypotheses import Alternative, Candidate, Hypothesis, least_by_word, mean
+from hf_mlnmt.generation.translating.hypotheses import (
+    Alternative,
+    Calibration,
+    Candidate,
+    Hypothesis,
+    least_by_word,
+    mean,
+)
 from hf_mlnmt.generation.translating.options import (
     FEATURES_OF_FUSED,
     DecodingOptions,
