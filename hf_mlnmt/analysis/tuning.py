@@ -23,6 +23,7 @@ from hf_mlnmt.common.languages import check_files, language_in
 from hf_mlnmt.common.made_from import identity_of_model, identity_of_text
 from hf_mlnmt.evaluation.outputs import read_references, read_texts
 from hf_mlnmt.evaluation.scores import MetricName, Protocol, check_counts, count_metric, score, scores_of_sums
+from hf_mlnmt.generation.choosing.reranking import Reranker
 from hf_mlnmt.generation.translating.call import TranslationCall
 from hf_mlnmt.generation.translating.hypotheses import Candidate
 from hf_mlnmt.generation.translating.options import OF_RERANKERS, DecodingOptions, check_feature
@@ -219,8 +220,8 @@ def _candidates(
 ) -> list[list[Any]]:
     """Returns the candidates of each text with their features, in the search's order."""
     call = TranslationCall(pipeline, decoding)
-    assert call.reranker is not None
-    call.reranker = call.reranker.keeping_all()
+    assert isinstance(call.chooser, Reranker)
+    call.chooser = call.chooser.keeping_all()
     call.count = call.searched
     with progress_bar(len(texts), shown) as update:
         ((_, _, rows),) = call.translate_groups([texts], update)

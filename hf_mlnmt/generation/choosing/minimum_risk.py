@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ import numpy as np
 
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.generation.translating.hypotheses import Hypothesis
 
 Utility = Callable[[str, Sequence[str], Sequence[str]], Any]
 NAMES = ("chrf", "chrf-pairwise", "bleu")
@@ -123,6 +125,8 @@ def bleu(candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
 class MinimumRisk:
     """The order of candidates by equation 1: the best first, equal ones once."""
 
+    names = ()  # of features that a search is to add
+
     def __init__(self, utility: Any = "chrf", device: str | None = None, language: str | None = None) -> None:
         """Takes what `utility_of` does."""
         self.utility = utility_of(utility, device, language)
@@ -137,6 +141,23 @@ class MinimumRisk:
         order = np.argsort(-values, kind="stable")[:count].tolist()
         ranked = [(different[i], float(values[i])) for i in order]
         return ranked + ranked[-1:] * (count - len(ranked))
+
+    def choose(
+        self, sources: Sequence[str], candidates: Sequence[Sequence[Hypothesis]], count: int, own: Any = None
+    ) -> list[list[tuple[int, Hypothesis]]]:
+        """Returns the places of each source's best candidates, and these with their expected utility as score."""
+        return [
+            [
+                (place, replace(row[place], score=utility))
+                for place, utility in self(source, [each.text for each in row], count)
+            ]
+            for source, row in zip(sources, candidates, strict=True)
+        ]
+
+    @staticmethod
+    def of_text(scores: Sequence[float]) -> float:
+        """Returns the score of a text from those of its sentences: their mean."""
+        return sum(scores) / max(1, len(scores))
 
     def best(self, source: str, candidates: Sequence[str]) -> str:
         """Returns the candidate of the least risk."""

@@ -32,6 +32,7 @@ import numpy as np
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import check_direction
+from hf_mlnmt.generation.translating.hypotheses import Candidate, Hypothesis
 
 BATCH_TOKENS = 4096
 
@@ -97,23 +98,34 @@ class Reranker:
             raise UserError(f"rerank: the feature {name} is not a finite number for some candidate.")
         return np.split(values, np.cumsum([len(row) for row in candidates])[:-1])
 
-    def ranked(self, candidates: Sequence[Any], count: int) -> list[int]:
-        """Returns the places of the best candidates by equation 1, of which each has its `features`; of equal ones the
-        first, and of equal texts the better; the last again where fewer are different."""
-        scores = np.array([each.features for each in candidates], float).reshape(-1, len(self.names)) @ self.weights
-        order: list[int] = []
-        seen: set[str] = set()
-        for place in np.argsort(-scores, kind="stable").tolist():
-            if candidates[place].text not in seen:
-                order.append(place)
-                seen.add(candidates[place].text)
-        return (order + order[-1:] * count)[:count]
+    def choose(
+        self,
+        sources: Sequence[str],
+        candidates: Sequence[Sequence[Hypothesis]],
+        count: int,
+        own: Mapping[str, Sequence[float]],
+    ) -> list[list[tuple[int, Hypothesis]]]:
+        """Returns the places of each source's best candidates, and these with features and scores by equation 1.
 
-    def best(self, candidates: Sequence[Any], count: int) -> tuple[list[int], list[Any]]:
-        """Returns the places of `ranked`, and these candidates with scores by equation 1."""
-        places = self.ranked(candidates, count)
-        scores = [float(np.dot(candidates[place].features, self.weights)) for place in places]
-        return places, [replace(candidates[place], score=score) for place, score in zip(places, scores)]
+        Of equal texts the better one counts, and the last one again where fewer are different. `own`: as of `features`.
+        """
+        chosen = list[list[tuple[int, Hypothesis]]]()
+        for row, values in zip(candidates, self.features(sources, candidates, own), strict=True):
+            new = [Candidate(**vars(each), features=tuple(of)) for each, of in zip(row, values.tolist(), strict=True)]
+            if self.keeps_all:
+                chosen.append([*enumerate(new)])
+                continue
+            scores, first = values @ self.weights, dict[str, int]()
+            for place in np.argsort(-scores, kind="stable").tolist():
+                first.setdefault(new[place].text, place)
+            places = ([*first.values()] + [*first.values()][-1:] * count)[:count]
+            chosen.append([(place, replace(new[place], score=float(scores[place]))) for place in places])
+        return chosen
+
+    @staticmethod
+    def of_text(scores: Sequence[float]) -> float:
+        """Returns the score of a text from those of its sentences: their sum."""
+        return sum(scores)
 
 
 def _check_made_from(made_from: Mapping[str, Any], name: str) -> None:

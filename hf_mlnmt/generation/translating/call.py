@@ -152,9 +152,8 @@ class TranslationCall(BatchSearch):
             length = sum(hypothesis.length for hypothesis in ranked)
             total = sum(hypothesis.log_probability for hypothesis in ranked)
             new = self._hypothesis(joined_text, total, length, all(hypothesis.finished for hypothesis in ranked))
-            if self.minimum_risk or self.reranker:  # the scores that the pieces were chosen by
-                scores = [hypothesis.score for hypothesis in ranked if hypothesis.length]
-                new = replace(new, score=sum(scores) / (max(1, len(scores)) if self.minimum_risk else 1))
+            if self.chooser:
+                new = replace(new, score=self.chooser.of_text([best.score for best in ranked if best.length]))
             if features := [each.features for each in ranked if isinstance(each, Candidate)]:
                 new = Candidate(**vars(new), features=tuple(map(sum, zip(*features))))
             new = replace(new, alignment=_joined_alignment(ranked, text.pieces)) if self.options.alignments else new

@@ -83,20 +83,20 @@ class TranslationPipeline:
         if self.engine == "ctranslate2":
             self.run_batch = CTranslate2Search(parts, self.rounded, self.name or "the model")
 
-    def minimum_risk(self, options: DecodingOptions) -> MinimumRisk:
-        """Returns the minimum-Bayes-risk selector; loads its metric once."""
-        utility, language = options.utility or "chrf", options.target_language
-        return self._kept((utility, language), lambda: MinimumRisk(utility, str(self.model.device), language))
-
-    def reranker(self, options: DecodingOptions) -> Reranker:
-        """Returns the reranker; loads its models and starts its commands once."""
-        source, target = direction_of(self.name) or (None, None)  # of a model that is not told them
-        languages = options.source_language or source, options.target_language or target
+    def chooser(self, options: DecodingOptions) -> MinimumRisk | Reranker | None:
+        """Returns what chooses among the candidates of a sentence, loaded once; None: the search's best is taken."""
         device = str(self.model.device)
-        content: Any = options.rerank
-        return self._kept((digest(content), *languages), lambda: Reranker(content, self.name, device, languages))
-
-    def _kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        key: tuple[Any, ...]
+        if options.mbr:
+            utility, language = options.utility or "chrf", options.target_language
+            key, make = (utility, language), partial(MinimumRisk, utility, device, language)
+        elif options.rerank:
+            source, target = direction_of(self.name) or (None, None)  # of a model that is not told them
+            languages = options.source_language or source, options.target_language or target
+            content: Any = options.rerank
+            key, make = (digest(content), *languages), partial(Reranker, content, self.name, device, languages)
+        else:
+            return None
         if key not in self._choosers:
             self._choosers[key] = make()
         return self._choosers[key]

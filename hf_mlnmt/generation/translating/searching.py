@@ -27,8 +27,7 @@ from hf_mlnmt.common.errors import OptionError, UserError
 from hf_mlnmt.data.shuffling import mixed
 from hf_mlnmt.data.tokenizer import EXPECTS, decode, own_copy
 from hf_mlnmt.data.words import is_unspaced
-from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk
-from hf_mlnmt.generation.choosing.reranking import Reranker, coverage_of
+from hf_mlnmt.generation.choosing.reranking import coverage_of
 from hf_mlnmt.generation.constraints.lexical_constraints import (
     Asked,
     Demand,
@@ -56,7 +55,6 @@ from hf_mlnmt.generation.translating.directions import between
 from hf_mlnmt.generation.translating.hypotheses import (
     Alternative,
     Calibration,
-    Candidate,
     Hypothesis,
     least_by_word,
     mean,
@@ -143,10 +141,8 @@ class BatchSearch:
         self.arguments = options.generation_arguments(parts.model, way)
         self.longest = longest_translation(parts.model, self.arguments)
         self.searched = self.arguments["num_return_sequences"]  # for each sentence
-        self.minimum_risk = pipeline.minimum_risk(options) if options.mbr else None
-        self.reranker = pipeline.reranker(options) if options.rerank else None
-        chosen = self.minimum_risk or self.reranker
-        self.count = options.num_return_sequences or 1 if chosen else self.searched
+        self.chooser = pipeline.chooser(options)
+        self.count = options.num_return_sequences or 1 if self.chooser else self.searched
         width = max(self.arguments["num_beams"], self.searched, 2) * (options.alternatives or 1)
         self.most = sentences_that_fit(width, parts.model)
         if options.alternatives and isinstance(self.run_batch, CTranslate2Search):
@@ -207,10 +203,10 @@ class BatchSearch:
     def takes_newcomers(self) -> bool:
         """Tells whether pieces can join a search that runs: on a device that computes alone, by `generate` and with
         nothing that is of a piece, or needs a second pass."""
-        options, chosen = self.options, self.minimum_risk or self.reranker
+        options = self.options
         of_pieces = options.alternatives or options.terms or options.draft or any(of_texts(options).values())
         rules = options.draws_by_text or options.do_sample or options.top_n_sigma is not None or options.generate
-        several = options.in_lists or chosen or self.searched > 1
+        several = options.in_lists or self.chooser or self.searched > 1
         return self.ahead and not (of_pieces or rules or options.keep or several or rows_by_text(self.arguments))
 
     def search_joined(
@@ -238,8 +234,8 @@ class BatchSearch:
 
     def _with_terms(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
         """Searches with what each input's translation must have where that can be met, else without."""
-        asked, chosen = [self.constraints.demands(piece) for piece in inputs], self.minimum_risk or self.reranker
-        if beside is not None and (any(asked) or self.options.alignments or chosen or self.options.keep):
+        asked = [self.constraints.demands(piece) for piece in inputs]
+        if beside is not None and (any(asked) or self.options.alignments or self.chooser or self.options.keep):
             return [partial(list, found) for found in self._with_terms(inputs, abandoned, None)]
         if not any(asked):
             return self._searched(inputs, None, abandoned, beside)
@@ -281,7 +277,7 @@ class BatchSearch:
         if abandoned is not None and not isinstance(self.run_batch, CTranslate2Search):
             arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), Abandon(abandoned)]
         ids = [piece.ids for piece in inputs]
-        rows = self.run_batch(ids, arguments, self.skipped, options.in_lists or self.reranker is not None)
+        rows = self.run_batch(ids, arguments, self.skipped, options.in_lists or bool(options.rerank))
         for row, demands in zip(rows, asked or [], strict=asked is not None):
             met = [row_ for row_ in row if all(times_in(row_.ids, each.ids) >= each.times for each in demands)]
             # The last one is repeated until there are n again; none is left if none has all terms.
@@ -290,10 +286,8 @@ class BatchSearch:
             read = beside.submit(self._decode, rows).result
             return [partial(_item, read, number) for number in range(len(rows))]
         hypotheses = self._decode(rows)
-        if self.minimum_risk:
-            rows, hypotheses = self._of_minimum_risk(self.minimum_risk, inputs, rows, hypotheses)
-        if self.reranker:
-            rows, hypotheses = self._reranked(self.reranker, inputs, rows, hypotheses, arguments)
+        if self.chooser:
+            rows, hypotheses = self._chosen(inputs, rows, hypotheses, arguments)
         if options.alignments:
             hypotheses = self._aligned(inputs, rows, hypotheses, arguments)
         return self._restored(inputs, rows, hypotheses) if options.keep else hypotheses
@@ -317,45 +311,19 @@ class BatchSearch:
             for piece, ranked in zip(inputs, hypotheses, strict=True)
         ]
 
-    def _of_minimum_risk(
+    def _chosen(
         self,
-        minimum_risk: MinimumRisk,
-        inputs: Sequence[Input],
-        rows: list[list[Generated]],
-        hypotheses: list[list[Hypothesis]],
-    ) -> tuple[list[list[Generated]], list[list[Hypothesis]]]:
-        """Chooses among the samples of each input; the score of a hypothesis is its expected utility."""
-        chosen = [
-            minimum_risk(piece.text, [sample.text for sample in samples], self.count)
-            for piece, samples in zip(inputs, hypotheses, strict=True)
-        ]
-        kept = [[row[place] for place, _ in order] for row, order in zip(rows, chosen, strict=True)]
-        scored = [
-            [replace(samples[place], score=utility) for place, utility in order]
-            for samples, order in zip(hypotheses, chosen, strict=True)
-        ]
-        return kept, scored
-
-    def _reranked(
-        self,
-        reranker: Reranker,
         inputs: Sequence[Input],
         rows: list[list[Generated]],
         hypotheses: list[list[Hypothesis]],
         arguments: dict[str, Any],
     ) -> tuple[list[list[Generated]], list[list[Hypothesis]]]:
-        """Adds features to the candidates of each input, and chooses the best unless that is done later."""
-        own = self._own_features(reranker.names, [piece.ids for piece in inputs], rows, arguments)
-        values = reranker.features([piece.text for piece in inputs], hypotheses, own)
-        new = [
-            [Candidate(**vars(each), features=tuple(row)) for each, row in zip(ranked, of_input.tolist(), strict=True)]
-            for ranked, of_input in zip(hypotheses, values, strict=True)
-        ]
-        if reranker.keeps_all:
-            return rows, [list(ranked) for ranked in new]
-        chosen = [reranker.best(ranked, self.count) for ranked in new]
-        kept = [[row[place] for place in places] for row, (places, _) in zip(rows, chosen, strict=True)]
-        return kept, [ranked for _, ranked in chosen]
+        """Returns the best candidates of each input, with the scores that they were chosen by."""
+        assert self.chooser is not None
+        own = self._own_features(self.chooser.names, [piece.ids for piece in inputs], rows, arguments)
+        chosen = self.chooser.choose([piece.text for piece in inputs], hypotheses, self.count, own)
+        kept = [[row[place] for place, _ in order] for row, order in zip(rows, chosen, strict=True)]
+        return kept, [[best for _, best in order] for order in chosen]
 
     def _own_features(
         self, names: Sequence[str], ids: list[list[int]], rows: list[list[Generated]], arguments: dict[str, Any]
