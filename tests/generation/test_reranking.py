@@ -14,6 +14,7 @@ from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.common.made_from import identity_of_model
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation.choosing import reranking
 from hf_mlnmt.generation.choosing.reranking import Reranker, coverage_of
 from hf_mlnmt.generation.translating import directions
 from hf_mlnmt.generation.translating.alignments import SourceAttention
@@ -216,7 +217,7 @@ def test_a_source_that_is_read_twice_is_covered_once():
 @pytest.mark.parametrize(("kind", "pair"), [("reverse", ("de", "en")), ("translation", ("en", "de"))])
 def test_a_model_of_several_languages_is_told_its_direction(ours, monkeypatch, kind, pair):
     asked = []
-    monkeypatch.setattr(directions, "is_told", lambda model, tokenizer: True)
+    monkeypatch.setattr(reranking, "is_told", lambda model, tokenizer: True)
     monkeypatch.setattr(directions, "direction", lambda *given: asked.append(given[2:4]) or Direction())
     Reranker({"features": {f"{kind}={ours}": 1.0}}, languages=("en", "de"))
     assert asked == [pair]

@@ -27,13 +27,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.generation.translating.hypotheses import Hypothesis
+
+if TYPE_CHECKING:
+    from hf_mlnmt.generation.translating.hypotheses import Hypothesis
 
 Utility = Callable[[str, Sequence[str], Sequence[str]], Any]
 NAMES = ("chrf", "chrf-pairwise", "bleu")

@@ -32,7 +32,14 @@ import numpy as np
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import check_direction
+from hf_mlnmt.common.made_from import identity_of_model
+from hf_mlnmt.generation.choosing.commands import LineScorer
+from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, negative_logs, token_logs_of
+from hf_mlnmt.generation.translating.directions import Direction, between, is_told
 from hf_mlnmt.generation.translating.hypotheses import Candidate, Hypothesis
+from hf_mlnmt.generation.translating.loading import Parts, load, load_scored
+from hf_mlnmt.generation.translating.segments import TextEncoder
+from hf_mlnmt.zoo.systems import positions_of
 
 BATCH_TOKENS = 4096
 
@@ -130,8 +137,6 @@ class Reranker:
 
 def _check_made_from(made_from: Mapping[str, Any], name: str) -> None:
     """Raises UserError where a model has other files than when the weights were made."""
-    from hf_mlnmt.common.made_from import identity_of_model
-
     then = {feature.partition("=")[2]: known for feature, known in made_from.get("models", {}).items()}
     if name and made_from.get("model"):
         then[name] = made_from["model"]
@@ -150,8 +155,6 @@ Scorer = Callable[[Sequence[str], Sequence[str]], list[float]]
 def _scorer(name: str, device: str | None, languages: tuple[str | None, str | None]) -> Scorer:
     kind, _, what = name.partition("=")
     if kind == "command":
-        from hf_mlnmt.generation.choosing.commands import LineScorer
-
         run = LineScorer(what, name)
         return lambda sources, texts: run([*zip(sources, texts)])
     if kind == "language-model":
@@ -160,9 +163,6 @@ def _scorer(name: str, device: str | None, languages: tuple[str | None, str | No
 
 
 def _language_model(name: str, folder: str, device: str | None) -> Scorer:
-    from hf_mlnmt.generation.translating.batches import batches_by_tokens, negative_logs
-    from hf_mlnmt.generation.translating.loading import load_scored
-
     model, tokenizers = load_scored(folder, device)
     if model.config.is_encoder_decoder or getattr(model, "logits_are_scores", False):
         raise UserError(f"{name}: is no language model; a translation model is translation=... or reverse=....")
@@ -184,8 +184,6 @@ def _language_model(name: str, folder: str, device: str | None) -> Scorer:
 def _translation_model(
     name: str, folder: str, device: str | None, languages: tuple[str | None, str | None], reverse: bool
 ) -> Scorer:
-    from hf_mlnmt.generation.translating.loading import load
-
     _, given = given_translations(load(folder, device, fast=True), folder, languages[::-1] if reverse else languages)
 
     def score(sources: Sequence[str], texts: Sequence[str]) -> list[float]:
@@ -200,13 +198,9 @@ Given = tuple[list[int], list[float], float]
 
 
 def given_translations(
-    parts: Any, folder: str, pair: tuple[str | None, str | None], prefix: str | None = None
-) -> tuple[Any, Callable[[Sequence[str], Sequence[str], str], list[Given]]]:
+    parts: Parts, folder: str, pair: tuple[str | None, str | None], prefix: str | None = None
+) -> tuple[Direction, Callable[[Sequence[str], Sequence[str], str], list[Given]]]:
     """Returns a model's Direction, and (sources, translations, name for messages) -> what it makes of each."""
-    from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, token_logs_of
-    from hf_mlnmt.generation.translating.directions import between, is_told
-    from hf_mlnmt.generation.translating.segments import TextEncoder
-
     parts, way = between(parts, *(pair if is_told(parts.model, parts.source) else (None, None)), folder)
     encoder = TextEncoder(parts.tokenizers, way, prefix)
     forced = way.generate.get("forced_bos_token_id", parts.model.generation_config.forced_bos_token_id)
@@ -233,8 +227,6 @@ def given_translations(
 
 
 def _check_lengths(name: str, config: Any, sequences: Sequence[Sequence[int]]) -> None:
-    from hf_mlnmt.zoo.systems import positions_of
-
     longest = max(map(len, sequences), default=0)
     if longest > (positions_of(config) or math.inf):
         raise UserError(f"{name}: a text of {longest} subwords is longer than it reads, {positions_of(config)}.")

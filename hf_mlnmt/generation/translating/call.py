@@ -8,8 +8,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -74,8 +75,8 @@ class TranslationCall(BatchSearch):
     def _translated(
         self, groups: Iterable[tuple[int, Sequence[str]]], update: Callable[[int], Any], read_ahead: bool = False
     ) -> Iterator[tuple[int, Sequence[str], list[list[Hypothesis]]]]:
-        with ThreadPoolExecutor(1) if self.ahead else AtOnce() as beside:
-            cut = ((*group, beside.submit(self._cut_in_parts, *group).result) for group in groups)
+        with ThreadPoolExecutor(1) if self.ahead else nullcontext() as beside:
+            cut = ((line, texts, self._cutting(texts, line, beside)) for line, texts in groups)
             found = (
                 self._searched_group(line, texts, pieces(), update, beside)
                 for line, texts, pieces in (_one_ahead(cut) if read_ahead else cut)
@@ -83,22 +84,26 @@ class TranslationCall(BatchSearch):
             for read in _one_ahead(found) if read_ahead else found:
                 yield read()
 
-    def _cut_in_parts(self, first_line: int, texts: Sequence[str]) -> list[CutText]:
-        """Returns `cut` of the texts; while a search runs in another thread it pauses after every PART texts."""
-        if not self.ahead:
-            return self.cut(texts, first_line)
-        cut: list[CutText] = []
-        for start in range(0, len(texts), PART):
-            cut += self.cut(texts[start : start + PART], first_line + start)
-            time.sleep(1e-4)
-        return cut
+    def _cutting(self, texts: Sequence[str], first_line: int, beside: Any) -> Callable[[], list[CutText]]:
+        """Returns a function that cuts texts. `beside` begins at once, and pauses for the search after PART texts."""
+        if not beside:
+            return partial(self.cut, texts, first_line)
+
+        def cut_in_parts() -> list[CutText]:
+            cut: list[CutText] = []
+            for start in range(0, len(texts), PART):
+                cut += self.cut(texts[start : start + PART], first_line + start)
+                time.sleep(1e-4)
+            return cut
+
+        return beside.submit(cut_in_parts).result
 
     def _searched_group(
         self, line: int, texts: Sequence[str], cut: Sequence[CutText], update: Callable[[int], Any], beside: Any
     ) -> Callable[[], tuple[int, Sequence[str], list[list[Hypothesis]]]]:
         """Searches all pieces of a group in batches; returns a function that waits for its results."""
         pieces = [piece for text in cut for piece in text.inputs]
-        results: dict[tuple[int, int], Callable[[], list[Hypothesis]]] = {}  # by line and number of the piece
+        results: dict[tuple[int, int], Any] = {}  # by line and number of the piece; of `beside`, what waits for them
         lengths = [len(piece.ids) for piece in pieces]
         for batch in batches_by_tokens(lengths, self.options.batch_tokens, self.most, self.ahead):
             chosen = [pieces[i] for i in batch]
@@ -107,8 +112,9 @@ class TranslationCall(BatchSearch):
             update(sum(piece.number == 0 for piece in chosen))  # texts are counted at their first piece
 
         def read() -> tuple[int, Sequence[str], list[list[Hypothesis]]]:
-            found = ({piece.number: results[text.line, piece.number]() for piece in text.inputs} for text in cut)
-            return line, texts, [self.together(text, of_text) for text, of_text in zip(cut, found)]
+            found = {place: each() if beside else each for place, each in results.items()}
+            of_texts = ({piece.number: found[text.line, piece.number] for piece in text.inputs} for text in cut)
+            return line, texts, [self.together(text, of_text) for text, of_text in zip(cut, of_texts)]
 
         return read
 
@@ -220,21 +226,6 @@ def _warn(lines: Sequence[int], what: str, hint: str) -> None:
     """Warns of some lines, if there are any."""
     if lines:
         logger.warning("%s: %d, the first is line %d; %s", what, len(lines), lines[0], hint)
-
-
-class AtOnce:
-    """Executor that runs each call at once, in the caller's thread."""
-
-    def __enter__(self) -> AtOnce:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        pass
-
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls the function; `result` of what is returned returns what that did."""
-        found = function(*arguments)
-        return SimpleNamespace(result=lambda: found)
 
 
 def _numbered(groups: Iterable[Sequence[str]], first_line: int, done: int) -> Iterator[tuple[int, Sequence[str]]]:

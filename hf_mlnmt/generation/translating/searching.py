@@ -187,8 +187,10 @@ class BatchSearch:
                 batch), whose search ends with Abandoned then. CTranslate2's does not ask.
         """
         try:
-            search = self._alternatives if self.options.alternatives else self._with_terms
-            return search(inputs, abandoned, beside)
+            if self.options.alternatives:
+                found = self._alternatives(inputs, abandoned)
+                return found if beside is None else [partial(list, ranked) for ranked in found]
+            return self._found(inputs, abandoned, beside)
         except torch.OutOfMemoryError as error:
             if len(inputs) == 1:
                 raise UserError(
@@ -232,17 +234,31 @@ class BatchSearch:
 
         generate_joined(self.parts, [each.ids for each in inputs], self.arguments, abandoned, room, more, tell)
 
-    def _with_terms(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
+    def _found(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any = None) -> list[Any]:
         """Searches with what each input's translation must have where that can be met, else without."""
-        asked = [self.constraints.demands(piece) for piece in inputs]
-        if beside is not None and (any(asked) or self.options.alignments or self.chooser or self.options.keep):
-            return [partial(list, found) for found in self._with_terms(inputs, abandoned, None)]
-        if not any(asked):
-            return self._searched(inputs, None, abandoned, beside)
-        hypotheses = self._searched(inputs, asked, abandoned)
-        if failed := [i for i, ranked in enumerate(hypotheses) if not ranked]:
-            for i, ranked in zip(failed, self._searched([inputs[i] for i in failed], None, abandoned), strict=True):
-                hypotheses[i] = ranked
+        options, asked = self.options, [self.constraints.demands(piece) for piece in inputs]
+        rows, arguments = self._rows(inputs, asked if any(asked) else None, abandoned)
+        if failed := [i for i, row in enumerate(rows) if not row]:
+            others, _ = self._rows([inputs[i] for i in failed], None, abandoned)
+            for i, row in zip(failed, others, strict=True):
+                rows[i] = row
+        alone = not (any(asked) or options.alignments or self.chooser or options.keep)  # nothing is to be done after it
+        if alone and beside is not None:
+            read = beside.submit(self._decode, rows).result
+            return [partial(_item, read, number) for number in range(len(rows))]
+        hypotheses = self._decode(rows)
+        if self.chooser:
+            rows, hypotheses = self._chosen(inputs, rows, hypotheses, arguments)
+        if options.alignments:
+            hypotheses = self._aligned(inputs, rows, hypotheses, arguments)
+        if options.keep:
+            hypotheses = self._restored(inputs, rows, hypotheses)
+        self._note_unmet(inputs, asked, hypotheses)
+        return hypotheses if beside is None else [partial(list, ranked) for ranked in hypotheses]
+
+    def _note_unmet(
+        self, inputs: Sequence[Input], asked: list[list[Demand]], hypotheses: list[list[Hypothesis]]
+    ) -> None:
         unmet = [
             each
             for piece, demands, ranked in zip(inputs, asked, hypotheses, strict=True)
@@ -252,16 +268,12 @@ class BatchSearch:
             self.constraints.unmet += unmet
         elif unmet:
             logger.warning("terms that are not met: %d", len(unmet))
-        return hypotheses
 
-    def _searched(
-        self,
-        inputs: Sequence[Input],
-        asked: list[list[Demand]] | None,
-        abandoned: Callable[[], bool] | None,
-        beside: Any = None,
-    ) -> list[Any]:
-        """Searches one batch for hypotheses that have all that is asked of their input; one without any gets []."""
+    def _rows(
+        self, inputs: Sequence[Input], asked: list[list[Demand]] | None, abandoned: Callable[[], bool] | None
+    ) -> tuple[list[list[Generated]], dict[str, Any]]:
+        """Searches one batch; returns the translations that have all that is asked of their input, [] for an input
+        without any, and the arguments of generate()."""
         options, numbers = self.options, [piece.line - self.first_line for piece in inputs]
         draws = self.searched if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
         arguments = arguments_of_texts(self.arguments, numbers, draws)
@@ -276,21 +288,12 @@ class BatchSearch:
             arguments["logits_processor"] = LogitsProcessorList([*others, *rules])
         if abandoned is not None and not isinstance(self.run_batch, CTranslate2Search):
             arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), Abandon(abandoned)]
-        ids = [piece.ids for piece in inputs]
-        rows = self.run_batch(ids, arguments, self.skipped, options.in_lists or bool(options.rerank))
+        scored = options.in_lists or bool(options.rerank)
+        rows = self.run_batch([piece.ids for piece in inputs], arguments, self.skipped, scored)
         for row, demands in zip(rows, asked or [], strict=asked is not None):
-            met = [row_ for row_ in row if all(times_in(row_.ids, each.ids) >= each.times for each in demands)]
-            # The last one is repeated until there are n again; none is left if none has all terms.
-            row[:] = met + met[-1:] * (len(row) - len(met))
-        if beside is not None:
-            read = beside.submit(self._decode, rows).result
-            return [partial(_item, read, number) for number in range(len(rows))]
-        hypotheses = self._decode(rows)
-        if self.chooser:
-            rows, hypotheses = self._chosen(inputs, rows, hypotheses, arguments)
-        if options.alignments:
-            hypotheses = self._aligned(inputs, rows, hypotheses, arguments)
-        return self._restored(inputs, rows, hypotheses) if options.keep else hypotheses
+            met = [each for each in row if all(times_in(each.ids, demand.ids) >= demand.times for demand in demands)]
+            row[:] = met + met[-1:] * (len(row) - len(met))  # the last one again until there are n
+        return rows, arguments
 
     def _restored(
         self, inputs: Sequence[Input], rows: list[list[Generated]], hypotheses: list[list[Hypothesis]]
@@ -396,16 +399,15 @@ class BatchSearch:
         score = normalized(log_probability, self.penalty, length + self.skipped)
         return Hypothesis(text, score, log_probability, length, finished)
 
-    def _alternatives(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
+    def _alternatives(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None) -> list[list[Hypothesis]]:
         """Searches for the next words of each piece, then for the translation with each."""
         found = self._next_words(inputs, abandoned)
         with_word = [piece._replace(begins=asked) for piece, words in zip(inputs, found) for _, _, asked in words]
-        best = iter(self._with_terms(with_word, abandoned, None) if with_word else [])
-        lists = [
+        best = iter(self._found(with_word, abandoned) if with_word else [])
+        return [
             [Alternative(**vars(next(best)[0]), word=word, probability=share) for word, share, _ in words]
             for words in found
         ]
-        return lists if beside is None else [partial(list, ranked) for ranked in lists]
 
     @torch.inference_mode()
     def _next_words(
