@@ -78,7 +78,6 @@ def translate(
     shard: options.Shard = None,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
-    engine: options.Engine = "torch",
     threads: options.Threads = None,
     revision: options.Revision = None,
 ) -> None:
@@ -152,11 +151,11 @@ def translate(
     check_files(model, inputs, list(files_of.values()), decoding.told)
     options.use_machine(threads)
     how: dict[str, Any] = {"revision": revision} if revision else {}
-    pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, engine=engine, **how)
+    pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, **how)
     style = Style(jsonl, scores, below, mark)
     about = None
     if texts and texts.texts and output is not None:
-        about = texts.made_from(identity_of_model(model, **how), style, dtype=dtype, engine=engine)
+        about = texts.made_from(identity_of_model(model, **how), style, dtype=dtype)
     total = len(document.texts) if document else texts.total if texts else None
     shown = decoding.progress and not (output is None and sys.stdout.isatty())  # where translations are seen themselves
     kept = "kept but for the last --window. The same command goes on." if about else ""

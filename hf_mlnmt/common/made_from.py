@@ -11,7 +11,6 @@ compared: where nothing differs it is used as it is.
 | an encoded corpus (data/encoding.py) | text, tokenizers, filters | meta.json | made again |
 | a synthetic corpus (synthetic/back_translation.py) | model, text, method | state.json, manifest.json | refused |
 | a file of translations (generation/translating/lines.py) | model, text, options | OUTPUT.part/state.json | refused |
-| a converted model (translating/ctranslate2.py) | config, weights, vocabularies | the folder's name | made again |
 | the weights of a reranker (analysis/tuning.py) | models; search, text and metric are said | the file | refused |
 | a grid of scales (analysis/fusion_grid.py) | model, decoding, text | grid.json | refused |
 """

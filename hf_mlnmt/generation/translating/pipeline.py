@@ -3,8 +3,8 @@
 1. A text is cut at line ends, with split="sentences" (the verb's default) into sentences, and what is too long to fit
    (segments.py).
 2. The pieces get what a direction puts before them (directions.py) and are encoded.
-3. Batches, the longest pieces first, go through model.generate() (batches.py), or CTranslate2 where it is asked for by
-   name (ctranslate2.py). With `mbr` the best of the samples is chosen (minimum_risk.py).
+3. Batches, the longest pieces first, go through model.generate() (batches.py). With `mbr` or `rerank` the best of the
+   candidates is chosen (choosing/).
 4. Ids become text, with confidences if they are asked for (confidence.py); pieces are joined (call.py).
 
 call.py goes through the stages, searching.py does 3 and 4 for one batch; the options are one object (options.py).
@@ -29,59 +29,35 @@ from hf_mlnmt.common.made_from import digest, sha256_of_files
 from hf_mlnmt.common.model_folder import MODEL_FILES, fetch_small_files
 from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk
 from hf_mlnmt.generation.choosing.reranking import Reranker, given_translations
-from hf_mlnmt.generation.translating.batches import Generated, arguments_of_texts, generate, rows_by_text
+from hf_mlnmt.generation.translating.batches import arguments_of_texts, rows_by_text
 from hf_mlnmt.generation.translating.call import TranslationCall
-from hf_mlnmt.generation.translating.ctranslate2 import CTranslate2Search, installed
 from hf_mlnmt.generation.translating.directions import has_modules, language_codes
 from hf_mlnmt.generation.translating.hypotheses import Hypothesis, Scored
 from hf_mlnmt.generation.translating.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.translating.options import OF_TEXTS, DecodingOptions, forced_first, of_texts
 from hf_mlnmt.search.hypotheses import normalized
 
-ENGINES = ("torch", "ctranslate2")
 NAMES = ("source_language", "target_language")
 USUAL = DecodingOptions()
 COLUMN = "text"
 
 
-def check_engine(engine: str) -> None:
-    """Raises UserError for an engine that is unknown or not installed."""
-    if engine not in ENGINES:
-        raise UserError(f"engine {engine!r}: unknown{suggest(engine, ENGINES)}; known: {', '.join(ENGINES)}.")
-    if engine == "ctranslate2" and not installed():
-        raise UserError("engine 'ctranslate2' needs CTranslate2: pip install 'hf-mlnmt[export]'.")
-
-
 class TranslationPipeline:
     """A loaded model that translates texts.
-
-    `engine`: "torch" (generate()) or "ctranslate2" (by its own rules; see ctranslate2.py).
 
     >>> translate = TranslationPipeline.from_pretrained("runs/multi30k/average")
     >>> translate(["A man rides a bicycle."], num_beams=5)
     ['Ein Mann fährt Fahrrad.']
     """
 
-    def __init__(
-        self, model: Any, tokenizer: Any = None, name: str = "", engine: str = "torch", rounded: bool = False
-    ) -> None:
+    def __init__(self, model: Any, tokenizer: Any = None, name: str = "") -> None:
         """Takes a model (with an adapter, quantised) and its tokenizer in memory, or the `Parts` of a system.
-
-        `rounded`: CTranslate2 shall round weights to int8, which are in float32.
 
         Raises: UserError where one of the two is missing, or they do not belong together.
         """
-        check_engine(engine)
-        self.name, self.engine, self.rounded = name, engine, rounded
+        self.name = name
         self._choosers: dict[Any, Any] = {}
-        self.take(model if isinstance(model, Parts) else parts_in_memory(model, tokenizer))
-
-    def take(self, parts: Parts) -> None:
-        """Replaces model and tokenizers, and the engine's search with them."""
-        self.parts = parts
-        self.run_batch: Callable[..., list[list[Generated]]] = partial(generate, parts)
-        if self.engine == "ctranslate2":
-            self.run_batch = CTranslate2Search(parts, self.rounded, self.name or "the model")
+        self.parts = model if isinstance(model, Parts) else parts_in_memory(model, tokenizer)
 
     def chooser(self, options: DecodingOptions) -> MinimumRisk | Reranker | None:
         """Returns what chooses among the candidates of a sentence, loaded once; None: the search's best is taken."""
@@ -108,7 +84,7 @@ class TranslationPipeline:
 
     @model.setter
     def model(self, model: Any) -> None:
-        self.take(self.parts._replace(model=model))
+        self.parts = self.parts._replace(model=model)
 
     @classmethod
     def from_pretrained(
@@ -117,7 +93,6 @@ class TranslationPipeline:
         device: str | None = None,
         dtype: str = "auto",
         *,
-        engine: str = "torch",
         fast: bool = True,
         **options: Any,
     ) -> TranslationPipeline:
@@ -126,16 +101,12 @@ class TranslationPipeline:
         Args:
             device: default: a GPU where there is one, but a CPU for int8.
             dtype: auto (as saved), float32, bfloat16, float16; int8: the weights of linear layers rounded.
-            engine: "torch" or "ctranslate2".
             fast: a MarianMTModel, M2M100, NLLB, BART or mBART becomes this package's baseline, as by import_model, with
                 the same outputs; False leaves it as it is.
 
-        Raises: UserError when it cannot be loaded, or the engine that is named cannot run it.
+        Raises: UserError when it cannot be loaded.
         """
-        check_engine(engine)
-        rounded = dtype == "int8" and engine == "ctranslate2"  # which rounds by itself, on a CPU
-        device, dtype = (device or "cpu", "float32") if rounded else (device, dtype)
-        return cls(load(str(name), device, dtype, fast=fast, **options), None, str(name), engine, rounded)
+        return cls(load(str(name), device, dtype, fast=fast, **options), None, str(name))
 
     @property
     def languages(self) -> list[str]:
@@ -268,7 +239,7 @@ class Translate:
         column: of the texts; None: "text", or the only column of texts.
         into: the new column, which may be `column` itself. A text for each text, or with num_return_sequences the list
             of its translations, best first. Empty texts stay empty, None stays None.
-        device, dtype, engine, revision, trust_remote_code: as in TranslationPipeline.from_pretrained.
+        device, dtype, revision, trust_remote_code: as in TranslationPipeline.from_pretrained.
         options: the fields of DecodingOptions, others go to generate().
 
     Raises: UserError for options that cannot be, and later for a model or a batch that cannot be read.
@@ -282,14 +253,13 @@ class Translate:
         into: str = "translation",
         device: str | None = None,
         dtype: str = "auto",
-        engine: str = "torch",
         revision: str | None = None,
         trust_remote_code: bool = False,
         **options: Any,
     ) -> None:
         self.model, self.column, self.into = str(model), column, into
         self.options = DecodingOptions().with_keywords(options)
-        self.loading: dict[str, Any] = {"device": device, "dtype": dtype, "engine": engine}
+        self.loading: dict[str, Any] = {"device": device, "dtype": dtype}
         self.loading |= {"revision": revision} if revision else {}
         self.loading |= {"trust_remote_code": True} if trust_remote_code else {}
 

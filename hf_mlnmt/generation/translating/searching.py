@@ -1,4 +1,4 @@
-"""Search of one batch of pieces: its rules, generate() or CTranslate2, the choice among candidates, ids as text.
+"""Search of one batch of pieces: its rules, generate(), the choice among candidates, ids as text.
 
 Draws with `draws="text"` follow from (seed, text, piece, position) alone, whatever batch a text is in.
 """
@@ -50,7 +50,6 @@ from hf_mlnmt.generation.translating.batches import (
     runs_alone,
     sentences_that_fit,
 )
-from hf_mlnmt.generation.translating.ctranslate2 import CTranslate2Search
 from hf_mlnmt.generation.translating.directions import between
 from hf_mlnmt.generation.translating.hypotheses import (
     Alternative,
@@ -133,7 +132,6 @@ class BatchSearch:
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)
         parts, way = between(pipeline.parts, *languages, self.name)
         self.parts = parts
-        self.run_batch = pipeline.run_batch if parts is pipeline.parts else partial(generate, parts)
         settings = parts.model.generation_config
         trained = getattr(settings, "max_source_tokens", None) if options.split_long else None
         limit = source_limit(parts.model, parts.source, options.max_source_tokens or trained)
@@ -145,8 +143,6 @@ class BatchSearch:
         self.count = options.num_return_sequences or 1 if self.chooser else self.searched
         width = max(self.arguments["num_beams"], self.searched, 2) * (options.alternatives or 1)
         self.most = sentences_that_fit(width, parts.model)
-        if options.alternatives and isinstance(self.run_batch, CTranslate2Search):
-            raise OptionError("alternatives: the engine ctranslate2 does not know them; leave --engine out.")
         self.penalty = options.penalty(parts.model, way)
         self.skipped = int(forced_first(parts.model, way))
         ends = settings.eos_token_id
@@ -174,7 +170,7 @@ class BatchSearch:
     @cached_property
     def ahead(self) -> bool:
         """Tells whether texts are encoded and results are read beside the search: on a device that computes alone."""
-        return runs_alone(self.parts.model) and not isinstance(self.run_batch, CTranslate2Search)
+        return runs_alone(self.parts.model)
 
     def search(
         self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None = None, beside: Any = None
@@ -184,7 +180,7 @@ class BatchSearch:
         Args:
             beside: an executor that reads the results; of each piece a function is returned that waits for them.
             abandoned: whether nobody waits for them any more; asked at every step of generate() (on a GPU, before each
-                batch), whose search ends with Abandoned then. CTranslate2's does not ask.
+                batch), whose search ends with Abandoned then.
         """
         try:
             if self.options.alternatives:
@@ -286,10 +282,10 @@ class BatchSearch:
         if rules:
             others = options.generate.get("logits_processor", [])
             arguments["logits_processor"] = LogitsProcessorList([*others, *rules])
-        if abandoned is not None and not isinstance(self.run_batch, CTranslate2Search):
+        if abandoned is not None:
             arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), Abandon(abandoned)]
         scored = options.in_lists or bool(options.rerank)
-        rows = self.run_batch([piece.ids for piece in inputs], arguments, self.skipped, scored)
+        rows = generate(self.parts, [piece.ids for piece in inputs], arguments, self.skipped, scored)
         for row, demands in zip(rows, asked or [], strict=asked is not None):
             met = [each for each in row if all(times_in(each.ids, demand.ids) >= demand.times for demand in demands)]
             row[:] = met + met[-1:] * (len(row) - len(met))  # the last one again until there are n
