@@ -1,18 +1,14 @@
-"""Products of plain linear layers on a CPU: by PyTorch's own library (MKL on x86), or by oneDNN, which it carries too.
+"""Products of plain linear layers without gradients on a CPU: by PyTorch's own library (MKL on x86), or by oneDNN.
 
-On some processors one of the two takes half of the other's time. So a product of each kind is timed once by both, in a
-tenth of a second, and the result kept in the cache folder for this processor, release of torch and number of threads.
-HF_MLNMT_MATMUL=mkl or onednn decides instead for all kinds, and `using` for a training that goes on.
+PyTorch carries both. On some processors one of the two takes half of the other's time. So a product of few rows (up to
+15) and one of many are timed once by both, in a tenth of a second, and the result kept in the cache folder for this
+processor, release of torch and number of threads. HF_MLNMT_MATMUL=mkl or onednn decides instead, and `using` for a
+training that goes on. Products of a training, whose speed is the same within a tenth, are left to PyTorch.
 
-| kind | product | by oneDNN |
-| --- | --- | --- |
-| few, many | x W^T + b without gradients, of up to 15 rows of x and of more | W laid out anew once (`kept`) |
-| forward | the same in training | W as it lies |
-| by_states, by_weight | its gradients, g W and g^T x | both factors as they lie |
-
-Models come here through a slot (modeling/linear.py), the search by `packed`. Both libraries compute in float32 and add
-in another order. What is not a plain layer in float32, or is small, is left to PyTorch: `None` says so. The operators
-are those that torch.compile calls; a build of PyTorch without them has its own library alone.
+Models come here through a slot (modeling/linear.py), the search by `packed`. For oneDNN a weight is laid out anew once
+(`kept`). Both libraries compute in float32 and add in another order. What is not a plain layer in float32, or is small,
+is left to PyTorch: `None` says so. The operators are those that torch.compile calls; a build of PyTorch without them
+has its own library alone.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -39,12 +35,11 @@ from hf_mlnmt.common.made_from import Digest
 from hf_mlnmt.modeling.linear import is_plain
 
 LARGEST = 2**25  # numbers in a weight that a copy is kept of: 128 MiB in float32
-KINDS = ("few", "many", "forward", "by_states", "by_weight")
+KINDS = ("few", "many")
 VARIABLE, LIBRARIES = "HF_MLNMT_MATMUL", ("mkl", "onednn")
 FEW = 15  # rows
 LEAST = 2**20  # multiplications of a product for which oneDNN's call, some microseconds longer, is worth while
-TIMES = 16  # as many in training, where an autograd function of Python's is around it
-ROWS = {"few": 5, "many": 64, "forward": 256, "by_states": 256, "by_weight": 256}  # of the products that are timed
+ROWS = {"few": 5, "many": 64}  # of the products that are timed
 INPUTS, OUTPUTS, ROUNDS = 512, 1024, 8
 GAIN = 1.03  # how much faster oneDNN has to be: less is what the clock is wrong by
 _USED: list[frozenset[str]] = []  # by `using`
@@ -93,24 +88,17 @@ def takes_few(module: nn.Module) -> bool:
 
 
 def project(module: Any, states: Tensor) -> Tensor | None:
-    """Computes module(states), states (..., inputs), and its gradients; None where the module is to be called."""
+    """Computes module(states), states (..., inputs), without gradients; None where the module is to be called."""
     hooks = module._backward_hooks or module._backward_pre_hooks or _has_any_global_hook()
     if hooks or not is_plain(module):
         return None
     weight, padded = getattr(_OF_THREAD, "padded", None) or (None, None)
     if padded is not None and weight is module.weight and not torch.is_autocast_enabled(states.device.type):
         return _by_padded(module, states, padded)
-    if not _is_for_onednn(states, module.weight):
+    if torch.is_grad_enabled() or module.training or not _is_for_onednn(states, module.weight):
         return None
-    weight, bias, kinds = module.weight, module.bias, chosen()
-    rows = states.reshape(-1, states.shape[-1])
-    if not torch.is_grad_enabled() and not module.training:
-        products = packed(module, rows)
-    elif kinds.isdisjoint(KINDS[2:]) or rows.numel() * weight.shape[0] < TIMES * LEAST:
-        return None
-    else:
-        products = _Linear.apply(rows, weight, bias, kinds)
-    return None if products is None else products.view(*states.shape[:-1], len(weight))
+    products = packed(module, states.reshape(-1, states.shape[-1]))
+    return None if products is None else products.view(*states.shape[:-1], len(module.weight))
 
 
 @contextmanager
@@ -130,40 +118,6 @@ def _by_padded(module: Any, states: Tensor, padded: Tensor) -> Tensor:
     outputs = len(module.weight)
     bias = None if module.bias is None else nn.functional.pad(module.bias, (0, len(padded) - outputs))
     return nn.functional.linear(states, padded, bias)[..., :outputs]
-
-
-def multiply(states: Tensor, weight: Tensor, kind: str) -> Tensor | None:
-    """Multiplies states (rows, inputs) by the transpose of weight (outputs, inputs); None where torch.mm is to."""
-    return _multiply(states, weight) if kind in chosen() and _is_for_onednn(states, weight) else None
-
-
-def _multiply(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
-
-
-class _Linear(torch.autograd.Function):
-    """states (rows, inputs) W^T + b with its gradients, each by the library that the kinds say."""
-
-    @staticmethod
-    def forward(ctx, states: Tensor, weight: Tensor, bias: Tensor | None, kinds: frozenset[str]) -> Tensor:
-        ctx.save_for_backward(states, weight)
-        ctx.kinds = kinds
-        if "forward" in kinds:
-            return _multiply(states, weight, bias)
-        return nn.functional.linear(states, weight, bias)
-
-    @staticmethod
-    def backward(ctx, gradient: Tensor):
-        (states, weight), needed = ctx.saved_tensors, ctx.needs_input_grad
-        kinds = frozenset() if torch.is_grad_enabled() else ctx.kinds  # its own gradients are asked for
-        by_states = by_weight = by_bias = None
-        if needed[0]:
-            by_states = _multiply(gradient, weight.t()) if "by_states" in kinds else gradient @ weight
-        if needed[1]:
-            by_weight = _multiply(gradient.t(), states.t()) if "by_weight" in kinds else gradient.t() @ states
-        if needed[2]:
-            by_bias = gradient.sum(0)
-        return by_states, by_weight, by_bias, None
 
 
 def _is_for_onednn(states: Tensor, weight: Tensor) -> bool:
@@ -236,24 +190,17 @@ def _measured(threads: int) -> dict[str, Any]:
 @torch.inference_mode()
 def _timed() -> dict[str, list[float]]:
     """Measures PyTorch's and oneDNN's speed of each kind, by turns, the best of some rounds."""
-    rates = {}
+    rates, weight = {}, torch.ones(OUTPUTS, INPUTS, dtype=torch.float32, device="cpu")
+    laid_out = torch.ops.mkldnn._reorder_linear_weight(weight)
     for kind, rows in ROWS.items():
-        both = _by_both(kind, rows)
+        states = torch.ones(rows, INPUTS, dtype=torch.float32, device="cpu")
+        both = (
+            partial(nn.functional.linear, states, weight),
+            partial(torch.ops.mkldnn._linear_pointwise, states, laid_out, None, "none", [], ""),
+        )
         seconds = [[_seconds(product) for product in both] for _ in range(ROUNDS + 1)][1:]
         rates[kind] = [round(2e-9 * rows * INPUTS * OUTPUTS / min(turns), 1) for turns in zip(*seconds)]
     return rates
-
-
-def _by_both(kind: str, rows: int) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
-    """Returns a product of the kind by PyTorch, and by oneDNN."""
-    shapes = (rows, INPUTS), (OUTPUTS, INPUTS), (rows, OUTPUTS)
-    states, weight, gradient = (torch.ones(shape, dtype=torch.float32, device="cpu") for shape in shapes)
-    if kind == "by_states":
-        return lambda: gradient @ weight, lambda: _multiply(gradient, weight.t())
-    if kind == "by_weight":
-        return lambda: gradient.t() @ states, lambda: _multiply(gradient.t(), states.t())
-    laid_out = weight if kind == "forward" else torch.ops.mkldnn._reorder_linear_weight(weight)
-    return lambda: nn.functional.linear(states, weight), lambda: _multiply(states, laid_out)
 
 
 def _seconds(product: Callable[[], Any]) -> float:
