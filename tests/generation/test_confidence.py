@@ -132,13 +132,13 @@ def test_without_a_calibration_there_is_no_confidence(pipeline):
 
 def test_log_probabilities_of_given_translations_are_those_of_the_search(pipeline):
     """Whatever the decoder started with."""
-    from hf_mlnmt.generation.translating.batches import generate, log_probabilities_of
+    from hf_mlnmt.generation.translating.batches import generate, token_logs_of
 
     sequences, start = [pipeline.parts.source(text)["input_ids"] for text in ("the dog", "a man plays")], 5
     asked = {"num_beams": 2, "num_return_sequences": 1, "max_new_tokens": 6}
     for more in ({}, {"decoder_start_token_id": start}, {"decoder_input_ids": torch.tensor([[start], [start + 1]])}):
         scored = [row[0] for row in generate(pipeline.parts, sequences, {**asked, **more}, 0, True)]
-        found = log_probabilities_of(pipeline.parts, sequences, scored, {**asked, **more}, 0)
+        found = token_logs_of(pipeline.parts, sequences, scored, {**asked, **more}, 0).sum(1).tolist()
         assert found == pytest.approx([each.log_probability for each in scored], abs=1e-4)
 
 

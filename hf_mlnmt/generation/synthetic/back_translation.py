@@ -37,7 +37,7 @@ from hf_mlnmt.generation.synthetic.methods import (
     Method,
     check_reasons,
 )
-from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, log_probabilities_of
+from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, token_logs_of
 from hf_mlnmt.generation.translating.directions import is_told
 from hf_mlnmt.generation.translating.journal import STATE, Journal
 from hf_mlnmt.zoo.systems import positions_of
@@ -350,8 +350,8 @@ class _Job:
         lengths = [max(len(source), len(target.ids)) for source, target in zip(sources, targets)]
         for batch in batches_by_tokens(lengths, self.settings.batch_tokens):
             rows = [targets[index] for index in batch]
-            found = log_probabilities_of(self.reverse, [sources[index] for index in batch], rows, {}, 0)
-            for index, score in zip(batch, found, strict=True):
+            logs = token_logs_of(self.reverse, [sources[index] for index in batch], rows, {}, 0)
+            for index, score in zip(batch, logs.sum(1).tolist(), strict=True):
                 scores[index] = score / max(1, len(targets[index].ids))
         worst = sorted(range(len(lines)), key=scores.__getitem__)
         return set(worst[: round(UNLIKELY * len(lines))])

@@ -117,11 +117,6 @@ def runs_alone(model: Any) -> bool:
     return model.device.type != "cpu"
 
 
-def filled(sequences: Sequence[Any]) -> Sequence[Any]:
-    """Returns them, and copies of the last up to the next power of 2, so that few sizes of a search are met."""
-    return [*sequences, *[sequences[-1]] * ((1 << (len(sequences) - 1).bit_length()) - len(sequences))]
-
-
 @torch.inference_mode()
 def generate(
     parts: Parts, sequences: Sequence[Sequence[int]], arguments: dict[str, Any], skipped: int, scored: bool
@@ -134,7 +129,8 @@ def generate(
     pad_id, number = parts.source.pad_token_id, len(sequences)
     asking = arguments.get("logits_processor") or arguments.get("prefix_allowed_tokens_fn")  # for a row's number
     if runs_alone(model) and not asking and not rows_by_text(arguments):
-        sequences = filled(sequences)
+        more = (1 << (number - 1).bit_length()) - number  # up to a power of 2: few sizes of a search are met
+        sequences = [*sequences, *[sequences[-1]] * more]
     input_ids, mask = pad(sequences, 0 if pad_id is None else pad_id, model.device)
     output = model.generate(input_ids=input_ids, attention_mask=mask, **arguments)
     output = getattr(output, "sequences", output)[: number * count]
@@ -192,13 +188,6 @@ def first_tokens(model: Any, arguments: dict[str, Any], sentences: int) -> list[
     given = starts if prompts is None else prompts[:, 0].tolist()
     # generate() puts the start before prompts none of which begins with it.
     return given if any(map(eq, given, starts)) else starts
-
-
-def log_probabilities_of(
-    parts: Parts, sequences: Sequence[Sequence[int]], rows: Sequence[Generated], arguments: dict[str, Any], skipped: int
-) -> list[float]:
-    """Returns ln P of one translation of each sequence of ids, with the arguments of generate()."""
-    return token_logs_of(parts, sequences, rows, arguments, skipped).sum(1).tolist()
 
 
 def token_logs_of(

@@ -60,11 +60,7 @@ class TranslationCall(BatchSearch):
         """
         if self.options.seed is not None:
             torch.manual_seed(self.options.seed)
-        numbered = _numbered(groups, first_line, done)
-        if read_ahead and self.ahead:
-            yield from self._translated(numbered, update, True)
-        else:
-            yield from ((line, texts, self.translate(texts, line, update)) for line, texts in numbered)
+        yield from self._translated(_numbered(groups, first_line, done), update, read_ahead and self.ahead)
         self.report()
 
     def translate(self, texts: Sequence[str], first_line: int, update: Callable[[int], Any]) -> list[list[Hypothesis]]:

@@ -214,20 +214,6 @@ def opened(
                     shutil.rmtree(folder, ignore_errors=True)
 
 
-def made_from(
-    model: Mapping[str, Any], texts: Sequence[Mapping[str, Any]] | None, decoding: DecodingOptions, **others: Any
-) -> dict[str, Any] | None:
-    """Returns what `opened` compares: model, text and settings; None where these cannot go on in the middle."""
-    if texts is None or decoding.depends_on_all_before:
-        return None
-    settings = {field.name: getattr(decoding, field.name) for field in fields(decoding) if field.name != "progress"}
-    settings = {
-        name: digest(value) if isinstance(value, Mapping | list) and value else value
-        for name, value in {**settings, **others}.items()
-    }
-    return {"model": model, "text": list(texts), "settings": settings}
-
-
 @dataclass(frozen=True)
 class Style:
     """How results are written: as text or JSON, and with what in the place of unsure translations.
@@ -322,10 +308,18 @@ class TextFiles:
     def made_from(self, model: Mapping[str, Any], style: Style, **others: Any) -> dict[str, Any] | None:
         """Returns what `opened` compares, by which an output that was begun goes on; None where it cannot.
 
-        model: its identity (journal.py). others: further settings that decide the translations.
+        model: its identity (common/made_from.py). others: further settings that decide the translations.
         """
-        shard = None if self.shard is None else str(self.shard)
-        return made_from(model, self.texts, self.decoding, window=self.window, shard=shard, **asdict(style), **others)
+        if self.texts is None or self.decoding.depends_on_all_before:
+            return None
+        settings = {field.name: getattr(self.decoding, field.name) for field in fields(self.decoding)}
+        settings |= {"window": self.window, "shard": self.shard and str(self.shard), **asdict(style), **others}
+        settings = {
+            name: digest(value) if isinstance(value, Mapping | list) and value else value
+            for name, value in settings.items()
+            if name != "progress"
+        }
+        return {"model": model, "text": self.texts, "settings": settings}
 
     def translate(
         self,

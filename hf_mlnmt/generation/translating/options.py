@@ -531,15 +531,8 @@ class DecodingOptions:
                 yield f"{item.name}: {value!r} is not a whole number of at least {least}."
             if value > item.metadata.get("max", math.inf):
                 yield f"{item.name}: {value} is too large: at most {item.metadata['max']}."
-        for name in (
-            "length_penalty",
-            "alpha",
-            "beta",
-            "repetition_penalty",
-            "diversity_penalty",
-            *(set(SAMPLERS) - {"top_k"}),
-        ):
-            if (value := getattr(self, name)) is not None and (problem := problem_of_number(name, value)):
+        for name in NUMBERS:
+            if (value := getattr(self, name, None)) is not None and (problem := problem_of_number(name, value)):
                 yield problem
         if self.min_new_tokens and self.max_new_tokens and self.min_new_tokens > self.max_new_tokens:
             yield f"min_new_tokens: {self.min_new_tokens} is more than max_new_tokens, {self.max_new_tokens}; lower it."

@@ -44,11 +44,11 @@ from hf_mlnmt.generation.translating.batches import (
     attention_over_source,
     generate,
     generate_joined,
-    log_probabilities_of,
     pad,
     rows_by_text,
     runs_alone,
     sentences_that_fit,
+    token_logs_of,
 )
 from hf_mlnmt.generation.translating.directions import between
 from hf_mlnmt.generation.translating.hypotheses import (
@@ -340,10 +340,10 @@ class BatchSearch:
         flat = [each for row in rows for each in row]
         of_flat = [sequence for sequence, row in zip(ids, rows, strict=True) for _ in row]
         alone, both = (
-            log_probabilities_of(self.parts, of_flat, flat, {**arguments, "alpha": 1.0, "beta": beta}, self.skipped)
+            token_logs_of(self.parts, of_flat, flat, {**arguments, "alpha": 1.0, "beta": beta}, self.skipped).sum(1)
             for beta in (0.0, 1.0)
         )
-        return own | dict(zip(FEATURES_OF_FUSED, (alone, [b - a for a, b in zip(alone, both, strict=True)])))
+        return own | dict(zip(FEATURES_OF_FUSED, (alone.tolist(), (both - alone).tolist())))
 
     @cached_property
     def attention(self) -> SourceAttention:
