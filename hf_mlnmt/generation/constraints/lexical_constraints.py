@@ -101,12 +101,7 @@ class Spelling:
     def beginning_with(self, beginnings: Iterable[bytes], inside: bytes) -> list[tuple[bytes, int]]:
         """Returns the tokens of `plain` that begin with one of some bytes, or have others anywhere inside."""
         found = [each for each in self.plain if inside in each[0]] if inside in self._joined else []
-        for beginning in beginnings:
-            for at in range(bisect.bisect_left(self.plain, (beginning,)), len(self.plain)):
-                if not self.plain[at][0].startswith(beginning):
-                    break
-                found.append(self.plain[at])
-        return found
+        return found + [each for beginning in beginnings for each in _beginning_with(self.plain, beginning)]
 
     def ids(self, text: str) -> list[int]:
         """Returns the tokens of a text as the target's side has them, without special ones but the unknown one."""
@@ -119,20 +114,13 @@ class Spelling:
 
     def spelt(self, ids: Sequence[int]) -> bytes:
         """Returns the bytes that tokens add; a model may have more tokens than its tokenizer."""
-        try:
-            return b"".join(map(self.bytes.__getitem__, ids))
-        except IndexError:
-            return b"".join(self.bytes[token] for token in ids if token < len(self.bytes))
+        return b"".join(self.bytes[token] for token in ids if token < len(self.bytes))
 
     def continuing(self, rest: bytes) -> list[int]:
         """Returns the tokens that can come next where a text goes on with `rest`, which is not empty: those that begin
         with it, and those that it begins with and behind which others can spell what is left."""
         if rest not in self.known:
-            first = bisect.bisect_left(self.ordered, (rest,))
-            beyond = first
-            while beyond < len(self.ordered) and self.ordered[beyond][0].startswith(rest):
-                beyond += 1
-            allowed = [number for _, number in self.ordered[first:beyond]]
+            allowed = [number for _, number in _beginning_with(self.ordered, rest)]
             for end in range(1, len(rest)):
                 if parts := self.exactly(rest[:end]):
                     allowed += parts if self.continuing(rest[end:]) else []
@@ -179,6 +167,12 @@ class Spelling:
             beginnings = [[token] for token in self.exactly(first[1:])] if first != b" " else [[]]
             ways += [[*beginning, *ids[1:]] for beginning in beginnings]
         return list(filter(None, ways))
+
+
+def _beginning_with(ordered: list[tuple[bytes, int]], beginning: bytes) -> list[tuple[bytes, int]]:
+    """Returns the tokens, of some that are sorted by their bytes, that begin with these."""
+    first = bisect.bisect_left(ordered, (beginning,))
+    return ordered[first : bisect.bisect_right(ordered, beginning, first, key=lambda each: each[0][: len(beginning)])]
 
 
 _SPELLINGS: WeakKeyDictionary[Any, Spelling] = WeakKeyDictionary()
