@@ -210,26 +210,22 @@ def identity_of_text(path: str | Path, lines: Iterable[str]) -> dict[str, Any]:
 
 
 def check_same(before: Mapping[str, Any], now: Mapping[str, Any], what: str, remedy: str) -> None:
-    """Compares two identities. Raises: UserError naming what differs; `what` begins its message, `remedy` ends it."""
-    if changed := list(_what_changed(before, now)):
-        raise UserError(f"{what} of something else:\n  " + "\n  ".join(changed) + f"\n{remedy}, or go back to that.")
+    """Raises UserError naming what of two identities (the content of a manifest or a state) is not the same.
 
-
-def _what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what of two identities (the content of a manifest or a state) is not the same, for people to read.
-
-    Names of models and texts, and versions, are no difference: content is.
+    Names of models and texts, and versions, are no difference: content is. `what` begins the message, `remedy` ends it.
     """
-    models = before["model"], now["model"]
-    for name, (old, new) in sorted(differences(*((model or {}).get("files", {}) for model in models)).items()):
-        what = "is new" if old is None else "is gone" if new is None else "has another content"
-        names = (models[0] or models[1] or {})["name"], (models[1] or models[0] or {})["name"]
-        yield f"the model's {name} {what} ({names[0]} -> {names[1]})"
+    changed, models = list[str](), (before["model"] or {}, now["model"] or {})
+    names = " -> ".join((one or other).get("name", "") for one, other in (models, models[::-1]))
+    for name, (old, new) in sorted(differences(*(model.get("files", {}) for model in models)).items()):
+        how = "is new" if old is None else "is gone" if new is None else "has another content"
+        changed.append(f"the model's {name} {how} ({names})")
     if len(before["text"]) != len(now["text"]):
-        yield f"text: {len(before['text'])} file(s) -> {len(now['text'])}"
+        changed.append(f"text: {len(before['text'])} file(s) -> {len(now['text'])}")
     for old, new in zip(before["text"], now["text"]):
         if old["sha256"] != new["sha256"]:
-            yield f"text {new['name']}: its content changed ({old['lines']:,} lines -> {new['lines']:,})"
+            changed.append(f"text {new['name']}: its content changed ({old['lines']:,} lines -> {new['lines']:,})")
     old, new = ({key: about.get(key) for key in ("direction", "tag", "settings", "method")} for about in (before, now))
     for key, (was, is_now) in differences(old, new).items():
-        yield f"{key.removeprefix('settings.').replace('method.', 'method, ')}: {was} -> {is_now}"
+        changed.append(f"{key.removeprefix('settings.').replace('method.', 'method, ')}: {was} -> {is_now}")
+    if changed:
+        raise UserError(f"{what} of something else:\n  " + "\n  ".join(changed) + f"\n{remedy}, or go back to that.")

@@ -94,7 +94,9 @@ def project(module: Any, states: Tensor) -> Tensor | None:
         return None
     weight, padded = getattr(_OF_THREAD, "padded", None) or (None, None)
     if padded is not None and weight is module.weight and not torch.is_autocast_enabled(states.device.type):
-        return _by_padded(module, states, padded)
+        outputs, bias = len(weight), module.bias
+        bias = None if bias is None else nn.functional.pad(bias, (0, len(padded) - outputs))
+        return nn.functional.linear(states, padded, bias)[..., :outputs]
     if torch.is_grad_enabled() or module.training or not _is_for_onednn(states, module.weight):
         return None
     products = packed(module, states.reshape(-1, states.shape[-1]))
@@ -112,12 +114,6 @@ def with_padded(weight: Tensor, padded: Tensor) -> Iterator[None]:
         yield
     finally:
         _OF_THREAD.padded = None
-
-
-def _by_padded(module: Any, states: Tensor, padded: Tensor) -> Tensor:
-    outputs = len(module.weight)
-    bias = None if module.bias is None else nn.functional.pad(module.bias, (0, len(padded) - outputs))
-    return nn.functional.linear(states, padded, bias)[..., :outputs]
 
 
 def _is_for_onednn(states: Tensor, weight: Tensor) -> bool:
@@ -252,19 +248,17 @@ def _cpuinfo() -> list[str]:
 # `.data`: call `forget()` after one.
 
 
-class Fingerprint(NamedTuple):
-    """The marks of a weight by which it is known to be still the same."""
+class _Kept(NamedTuple):
+    """A copy of a weight, and the marks by which the weight is known to be still the same."""
 
     place: tuple[Any, ...]
     diagonal: Tensor
-
-    def equals(self, other: Fingerprint) -> bool:
-        return self.place == other.place and torch.equal(self.diagonal, other.diagonal)
-
-
-class _Kept(NamedTuple):
-    fingerprint: Fingerprint
     made: Tensor
+
+    def is_of(self, weight: Tensor) -> bool:
+        """Returns whether the weight is as it was when this copy was made."""
+        place, diagonal = _marks_of(weight)
+        return self.place == place and torch.equal(self.diagonal, diagonal)
 
 
 _KEPT: WeakKeyDictionary[nn.Module, dict[str, _Kept]] = WeakKeyDictionary()
@@ -279,19 +273,16 @@ def kept(module: Any, layout: str, make: Callable[[Tensor], Tensor]) -> Tensor:
     weight = module.weight
     if weight.numel() > LARGEST or not weight.is_contiguous() or weight.dim() != 2:
         return make(weight)
-    fingerprint = fingerprint_of(weight)
     copy = _KEPT.get(module, {}).get(layout)
-    if copy is None or not copy.fingerprint.equals(fingerprint):
-        copy = _KEPT.setdefault(module, {})[layout] = _Kept(fingerprint, make(weight))
+    if copy is None or not copy.is_of(weight):
+        copy = _KEPT.setdefault(module, {})[layout] = _Kept(*_marks_of(weight), make(weight))
     return copy.made
 
 
-def fingerprint_of(weight: Tensor) -> Fingerprint:
-    """Takes that of a weight that has one dimension or more."""
+def _marks_of(weight: Tensor) -> tuple[tuple[Any, ...], Tensor]:
+    """Returns place, shape, type and count of changes of a matrix, and the numbers on its wrapped diagonal."""
     place = weight.data_ptr(), tuple(weight.shape), weight.dtype, changes_of(weight)
-    columns = weight.shape[-1]
-    diagonal = _wrapped_diagonal(weight.numel() // max(columns, 1), columns).to(weight.device)
-    return Fingerprint(place, weight.detach().flatten()[diagonal])
+    return place, weight.detach().flatten()[_wrapped_diagonal(*weight.shape).to(weight.device)]
 
 
 def changes_of(weight: Tensor) -> int:
@@ -305,7 +296,7 @@ def kept_diagonals(modules: Iterable[nn.Module]) -> list[tuple[Tensor, Tensor]]:
     Copies of what a weight was before a change are left out: no search uses them.
     """
     copies: list[tuple[Any, _Kept]] = [(part.weight, copy) for part in modules for copy in _KEPT.get(part, {}).values()]
-    return [(w, copy.fingerprint.diagonal) for w, copy in copies if copy.fingerprint.equals(fingerprint_of(w))]
+    return [(weight, copy.diagonal) for weight, copy in copies if copy.is_of(weight)]
 
 
 def forget() -> None:
