@@ -13,7 +13,7 @@ While it is made, its files are a journal's (journal.py).
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice, repeat
@@ -38,8 +38,10 @@ from hf_mlnmt.generation.synthetic.methods import (
     check_reasons,
 )
 from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, token_logs_of
+from hf_mlnmt.generation.translating.call import TranslationCall
 from hf_mlnmt.generation.translating.directions import is_told
 from hf_mlnmt.generation.translating.journal import STATE, Journal
+from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 from hf_mlnmt.zoo.systems import positions_of
 
 
@@ -160,7 +162,8 @@ def back_translate(
             "tag": tag,
             "settings": settings.to_dict(),
         }
-        if finished := _finished(folder, about):
+        journal = Journal(folder, {side: folder / name for side, name in FILES.items()}, about, MADE_FROM)
+        if finished := _finished(journal):
             watcher.tell(f"{folder} is finished, and nothing changed since: {finished.pairs:,} pairs.")
             return finished
         if not any(map(is_visible, text_lines(texts, settings.bad_lines))):
@@ -168,8 +171,7 @@ def back_translate(
         count = sum(text["lines"] for text in about["text"])
         total = min(count, settings.limit or count)
         pipeline = pipeline or _load(model, settings, device, revision)
-        job = _Job(pipeline, texts, total, _journal(folder, about), method, settings, forward, watcher)
-        job.languages = _languages(model, settings)
+        job = _Job(pipeline, texts, total, journal, method, settings, forward, watcher, _languages(model, settings))
         return job.run()
 
 
@@ -221,27 +223,21 @@ def _languages(model: str | Path | None, settings: Settings) -> tuple[str, str] 
 def _load(model: str | Path | None, settings: Settings, device: str | None, revision: str | None) -> Any:
     if model is None:
         return None
-    from hf_mlnmt.generation import TranslationPipeline
-
     options: dict[str, Any] = {"revision": revision} if revision else {}
     return TranslationPipeline.from_pretrained(str(model), device=device, dtype=settings.dtype, **options)
 
 
-def _journal(folder: Path, about: Mapping[str, Any]) -> Journal:
-    return Journal(folder, {side: folder / name for side, name in FILES.items()}, about, MADE_FROM)
-
-
-def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:
+def _finished(journal: Journal) -> Manifest | None:
     """Returns the manifest of a corpus that is finished; None when it is not, or not begun.
 
     Raises: UserError when the folder holds a corpus of something else.
     """
-    state = _journal(folder, about).kept()
+    state, folder = journal.kept(), journal.folder
     manifest = read_manifest(folder) if (folder / MANIFEST).is_file() else None
     before = manifest.content if manifest else state["about"] if state else None
     if before:
         what = "finished" if manifest else "not finished"
-        check_same(before, about, f"{folder}: holds a corpus ({what})", "Choose another --output")
+        check_same(before, journal.about, f"{folder}: holds a corpus ({what})", "Choose another --output")
     if manifest:
         (folder / STATE).unlink(missing_ok=True)
     return manifest
@@ -269,7 +265,7 @@ class _Job:
     settings: Settings
     forward: bool
     watcher: Watcher
-    languages: tuple[str, str] | None = None
+    languages: tuple[str, str] | None  # of outputs and texts
     reverse: Any = None
 
     def run(self) -> Manifest:
@@ -328,8 +324,6 @@ class _Job:
             names += ["source_language", "target_language"]  # else they are the detector's alone
         decoding = replace(self.method.decoding(), **{name: getattr(settings, name) for name in names})
         if references:
-            from hf_mlnmt.generation.translating.call import TranslationCall
-
             call = TranslationCall(self.pipeline, replace(decoding, num_return_sequences=self.method.beams), first)
             each = zip(call.translate(lines, first, update), references, strict=True)
             translations = [nearest(best, reference) for best, reference in each]

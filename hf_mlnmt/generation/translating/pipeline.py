@@ -63,6 +63,7 @@ class TranslationPipeline:
         """Returns what chooses among the candidates of a sentence, loaded once; None: the search's best is taken."""
         device = str(self.model.device)
         key: tuple[Any, ...]
+        make: Callable[[], MinimumRisk | Reranker]
         if options.mbr:
             utility, language = options.utility or "chrf", options.target_language
             key, make = (utility, language), partial(MinimumRisk, utility, device, language)

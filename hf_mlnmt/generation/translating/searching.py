@@ -241,7 +241,7 @@ class BatchSearch:
         alone = not (any(asked) or options.alignments or self.chooser or options.keep)  # nothing is to be done after it
         if alone and beside is not None:
             read = beside.submit(self._decode, rows).result
-            return [partial(_item, read, number) for number in range(len(rows))]
+            return [partial(lambda number: read()[number], number) for number in range(len(rows))]
         hypotheses = self._decode(rows)
         if self.chooser:
             rows, hypotheses = self._chosen(inputs, rows, hypotheses, arguments)
@@ -463,7 +463,3 @@ class BatchSearch:
         total = sum(share for share, _ in words.values()) if asked.rest.strip() else 1.0
         ranked = [(word, share / total, begins) for word, (share, begins) in words.items()]
         return sorted(ranked, key=lambda each: -each[1])
-
-
-def _item(read: Callable[[], Sequence[Any]], number: int) -> Any:
-    return read()[number]
