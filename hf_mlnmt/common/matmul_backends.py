@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
+from timeit import timeit
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -194,16 +195,10 @@ def _timed() -> dict[str, list[float]]:
             partial(nn.functional.linear, states, weight),
             partial(torch.ops.mkldnn._linear_pointwise, states, laid_out, None, "none", [], ""),
         )
-        seconds = [[_seconds(product) for product in both] for _ in range(ROUNDS + 1)][1:]
-        rates[kind] = [round(2e-9 * rows * INPUTS * OUTPUTS / min(turns), 1) for turns in zip(*seconds)]
+        # The time of this thread alone: other programs of a busy machine count less.
+        seconds = [[timeit(product, timer=time.thread_time, number=1) for product in both] for _ in range(ROUNDS + 1)]
+        rates[kind] = [round(2e-9 * rows * INPUTS * OUTPUTS / min(turns), 1) for turns in zip(*seconds[1:])]
     return rates
-
-
-def _seconds(product: Callable[[], Any]) -> float:
-    """Measures the time of this thread alone: other programs of a busy machine count less."""
-    start = time.thread_time()
-    product()
-    return time.thread_time() - start
 
 
 def record() -> dict[str, Any]:
