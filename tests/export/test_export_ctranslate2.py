@@ -103,6 +103,7 @@ def test_imported_models(kind, tmp_path):
     parts = load(save(tmp_path / "model", *MAKERS[kind](tmp_path, spm, pieces)), "cpu", fast=True)
     settings = parts.model.generation_config  # what an exported model knows nothing of
     settings.bad_words_ids = settings.forced_eos_token_id = settings.forced_bos_token_id = None
+    (tmp_path / "out").mkdir()
     write(parts.model, parts.tokenizers, tmp_path / "out", "float32")
     found = check(tmp_path / "out", parts.model, parts.tokenizers, "float32")
     assert found["greedy"] == found["beam 4"] == {"same_sentences": 1.0, "same_tokens": 1.0}
