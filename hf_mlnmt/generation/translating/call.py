@@ -170,35 +170,39 @@ class TranslationCall(BatchSearch):
 
     def report(self) -> None:
         """Warns once about language codes in the text, lines of several sentences, terms, and the length limit."""
-        _warn(
-            self.typed_codes,
-            "source lines that begin with a language code",
-            "a code in the text does not choose the language, target_language does",
-        )
-        _warn(
-            self.of_several,
-            "lines that hold several sentences",
-            "a model of single sentences may leave all but one out; split='sentences' (--split sentences) translates "
-            "each",
-        )
-        _warn(
-            self.encoder.in_parts,
-            f"lines with a sentence that is longer than the {self.encoder.limit} tokens the model reads at once",
-            "it is translated in parts, cut at commas, between words or characters",
-        )
-        _warn(
-            self.constraints.put_back,
-            "lines with a part that the search did not keep, or the vocabulary cannot spell",
-            "it was put in where the alignment says",
-        )
         counted = Counter(name for _, name in sorted(self.constraints.unmet)).most_common()
         names = [f"{name} ({count})" if count > 1 else name for name, count in counted[:20]]
         shown = ", ".join([*names, "..."] if len(counted) > 20 else names)
-        _warn(
-            sorted(line for line, _ in self.constraints.unmet),
-            "terms that are not met",
-            f"{shown}: they cannot be spelt, or found no place",
-        )
+        for lines, what, hint in (
+            (
+                self.typed_codes,
+                "source lines that begin with a language code",
+                "a code in the text does not choose the language, target_language does",
+            ),
+            (
+                self.of_several,
+                "lines that hold several sentences",
+                "a model of single sentences may leave all but one out; split='sentences' (--split sentences) "
+                "translates each",
+            ),
+            (
+                self.encoder.in_parts,
+                f"lines with a sentence that is longer than the {self.encoder.limit} tokens the model reads at once",
+                "it is translated in parts, cut at commas, between words or characters",
+            ),
+            (
+                self.constraints.put_back,
+                "lines with a part that the search did not keep, or the vocabulary cannot spell",
+                "it was put in where the alignment says",
+            ),
+            (
+                sorted(line for line, _ in self.constraints.unmet),
+                "terms that are not met",
+                f"{shown}: they cannot be spelt, or found no place",
+            ),
+        ):
+            if lines:
+                logger.warning("%s: %d, the first is line %d; %s", what, len(lines), lines[0], hint)
         if self.unfinished:
             more = self.longest < (positions_of(self.parts.model.config) or math.inf) - 1
             remedy = "raise max_new_tokens" if more else "the model has no more positions"
@@ -216,12 +220,6 @@ def _joined_alignment(ranked: Sequence[Hypothesis], pieces: Sequence[Piece]) -> 
         found += [(i + first, j + second) for i, j in best.alignment or ()]
         before += piece.text + piece.space
     return tuple(sorted(found))
-
-
-def _warn(lines: Sequence[int], what: str, hint: str) -> None:
-    """Warns of some lines, if there are any."""
-    if lines:
-        logger.warning("%s: %d, the first is line %d; %s", what, len(lines), lines[0], hint)
 
 
 def _numbered(groups: Iterable[Sequence[str]], first_line: int, done: int) -> Iterator[tuple[int, Sequence[str]]]:
