@@ -34,7 +34,7 @@ Changes = dict[str, tuple[Any, Any]]
 
 
 class Digest:
-    """A digest to which one thing after the other is added: BLAKE2b of 16 bytes, or SHA-256."""
+    """Computes a digest of values added one after the other: BLAKE2b of 16 bytes, or SHA-256."""
 
     def __init__(self, algorithm: Literal["blake2b", "sha256"] = "blake2b") -> None:
         self._hash: Any = hashlib.blake2b(digest_size=16) if algorithm == "blake2b" else hashlib.sha256()
@@ -119,7 +119,7 @@ class Origin:
         return digest([Digest().file(path).hex() for path in self.files], self.settings)
 
     def record(self) -> dict[str, Any]:
-        """Returns what is written beside the thing that is made, and what `holds` takes."""
+        """Returns the record that is kept beside the thing, for `holds`."""
         return {"settings": digest(self.settings), "files": self.stamps, "fingerprint": self.fingerprint}
 
     def holds(self, record: Mapping[str, Any], check: bool = False) -> bool:

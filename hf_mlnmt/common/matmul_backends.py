@@ -106,7 +106,7 @@ def project(module: Any, states: Tensor) -> Tensor | None:
 
 @contextmanager
 def with_padded(weight: Tensor, padded: Tensor) -> Iterator[None]:
-    """Lets a layer with this weight multiply by `padded`, which has rows of zeros behind it, inside and in this thread.
+    """Context manager: in this thread a layer with this weight multiplies by `padded`, the weight with zeros behind.
 
     On a card products of a number of outputs that is no multiple of 8 take two to three times as long.
     """
@@ -301,7 +301,7 @@ def forget() -> None:
 
 
 def times_forgotten() -> int:
-    """Counts the calls of `forget`: who holds a copy longer than for a search asks whether it still counts."""
+    """Counts the calls of `forget`, after which copies that are held longer than for a search are no longer valid."""
     return _FORGOTTEN[0]
 
 

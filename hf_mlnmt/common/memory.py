@@ -66,7 +66,7 @@ def peak_memory() -> int:
 
 
 def memory_of_machine(on_cpu: bool) -> float:
-    """Returns the bytes of the accelerator, or of the machine or, where that is less, of the container it runs in."""
+    """Returns the bytes of memory of the GPU, or of the machine, or of its container if that has less."""
     import psutil
     import torch
 

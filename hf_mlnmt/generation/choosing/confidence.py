@@ -66,7 +66,7 @@ def calibrate(scores: Sequence[float], qualities: Sequence[float], words: Sequen
 
 
 class _AsTheyAre:
-    """A stand-in for a calibration: numbers stay what they are."""
+    """Stands in for a Calibration; returns the scores unchanged."""
 
     def of_translation(self, score: float) -> float:
         return score

@@ -131,7 +131,7 @@ def default_pooling(model: Any) -> str:
 
 
 def _told(parts: Parts, language: str | None, target: str | None) -> Direction:
-    """Returns the marks that stand before a text, or are set in the tokenizer."""
+    """Returns the Direction that tells the encoder the text's language, and the target's if one is given."""
     if has_modules(parts.model):
         if target is not None:
             raise UserError(f"target_language {target!r}: the encoders of this model see no target. Leave it out.")

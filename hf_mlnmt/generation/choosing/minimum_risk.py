@@ -125,12 +125,12 @@ def bleu(candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
 
 
 class MinimumRisk:
-    """The order of candidates by equation 1: the best first, equal ones once."""
+    """Ranks candidates by equation 1, the best first; equal ones count as one."""
 
     names = ()  # of features that a search is to add
 
     def __init__(self, utility: Any = "chrf", device: str | None = None, language: str | None = None) -> None:
-        """Takes what `utility_of` does."""
+        """Arguments: those of `utility_of`."""
         self.utility = utility_of(utility, device, language)
 
     def __call__(self, source: str, candidates: Sequence[str], count: int) -> list[tuple[int, float]]:
@@ -147,7 +147,7 @@ class MinimumRisk:
     def choose(
         self, sources: Sequence[str], candidates: Sequence[Sequence[Hypothesis]], count: int, own: Any = None
     ) -> list[list[tuple[int, Hypothesis]]]:
-        """Returns the places of each source's best candidates, and these with their expected utility as score."""
+        """Returns of each source (place among its candidates, candidate) of the best ones; scores: expected utility."""
         return [
             [
                 (place, replace(row[place], score=utility))

@@ -45,7 +45,7 @@ BATCH_TOKENS = 4096
 
 
 class Reranker:
-    """Features of candidates, and the order that their weights give them.
+    """Computes features of candidates, and chooses the best ones by the features' weighted sum.
 
     Args:
         content: what `options.checked_reranker` returned.
@@ -73,7 +73,7 @@ class Reranker:
         self.scorers = {name: _scorer(name, device, languages) for name in self.names if "=" in name}
 
     def keeping_all(self) -> Reranker:
-        """Returns one that gives candidates their features and does not choose, for the search for weights."""
+        """Returns a copy that gives candidates their features and keeps all of them, for fitting weights."""
         new = copy.copy(self)
         new.keeps_all = True
         return new
@@ -112,7 +112,7 @@ class Reranker:
         count: int,
         own: Mapping[str, Sequence[float]],
     ) -> list[list[tuple[int, Hypothesis]]]:
-        """Returns the places of each source's best candidates, and these with features and scores by equation 1.
+        """Returns of each source (place among its candidates, candidate) of the best ones, scored by equation 1.
 
         Of equal texts the better one counts, and the last one again where fewer are different. `own`: as of `features`.
         """
@@ -200,7 +200,10 @@ Given = tuple[list[int], list[float], float]
 def given_translations(
     parts: Parts, folder: str, pair: tuple[str | None, str | None], prefix: str | None = None
 ) -> tuple[Direction, Callable[[Sequence[str], Sequence[str], str], list[Given]]]:
-    """Returns a model's Direction, and (sources, translations, name for messages) -> what it makes of each."""
+    """Returns a model's Direction, and a function that scores translations that are given to it.
+
+    The function takes sources, translations and a name for messages, and returns a `Given` for each translation.
+    """
     parts, way = between(parts, *(pair if is_told(parts.model, parts.source) else (None, None)), folder)
     encoder = TextEncoder(parts.tokenizers, way, prefix)
     forced = way.generate.get("forced_bos_token_id", parts.model.generation_config.forced_bos_token_id)

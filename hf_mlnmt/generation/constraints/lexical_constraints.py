@@ -51,14 +51,14 @@ def phrases_of(given: Any, what: str) -> Phrases:
 
 
 class Asked(NamedTuple):
-    """The beginning of a translation: the tokens that it has, then bytes that its next tokens spell, or go beyond."""
+    """How a translation must begin: with the tokens `ids`, then with any tokens whose bytes begin with `rest`."""
 
     ids: list[int]
     rest: bytes
 
 
 class Spelling:
-    """The tokens of the target side as the bytes that they add to a text; special tokens add none and spell nothing."""
+    """Maps each token of the target side to the bytes that it adds to a text; special tokens add none."""
 
     def __init__(self, tokenizer: Any):
         self.tokenizer = own_copy(tokenizer)
@@ -86,7 +86,7 @@ class Spelling:
 
     @cached_property
     def plain(self) -> list[tuple[bytes, int]]:
-        """Returns the tokens that spell something, with `plain` of their bytes, by which they are sorted."""
+        """Returns (`plain` of a token's bytes, token) of all tokens that spell something, sorted."""
         return sorted((plain(of_token), number) for of_token, number in self.ordered)
 
     @cached_property
@@ -99,12 +99,12 @@ class Spelling:
         return b"\0".join(of_token for of_token, _ in self.plain)
 
     def beginning_with(self, beginnings: Iterable[bytes], inside: bytes) -> list[tuple[bytes, int]]:
-        """Returns the tokens of `plain` that begin with one of some bytes, or have others anywhere inside."""
+        """Returns the entries of `plain` that begin with one of some bytes, or contain `inside`."""
         found = [each for each in self.plain if inside in each[0]] if inside in self._joined else []
         return found + [each for beginning in beginnings for each in _beginning_with(self.plain, beginning)]
 
     def ids(self, text: str) -> list[int]:
-        """Returns the tokens of a text as the target's side has them, without special ones but the unknown one."""
+        """Tokenizes a text of the target side, without special tokens except the unknown one."""
         if not text:
             return []
         if getattr(self.tokenizer, "tgt_lang", "") is None:  # a language's code is put there, any will do
@@ -113,7 +113,7 @@ class Spelling:
         return [token for token in ids.tolist() if token not in self.special or token == self.tokenizer.unk_token_id]
 
     def spelt(self, ids: Sequence[int]) -> bytes:
-        """Returns the bytes that tokens add; a model may have more tokens than its tokenizer."""
+        """Returns the bytes that tokens add to a text; ids that the tokenizer has not add none."""
         return b"".join(self.bytes[token] for token in ids if token < len(self.bytes))
 
     def continuing(self, rest: bytes) -> list[int]:
@@ -128,12 +128,12 @@ class Spelling:
         return self.known[rest]
 
     def exactly(self, spelt: bytes) -> list[int]:
-        """Returns the tokens that add these bytes: a piece, perhaps a byte."""
+        """Returns the tokens with exactly these bytes: a piece, a byte of byte fallback, or both."""
         first = bisect.bisect_left(self.ordered, (spelt,))
         return [number for of_token, number in self.ordered[first : first + 3] if of_token == spelt]
 
     def prefix(self, text: str, processing: Any, where: str) -> Asked:
-        """Returns the beginning of a translation that is `text`; white space at its end ends its last word.
+        """Returns how a translation must begin to have the prefix `text`; white space at its end ends its last word.
 
         Raises: UserError where the vocabulary cannot spell it.
         """
@@ -170,7 +170,7 @@ class Spelling:
 
 
 def _beginning_with(ordered: list[tuple[bytes, int]], beginning: bytes) -> list[tuple[bytes, int]]:
-    """Returns the tokens, of some that are sorted by their bytes, that begin with these."""
+    """Returns the entries of a sorted list of (bytes of a token, token) whose bytes begin with `beginning`."""
     first = bisect.bisect_left(ordered, (beginning,))
     return ordered[first : bisect.bisect_right(ordered, beginning, first, key=lambda each: each[0][: len(beginning)])]
 
@@ -179,7 +179,7 @@ _SPELLINGS: WeakKeyDictionary[Any, Spelling] = WeakKeyDictionary()
 
 
 def spelling_of(tokenizer: Any) -> Spelling:
-    """Returns the spelling of a tokenizer, made once."""
+    """Returns the Spelling of a tokenizer; makes it at the first call."""
     if tokenizer not in _SPELLINGS:
         _SPELLINGS[tokenizer] = Spelling(tokenizer)
     return _SPELLINGS[tokenizer]
@@ -194,7 +194,7 @@ class Demand(NamedTuple):
 
 
 def constraints_of(demands: Iterable[Demand]) -> list[tuple[tuple[int, ...], ...]]:
-    """Returns the constraints of a search, each as often as it is to be met; the same of two demands is one."""
+    """Makes constraints of a search from demands: each is repeated `times` times, equal ones are merged."""
     times: Counter[tuple[tuple[int, ...], ...]] = Counter()
     for demand in demands:
         if demand.ids:
@@ -228,8 +228,10 @@ class Terms:
 
 
 def as_word(term: str, ends: bool = True) -> str:
-    """Returns a pattern of a term that stands as words, or anywhere, in a script without spaces; unless it `ends`, a
-    word may go on behind it."""
+    """Returns a regular expression that finds a term between word boundaries, anywhere in a script without spaces.
+
+    ends: a word must end with the term; False: it may go on behind it.
+    """
     if is_unspaced(term):
         return re.escape(term)
     before = r"(?<!\w)" if re.match(r"\w", term[0]) else ""
@@ -243,13 +245,13 @@ def is_met(translation: str, targets: Iterable[str]) -> bool:
 
 
 def times_in(ids: Sequence[int], phrases: Iterable[Sequence[int]]) -> int:
-    """Returns at how many places of the tokens one of the phrases ends."""
+    """Counts the positions in the tokens at which one of the phrases ends."""
     endings = {tuple(phrase) for phrase in phrases if phrase}
     return sum(any(tuple(ids[max(0, end - len(e)) : end]) == e for e in endings) for end in range(1, 1 + len(ids)))
 
 
 class RowRule(LogitsProcessor):
-    """A rule of a search that asks something else of each sentence's translation.
+    """Base class of logits processors that ask something different of each sentence's translation.
 
     Args:
         rows: what is asked of each sentence; from the first step on, of each row of the search.
@@ -261,7 +263,10 @@ class RowRule(LogitsProcessor):
         self.start: int | None = None  # the length behind which the translation begins
 
     def begin(self, input_ids: Tensor) -> int:
-        """Returns the length behind which translations begin; input_ids: (rows, length), first of all the start."""
+        """Returns the length of a row before its translation begins; the first call repeats `rows` for each beam.
+
+        input_ids: (rows, length).
+        """
         if self.start is None:
             rows, length = input_ids.shape
             self.start = length + (self.forced if length == 1 else 0)
@@ -274,7 +279,7 @@ class RowRule(LogitsProcessor):
 
 
 class PrefixProcessor(RowRule):
-    """A rule that leaves each row the tokens with which its translation begins as asked, with their own scores.
+    """Logits processor that makes translations begin as asked; the tokens that are allowed keep their scores.
 
     A token that an earlier rule forbade, and that has no other beside it, is allowed all the same.
     """
@@ -310,7 +315,7 @@ class PrefixProcessor(RowRule):
 
 
 class NextWords(RowRule):
-    """A rule behind `PrefixProcessor`, by which a beam search finds the likeliest next words instead of translations.
+    """Logits processor behind `PrefixProcessor` that makes a beam search find next words instead of translations.
 
     All tokens with which a word does not go on (those that begin with white space, in a script without spaces all; end
     tokens) become one end token, with the probability of them together. So a hypothesis is a word, and the sum of its
@@ -364,7 +369,7 @@ class NextWords(RowRule):
 
 
 class ForbiddenPhrases(RowRule):
-    """A rule against phrases as words, in whatever tokens they are spelt; also at the end of a sentence.
+    """Logits processor that forbids phrases as whole words, in whatever tokens they are spelt.
 
     A phrase is found by the bytes of its row's text (Knuth, Morris and Pratt 1977): for each length of its beginning
     that a text ends with, the tokens that would complete it, with a boundary behind it, are looked for once.
@@ -395,7 +400,7 @@ class ForbiddenPhrases(RowRule):
         return [self.completing(each, text, last) for each in phrases]
 
     def completing(self, pattern: Pattern, text: bytes, last: bool) -> Tensor:
-        """Returns the tokens that may not follow a text, or may not be its `last` one."""
+        """Returns the tokens that would complete a phrase behind a text; `last`: no token comes after them."""
         state, whole = pattern.follow(0, text[-len(pattern.text) - 1 :]) or 0, len(pattern.text)
         if (pattern, state, last) not in self.known:
             complete = (None, whole) if last else (None,)
@@ -409,7 +414,7 @@ class ForbiddenPhrases(RowRule):
 
 
 class WholePart(NamedTuple):
-    """A part of the source, as tokens spell it, and how often it is to be in the translation, in others too.
+    """A kept part of the source as bytes, and how often a translation has it, inside of other kept parts too.
 
     `there` finds it; `end` finds it at the end of a text, also with a sign behind it that could join it to more.
     """
@@ -421,7 +426,7 @@ class WholePart(NamedTuple):
 
     @classmethod
     def of(cls, part: str, counts: Mapping[str, int]) -> WholePart:
-        """Makes one of a part, and the numbers of all parts."""
+        """Makes it of a part; counts: how often the source has each of its kept parts."""
         found = rb"(?<![\w\x80-\xff])" * part[0].isalnum() + re.escape(plain(part.encode()))
         there = re.compile(found + rb"(?![\w\x80-\xff])" * part[-1].isalnum())
         times = sum(number * len(there.findall(plain(other.encode()))) for other, number in counts.items())
@@ -431,7 +436,7 @@ class WholePart(NamedTuple):
 
 
 class WholeParts(ForbiddenPhrases):
-    """A rule that parts come whole, and no more often than they are to: no word goes on behind a letter or digit."""
+    """Logits processor that lets a kept part appear only whole, and no more often than in the source."""
 
     def __init__(
         self, spelling: Spelling, parts: Sequence[Mapping[str, int]], ends: Iterable[int], forced: int, longest: int
@@ -453,7 +458,7 @@ class WholeParts(ForbiddenPhrases):
 
 
 class Pattern(NamedTuple):
-    """The bytes of a phrase, those of words behind a space; `as_word`: complete only where no word goes on behind."""
+    """The bytes of a phrase, before words a space; `as_word`: it is complete only where a word boundary follows."""
 
     text: bytes
     as_word: bool
@@ -464,8 +469,10 @@ class Pattern(NamedTuple):
         return cls(plain((phrase if unspaced else f" {phrase}").encode()), not unspaced)
 
     def follow(self, state: int, spelt: bytes) -> int | None:
-        """Returns how many bytes of the phrase a text ends with, which ended with `state` of them, and goes on with
-        `spelt`; None as soon as the phrase is complete."""
+        """Reads more bytes of a text; returns how many bytes of the phrase are matched now, None once it is complete.
+
+        state: how many were matched before.
+        """
         for byte in spelt:
             goes_on = _goes_on(byte)
             if state == len(self.text) and not goes_on:

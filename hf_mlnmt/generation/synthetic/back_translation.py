@@ -46,7 +46,7 @@ from hf_mlnmt.zoo.systems import positions_of
 
 
 def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
-    """Yields the lines of several files, one after the other; with `bad` "drop" an empty one for an unreadable."""
+    """Yields the lines of several files; with `bad` "drop" an empty line in the place of an unreadable one."""
     remedy = None if bad == "drop" else "Mend the file, or pass over such lines with bad_lines drop."
     for path in paths:
         yield from ("" if problem else line for line, problem in checked_lines(path, remedy))
@@ -102,7 +102,7 @@ class Settings(Section):
 
 @dataclass
 class Watcher:
-    """Functions that are told: `tell` messages, `progress` lines done, lines in all and counts."""
+    """Callbacks: `tell` gets messages; `progress` lines done, lines in all and counts."""
 
     tell: Callable[[str], Any] = lambda text: None
     progress: Callable[..., Any] = lambda done, total, counts=None: None
@@ -196,7 +196,7 @@ def _check(
 
 
 def _check_judging(model: str | Path | None, texts: Sequence[str | Path], method: Method, settings: Settings) -> None:
-    """Checks what translations are chosen and dropped by: references, a reverse model, languages."""
+    """Checks the settings by which translations are chosen and dropped: references, reverse model, languages."""
     if settings.references and (method.name != "beam" or len(settings.references) > len(texts)):
         raise UserError("references: choose among the beams of the method beam; give a file for each of the texts.")
     for text, reference in zip(texts, settings.references):

@@ -147,7 +147,7 @@ class Counts:
 
 
 class Judge:
-    """A count of what is wrong with outputs, which says what pairs are dropped.
+    """Counts what is wrong with outputs, and decides which pairs are dropped.
 
     Args:
         drop: reasons for which a pair is dropped, of `REASONS`.
@@ -203,7 +203,7 @@ class Judge:
 
 
 def check_reasons(drop: Collection[str]) -> None:
-    """Raises UserError for a reason that there is not."""
+    """Raises UserError for an unknown reason."""
     for reason in drop:
         if reason not in REASONS:
             raise UserError(f"drop: no reason {reason!r}{suggest(reason, REASONS)}; choose of {', '.join(REASONS)}.")

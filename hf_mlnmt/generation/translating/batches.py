@@ -72,7 +72,7 @@ def pad(
 
 
 def arguments_of_texts(arguments: dict[str, Any], numbers: Sequence[int], draws: int = 1) -> dict[str, Any]:
-    """Returns the arguments of generate() for some of all texts (numbers from 0), in this order.
+    """Selects from the arguments of generate() for all texts those for some texts (numbers from 0), in their order.
 
     Of what has a row for each text (tensors of two dimensions or more, the decoder's start tokens) the rows of these;
     `prefix_allowed_tokens_fn` is asked for the number of the text. `draws`: rows of each text that generate() numbers.
@@ -113,7 +113,7 @@ class Generated(NamedTuple):
 
 
 def runs_alone(model: Any) -> bool:
-    """Tells whether the model's device computes what it was told while Python goes on, by steps of few sizes."""
+    """Returns whether the model's device computes asynchronously (a GPU), and prefers steps of few sizes."""
     return model.device.type != "cpu"
 
 
@@ -157,9 +157,9 @@ def generate_joined(
     newcomers: Callable[[int], Sequence[Sequence[int]]],
     ended: Callable[[list[int], list[Generated]], None],
 ) -> None:
-    """Translates sequences of ids, one translation each, in a search that others join; where none can, these alone.
+    """Translates sequences of ids by a search that further sequences may join while it runs.
 
-    room, newcomers, ended: of `Joining`, with ids and translations in the place of tensors.
+    One translation each. room, newcomers, ended: of `Joining`, with ids and translations in the place of tensors.
     """
     model, pad_id = parts.model, parts.source.pad_token_id or 0
 
@@ -180,7 +180,7 @@ def generate_joined(
 
 
 def first_tokens(model: Any, arguments: dict[str, Any], sentences: int) -> list[int]:
-    """Returns the token that the decoder started each sentence with, by the arguments of generate()."""
+    """Returns each sentence's first decoder token, by the arguments of generate()."""
     start = arguments.get("decoder_start_token_id")
     start = model.generation_config.decoder_start_token_id if start is None else start
     starts = [start] * sentences if isinstance(start, int) else [int(token) for token in start]

@@ -32,7 +32,7 @@ PART = 128  # texts that are cut and encoded in one go beside a search
 
 
 class TranslationCall(BatchSearch):
-    """A call's texts from beginning to end, in windows: cut, searched in batches of their pieces, put together.
+    """Translates the texts of a call: cuts them into pieces, searches batches of pieces, joins the results.
 
     `translate` does all of it; a server calls the steps: `cut`, `search` and `together`.
     """
@@ -53,7 +53,7 @@ class TranslationCall(BatchSearch):
         done: int = 0,
         read_ahead: bool = False,
     ) -> Iterator[tuple[int, Sequence[str], list[list[Hypothesis]]]]:
-        """Yields the line of each group's first text, the group, and its n-best lists; then warns, as `report`.
+        """Yields (line of the first text, texts, n-best list of each text) of each group; then calls `report`.
 
         The first `done` texts, whole groups of them, are passed over. read_ahead: where the device computes alone, the
         next group is taken and encoded meanwhile, and results are read while that is searched.
@@ -81,7 +81,7 @@ class TranslationCall(BatchSearch):
                 yield read()
 
     def _cutting(self, texts: Sequence[str], first_line: int, beside: Any) -> Callable[[], list[CutText]]:
-        """Returns a function that cuts texts. `beside` begins at once, and pauses for the search after PART texts."""
+        """Returns a function that returns the cut texts; an executor `beside` begins to cut them at once."""
         if not beside:
             return partial(self.cut, texts, first_line)
 
@@ -134,14 +134,14 @@ class TranslationCall(BatchSearch):
         return cut
 
     def forget_lines(self) -> None:
-        """Drops what `report` would say of the lines so far."""
+        """Forgets the lines that `report` would warn of."""
         self.typed_codes.clear()
         self.of_several.clear()
         self.constraints.put_back.clear()
         self.encoder.in_parts.clear()
 
     def together(self, text: CutText, of_pieces: Mapping[int, list[Hypothesis]]) -> list[Hypothesis]:
-        """Returns the n-best of a text from its pieces': the first ones together, the second ones, and so on."""
+        """Joins the n-best lists of pieces to that of their text: all first hypotheses, all second ones, and so on."""
         ranks = [of_pieces.get(number, [self.empty] * self.count) for number in range(len(text.pieces))]
         whole = self._whole(text, ranks) if len(ranks) > 1 else (ranks or [[self.empty] * self.count])[0]
         self.unfinished += sum(not hypothesis.finished for hypothesis in whole)
@@ -163,7 +163,7 @@ class TranslationCall(BatchSearch):
         return sorted(whole, key=lambda hypothesis: -hypothesis.score)
 
     def _sure(self, new: Hypothesis, ranked: Sequence[Hypothesis]) -> Hypothesis:
-        """Returns a text's translation with the confidence of the least sure of its pieces, and those of all words."""
+        """Adds confidences to a text's translation: of its least sure piece, and of the words of all pieces."""
         sure = [piece.confidence for piece in ranked if piece.confidence is not None]
         words = [number for piece in ranked for number in piece.word_confidences or ()]
         return replace(new, confidence=min(sure, default=None), word_confidences=tuple(words))
@@ -223,7 +223,7 @@ def _joined_alignment(ranked: Sequence[Hypothesis], pieces: Sequence[Piece]) -> 
 
 
 def _numbered(groups: Iterable[Sequence[str]], first_line: int, done: int) -> Iterator[tuple[int, Sequence[str]]]:
-    """Yields the line of each group's first text, and the group, but for the first `done` texts."""
+    """Yields (line of the first text, texts) of each group; skips the first `done` texts."""
     line = first_line
     for texts in groups:
         line += len(texts)

@@ -38,7 +38,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Alternative(Hypothesis):
-    """The translation with one of the likeliest next words behind a prefix, and the word's probability there.
+    """A translation that continues a prefix with one of the likeliest next words, and that word's probability.
 
     `word` is whole: the prefix's last one, completed, unless white space ends it; "" where the translation ends. In a
     script without spaces it is a token's characters.
@@ -50,7 +50,7 @@ class Alternative(Hypothesis):
 
 @dataclass(frozen=True)
 class Scored(Hypothesis):
-    """A translation that was given, with its tokens, the end among them, and ln P of each."""
+    """A translation given by the caller, its tokens with the end of sentence, and ln P of each token."""
 
     tokens: tuple[str, ...] = ()
     token_log_probabilities: tuple[float, ...] = ()
@@ -108,7 +108,7 @@ class Calibration:
         return known
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it as it is kept."""
+        """Returns the fields, for JSON."""
         return asdict(self)
 
     def of_translation(self, score: float) -> float:

@@ -23,7 +23,7 @@ _BLOCK = 1 << 22
 
 
 class Journal:
-    """Some files and their state, in `folder`; the files are open from `restore` to `close`.
+    """Writes files that grow, and in `folder` how far they are; the files are open from `restore` to `close`.
 
     Args:
         files: {side: where its file is when all is done}.
@@ -61,7 +61,7 @@ class Journal:
             raise UserError(f"{error} Or delete the folder {self.folder} and begin again.") from error
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Opens the files where that state left them; without one, empty."""
+        """Opens the files at the ends that a state says; without a state, empty."""
         for leftover in self.folder.glob(".*.part"):  # of a process that was killed as it wrote the state
             leftover.unlink()
         if state is None:
@@ -88,7 +88,7 @@ class Journal:
             self._open[side].seek(size)
 
     def append(self, parts: Mapping[str, bytes], lines: int, **progress: Any) -> None:
-        """Adds to the files; `lines` of the text are done now. The state is written when that is on the disk."""
+        """Appends to the files, waits for the disk, then writes the state: `lines` of the text are done."""
         for side, part in parts.items():
             with explained(self.part(side)):
                 self._open[side].write(part)
@@ -103,7 +103,7 @@ class Journal:
         self._save()
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        """Gives the files their names; returns {side: its file's name, bytes and SHA-256}. The state is still there."""
+        """Renames the finished files; returns {side: name, bytes and SHA-256 of its file}. The state stays."""
         self.close()
         about = {}
         for side, whole in self.files.items():
@@ -120,7 +120,7 @@ class Journal:
         self._open = {}
 
     def part(self, side: str) -> Path:
-        """Returns the file that a side is in as long as not all is done."""
+        """Returns the unfinished file of a side."""
         return self.folder / f"{self.files[side].name}.part"
 
     def _save(self) -> None:

@@ -63,7 +63,7 @@ class Shard:
         return cls(number, count)
 
     def windows(self, sizes: Sequence[int]) -> tuple[range, range]:
-        """Returns its part of a text of windows of so many lines: numbers of its windows and of its lines, from 0.
+        """Returns the numbers, from 0, of the shard's windows and lines; sizes: lines of each window of the text.
 
         Raises: UserError where there are fewer windows than shards.
         """
@@ -132,7 +132,7 @@ def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
 
 
 def _lines(path: str | Path, form: Form) -> Iterator[str]:
-    """Yields a file's lines, as strict as a pipe's: any number, of any length, control characters as they are."""
+    """Yields a file's lines: any number, of any length, with control characters but NUL."""
     free: dict[str, Any] = {"max_characters": 10**9, "keep_controls": True, "may_be_empty": True}
     lines = read_lines(path, _REMEDY, form=form, **free)
     for number, line in enumerate(lines, start=1):
@@ -168,8 +168,9 @@ def _show(text: str | bytes) -> None:
 def opened(
     output: Path | None, about: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[int, Callable[[str | bytes, int], Any]]]:
-    """Yields how many lines are done already, and what writes the text of more: it takes the text (of a document, the
-    bytes) and the lines done.
+    """Context manager that opens an output: yields the number of lines that are done, and a function `write`.
+
+    write: takes text (of a document, bytes) and the number of lines that are done with it.
 
     Standard output, a device or a pipe get the text at once. A file is made in the folder NAME.part, packed as its
     name says, and goes on from there when it was stopped; `about` is what it is made from, {"model", "text",
@@ -216,7 +217,7 @@ def opened(
 
 @dataclass(frozen=True)
 class Style:
-    """How results are written: as text or JSON, and with what in the place of unsure translations.
+    """The form of results: text or JSON, and what replaces translations that are unsure.
 
     `below`: a confidence; translations that are less sure get `mark` before them, or without a mark the source instead.
     """
@@ -306,7 +307,7 @@ class TextFiles:
                 raise UserError(f"{file}: {given} lines for {texts} texts: give one for each text.")
 
     def made_from(self, model: Mapping[str, Any], style: Style, **others: Any) -> dict[str, Any] | None:
-        """Returns what `opened` compares, by which an output that was begun goes on; None where it cannot.
+        """Returns what the output is made from, which `opened` compares; None where it cannot go on when stopped.
 
         model: its identity (common/made_from.py). others: further settings that decide the translations.
         """

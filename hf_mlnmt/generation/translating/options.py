@@ -204,7 +204,7 @@ MOST_WEIGHT = 1e6  # of a feature: sums of larger ones are rounded away or infin
 
 
 def checked_reranker(given: Any) -> dict[str, Any]:
-    """Returns the content of a file of weights, or of a mapping as it has.
+    """Returns the content of a reranker's file, or of a mapping of the same form.
 
     Raises: UserError for no such file, another content, or a feature that there is not.
     """
@@ -226,7 +226,7 @@ def checked_reranker(given: Any) -> dict[str, Any]:
 
 
 def check_feature(name: str, where: str) -> None:
-    """Raises UserError for what names no feature."""
+    """Raises UserError for a name that is no feature of a reranker."""
     kind, equal, what = name.partition("=")
     if kind not in (FEATURES_OF if equal else FEATURES) or (equal and not what.strip()):
         known = [*FEATURES, *(f"{other}=..." for other in FEATURES_OF)]
@@ -544,7 +544,7 @@ class DecodingOptions:
 
     @property
     def draws_by_text(self) -> bool:
-        """Returns whether tokens are drawn by pipeline.py."""
+        """Returns whether tokens are drawn by `TextDraws` (searching.py)."""
         return self.do_sample and self.draws == "text"
 
     @property
@@ -556,7 +556,7 @@ class DecodingOptions:
 
     @property
     def depends_on_all_before(self) -> bool:
-        """Returns whether a translation follows from what earlier texts drew, too."""
+        """Returns whether a translation depends on the random draws of earlier texts."""
         return bool(self.samples) or (self.do_sample and self.draws != "text")
 
     def beams(self, model: Any) -> int:

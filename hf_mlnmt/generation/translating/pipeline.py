@@ -60,7 +60,7 @@ class TranslationPipeline:
         self.parts = model if isinstance(model, Parts) else parts_in_memory(model, tokenizer)
 
     def chooser(self, options: DecodingOptions) -> MinimumRisk | Reranker | None:
-        """Returns what chooses among the candidates of a sentence, loaded once; None: the search's best is taken."""
+        """Returns the chooser among a sentence's candidates, loaded once; None: the search's best is taken."""
         device = str(self.model.device)
         key: tuple[Any, ...]
         make: Callable[[], MinimumRisk | Reranker]
@@ -138,7 +138,7 @@ class TranslationPipeline:
     def score(
         self, texts: Sequence[str], translations: Sequence[str], decoding: DecodingOptions = USUAL, **options: Any
     ) -> list[Scored]:
-        """Returns what the model makes of a given translation of each text, taken whole, as a search would score it.
+        """Scores a given translation of each text, taken whole, as a search would score it.
 
         options: languages, length_penalty and length_normalization.
         Raises: UserError for other numbers of texts, and texts longer than the model reads.
@@ -318,7 +318,7 @@ def _checked(texts: Any) -> Iterable[str]:
 
 @contextmanager
 def progress_bar(total: int | None, shown: bool = True) -> Iterator[Callable[[int], None]]:
-    """Shows a bar on standard error, where that is a terminal; yields a function that moves it by a number."""
+    """Context manager: a bar on standard error, if that is a terminal; yields a function that advances it."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
         yield partial(bar.advance, bar.add_task("", total=total))

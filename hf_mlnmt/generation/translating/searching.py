@@ -80,7 +80,7 @@ OF_BEAMS = ("recombine", "num_beam_groups", "diversity_penalty", "min_new_tokens
 
 
 class TextDraws(LogitsProcessor):
-    """Draws of the next tokens, each by its row's own number in [0, 1); greedy search then has nothing to choose.
+    """Logits processor that draws the next token of each row by the row's own random numbers, for a greedy search.
 
     The token is the first one at which the cumulated probabilities pass the number (inversion): one number is drawn a
     token, not one for each entry of the vocabulary. The chosen token's score is infinite.
@@ -124,7 +124,7 @@ def unit_interval(keys: np.ndarray, position: int) -> np.ndarray:
 
 
 class BatchSearch:
-    """The settings of a call, worked out once, and the search of one batch of pieces: ids in, hypotheses out."""
+    """Works out the settings of a call once, and searches batches of its pieces: ids in, hypotheses out."""
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
         self.pipeline, self.first_line, self.options, self.name = pipeline, first_line, options, pipeline.name
@@ -169,7 +169,7 @@ class BatchSearch:
 
     @cached_property
     def ahead(self) -> bool:
-        """Tells whether texts are encoded and results are read beside the search: on a device that computes alone."""
+        """Tells whether another thread encodes texts and reads results during a search: on a GPU."""
         return runs_alone(self.parts.model)
 
     def search(
@@ -199,8 +199,8 @@ class BatchSearch:
 
     @cached_property
     def takes_newcomers(self) -> bool:
-        """Tells whether pieces can join a search that runs: on a device that computes alone, by `generate` and with
-        nothing that is of a piece, or needs a second pass."""
+        """Tells whether pieces can join a running search: on a GPU, where no option is of single pieces or needs a
+        second pass."""
         options = self.options
         of_pieces = options.alternatives or options.terms or options.draft or any(of_texts(options).values())
         rules = options.draws_by_text or options.do_sample or options.top_n_sigma is not None or options.generate
@@ -231,7 +231,7 @@ class BatchSearch:
         generate_joined(self.parts, [each.ids for each in inputs], self.arguments, abandoned, room, more, tell)
 
     def _found(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any = None) -> list[Any]:
-        """Searches with what each input's translation must have where that can be met, else without."""
+        """Searches a batch, with what translations must have where that can be met, and reads its hypotheses."""
         options, asked = self.options, [self.constraints.demands(piece) for piece in inputs]
         rows, arguments = self._rows(inputs, asked if any(asked) else None, abandoned)
         if failed := [i for i, row in enumerate(rows) if not row]:
@@ -268,8 +268,7 @@ class BatchSearch:
     def _rows(
         self, inputs: Sequence[Input], asked: list[list[Demand]] | None, abandoned: Callable[[], bool] | None
     ) -> tuple[list[list[Generated]], dict[str, Any]]:
-        """Searches one batch; returns the translations that have all that is asked of their input, [] for an input
-        without any, and the arguments of generate()."""
+        """Searches a batch; returns the translations that have all that is asked, and generate()'s arguments."""
         options, numbers = self.options, [piece.line - self.first_line for piece in inputs]
         draws = self.searched if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
         arguments = arguments_of_texts(self.arguments, numbers, draws)
@@ -294,8 +293,7 @@ class BatchSearch:
     def _restored(
         self, inputs: Sequence[Input], rows: list[list[Generated]], hypotheses: list[list[Hypothesis]]
     ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses with the parts that are kept as the source has them, by the alignment where it is not
-        clear where: the same token stands for several, or the translation lacks one."""
+        """Puts the kept parts of the source into the hypotheses; by alignments where their places are unclear."""
         unclear = [i for i, piece in enumerate(inputs) if self.constraints.is_unclear(piece, hypotheses[i])]
         if unclear and not self.options.alignments:
             some, numbers = [inputs[i] for i in unclear], [inputs[i].line - self.first_line for i in unclear]
@@ -374,7 +372,7 @@ class BatchSearch:
         return aligned
 
     def _decode(self, rows: Sequence[Sequence[Generated]]) -> list[list[Hypothesis]]:
-        """Reads the hypotheses of each piece."""
+        """Decodes the generated ids of each piece to hypotheses."""
         ids = [generated.ids[self.skipped :] for row in rows for generated in row]
         texts = iter(decode(self.target, [[i for i in each if i not in self.ends] for each in ids]))
         return [[self._hypothesis_of(generated, next(texts)) for generated in row] for row in rows]
@@ -444,7 +442,7 @@ class BatchSearch:
     def _words(
         self, asked: Asked, rows: Sequence[Sequence[int]], shares: Sequence[float]
     ) -> list[tuple[str, float, Asked]]:
-        """Returns the words that rows of tokens are behind a prefix, the likeliest first, as `_next_words` does."""
+        """Returns (word, probability, prefix with it) of rows of tokens behind a prefix, the likeliest first."""
         spelling, words = spelling_of(self.parts.target), dict[str, tuple[float, Asked]]()
         reader = NextWords(spelling, [asked], self.skipped, [])
         for ids, share in zip(rows, shares, strict=True):

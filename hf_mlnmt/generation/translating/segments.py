@@ -110,7 +110,7 @@ def _measured(pieces: list[Piece], lengths: Callable[[list[str]], list[int]]) ->
 
 
 def _pieces(text: str, cuts: Iterator[tuple[int, int]]) -> list[Piece]:
-    """Cuts `text` at (end of a piece, start of the next)."""
+    """Cuts `text` into pieces; cuts: (end of a piece, start of the next)."""
     pieces = []
     start = 0
     for end, following in cuts:
@@ -172,7 +172,7 @@ class CutText(NamedTuple):
 
 
 class TextEncoder:
-    """Source side of a direction: text processing, language marks, tokens, and the length that the model takes."""
+    """Encodes the source side of a direction: text processing, language marks, tokens, the model's limit."""
 
     def __init__(
         self, tokenizers: Tokenizers, direction: Direction, prefix: str | None = None, limit: int | None = None
