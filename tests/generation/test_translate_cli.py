@@ -112,11 +112,11 @@ def test_every_sentence_of_a_line_is_translated(ours):
 def test_search_and_sampling_options_reach_generate(ours, monkeypatch):
     seen = {}
 
-    def translated(self, texts, line, update):
+    def searched(self, inputs, **more):
         seen.update(vars(self.options))
-        return [[Hypothesis(text, 0.0, 0.0, 1)] for text in texts]
+        return [[Hypothesis(piece.text, 0.0, 0.0, 1)] for piece in inputs]
 
-    monkeypatch.setattr(TranslationCall, "translate", translated)
+    monkeypatch.setattr(TranslationCall, "search", searched)
     arguments = ["-b", 7, "--length-penalty", 0.6, "--length-normalization", "gnmt", "--early-stopping", "never"]
     run(ours, *arguments, "--sample", "--top-k", 5, "--temperature", 0.5, "--seed", 3, "--no-split-long", input="A.")
     wanted = {
@@ -279,14 +279,14 @@ def test_stopped_it_goes_on_to_the_same_bytes(ours, pipeline, many, tmp_path, mo
     whole = tmp_path / f"whole.{name}"
     run(*command, whole)
     output, texts = tmp_path / name, []
-    translated = TranslationCall.translate
+    cut = TranslationCall.cut
     stopped([*command, output])
     assert not output.exists()
     (part,) = [path for path in tmp_path.iterdir() if path.is_dir()]
     with (part / f"{name}.part").open("ab") as file:
         file.write(b"half a line")
     monkeypatch.setattr(
-        TranslationCall, "translate", lambda self, lines, *more: texts.extend(lines) or translated(self, lines, *more)
+        TranslationCall, "cut", lambda self, lines, *more: texts.extend(lines) or cut(self, lines, *more)
     )
     result = run(*command, output)
     assert len(texts) == (50 if "--shard" in options else 150)
