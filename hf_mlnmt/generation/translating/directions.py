@@ -33,7 +33,7 @@ _MARIAN_CODE = re.compile(r">>(.+)<<")
 
 @dataclass(frozen=True)
 class Direction:
-    """A prefix of each source and arguments of generate(); `source` is the src_lang of the tokenizer's copy."""
+    """How a model is told its languages: tokens or text before each source, src_lang, arguments of generate()."""
 
     prefix_ids: tuple[int, ...] = ()
     prefix_text: str = ""
@@ -139,7 +139,7 @@ def _code_ids(tokenizer: Any) -> dict[str, int]:
 
 
 def _prefix_tokens(tokenizer: Any) -> dict[str, str]:
-    """Returns {code: the token that is put before the source} of ours, or Marian's."""
+    """Returns {code: token before the source} of a tokenizer of this package or of Marian's."""
     if languages := languages_of(tokenizer):
         return {language: language_code(language) for language in languages}
     tokens = getattr(tokenizer, "supported_language_codes", ())
