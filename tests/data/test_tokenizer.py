@@ -253,9 +253,16 @@ def test_loading_errors(tmp_path):
         load_tokenizers(tmp_path)
 
 
-def test_bpe_is_the_same_each_time(trained, texts):
-    again = train_tokenizer(texts, "bpe", 600, ["de", "pt-BR"])
-    assert again.backend_tokenizer.to_str() == trained["bpe", True].backend_tokenizer.to_str()
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_the_same_text_gives_the_same_bytes(kind, texts, monkeypatch):
+    """With one thread and with several; also where characters are so rare that the trainer knows no score of them."""
+    rare = [*texts[:300], "".join(map(chr, range(0x391, 0x3CA)))]
+    for lines, size in ((texts, 600), (rare, 500), (texts[:40], 340)):
+        files = set()
+        for threads in ("false", "true", "false", "true"):
+            monkeypatch.setenv("TOKENIZERS_PARALLELISM", threads)
+            files.add(train_tokenizer(lines, kind, size).backend_tokenizer.to_str())
+        assert len(files) == 1
 
 
 def test_training_reads_the_iterable_once_and_lazily():
