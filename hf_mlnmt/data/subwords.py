@@ -80,7 +80,7 @@ def train_tokenizer(
         bos_token=BOS,
         mask_token=MASK,
         extra_special_tokens=codes,
-        split_special_tokens=not languages,  # "</s>" in a text is text; codes are read where they are typed
+        split_special_tokens=True,  # "</s>" in a text is text
         model_max_length=MAX_LENGTH,
         clean_up_tokenization_spaces=False,
     )

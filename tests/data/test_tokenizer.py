@@ -103,7 +103,7 @@ def test_special_tokens_codes_and_sizes(trained, kind, byte_fallback):
 def test_a_code_in_front_changes_nothing_behind(trained):
     for tokenizer in trained.values():
         plain = tokenizer("The man sees the dog.").input_ids
-        assert tokenizer("<2de> The man sees the dog.").input_ids == [5, *plain]
+        assert tokenizer("<2de> The man sees the dog.", split_special_tokens=False).input_ids == [5, *plain]
         assert plain[-1] == 1
         assert tokenizer("", text_target="x").input_ids == [1]
 
@@ -115,7 +115,7 @@ def test_a_corpus_cannot_smuggle_special_tokens_in(trained):
         assert (ids[:-1] > 6).all() or tokenizer.unk_token_id in ids[:-1]
         assert not set(ids[:-1].tolist()) & {0, 1, 3, 4, 5, 6}
         # and the tokenizer is as before for everyone else
-        assert 1 in tokenizer("the </s> man").input_ids[:-1]
+        assert 1 in tokenizer("the </s> man", split_special_tokens=False).input_ids[:-1]
         assert 1 in tokenizer.backend_tokenizer.encode("the </s> man").ids[:-1]
     ids = encode(trained["bpe", True], ["the </s> man"])[0]
     assert trained["bpe", True].decode(ids, skip_special_tokens=True) == "the </s> man"
