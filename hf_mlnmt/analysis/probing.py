@@ -39,11 +39,11 @@ from torch import Tensor, nn
 
 from hf_mlnmt.analysis.reading import Systems, encode_sources, encoder_passes, usable_indices
 from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.data.directions import has_modules
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.evaluation import figures
 from hf_mlnmt.evaluation.figures import Study, naming
 from hf_mlnmt.generation.choosing.embedding import embed_texts
-from hf_mlnmt.generation.translating.directions import has_modules
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.modeling.transformer import pooled_states
 

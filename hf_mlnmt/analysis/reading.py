@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.data.directions import Direction, direction, has_modules, pair_of
 from hf_mlnmt.evaluation.scores import check_counts
 from hf_mlnmt.generation.translating.alignments import attending_copy, words_of_source
 from hf_mlnmt.generation.translating.batches import batches_by_tokens, generated_lengths, pad
-from hf_mlnmt.generation.translating.directions import Direction, direction, has_modules, pair_of
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.generation.translating.segments import TextEncoder, source_limit
 

@@ -18,9 +18,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import InputModule
 from torch import Tensor
 
+from hf_mlnmt.data.directions import Direction, has_modules
 from hf_mlnmt.generation.choosing.embedding import default_pooling
 from hf_mlnmt.generation.translating.batches import pad
-from hf_mlnmt.generation.translating.directions import Direction, has_modules
 from hf_mlnmt.generation.translating.loading import Parts, load
 from hf_mlnmt.generation.translating.segments import TextEncoder
 

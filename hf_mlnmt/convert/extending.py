@@ -37,8 +37,8 @@ from hf_mlnmt.convert.trimming import (
     read_sentencepiece,
     sentencepiece_files,
 )
+from hf_mlnmt.data.directions import code_tokens, language_codes
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.generation.translating.directions import code_tokens, language_codes
 
 _RARE = 5  # occurrences below which no piece is learnt
 _SHOWN = 3  # words with a missing character, as examples

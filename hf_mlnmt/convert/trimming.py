@@ -174,7 +174,7 @@ def _cut_files(folder: Path, tokenizer: Any, used: set[str], languages: Sequence
 
 def _codes_left_out(tokenizer: Any, languages: Sequence[str] | None) -> set[str]:
     """Returns the tokens of codes that go. Raises: UserError for a language that the tokenizer does not know."""
-    from hf_mlnmt.generation.translating.directions import code_tokens, language_codes
+    from hf_mlnmt.data.directions import code_tokens, language_codes
 
     if languages is None:
         return set()

@@ -23,11 +23,11 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import check_files
 from hf_mlnmt.common.model_folder import auto_class_of, fetch_small_files
 from hf_mlnmt.common.table import Number, Table
+from hf_mlnmt.data.directions import has_modules, pair_of
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.generation.translating.batches import batches_by_tokens, negative_logs
-from hf_mlnmt.generation.translating.directions import has_modules, pair_of
 from hf_mlnmt.generation.translating.loading import load_scored
 from hf_mlnmt.generation.translating.options import DecodingOptions
 from hf_mlnmt.zoo.systems import positions_of

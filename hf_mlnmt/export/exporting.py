@@ -197,7 +197,7 @@ def _version(package: str) -> str | None:
 
 def _load(name: str) -> Any:
     """Returns the parts of a system that can be exported (generation/translating/loading.py)."""
-    from hf_mlnmt.generation.translating.directions import has_modules
+    from hf_mlnmt.data.directions import has_modules
     from hf_mlnmt.generation.translating.loading import load
     from hf_mlnmt.zoo.systems import architecture_of
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 from hf_mlnmt.generation.translating.options import OF_TEXTS, SAMPLERS, DecodingOptions, LengthPenalty, of_texts, option
 
 if TYPE_CHECKING:
+    from hf_mlnmt.data.directions import has_modules
     from hf_mlnmt.generation.constraints.linked import Linked
     from hf_mlnmt.generation.translating import detection
     from hf_mlnmt.generation.translating.call import TranslationCall
-    from hf_mlnmt.generation.translating.directions import has_modules
     from hf_mlnmt.generation.translating.hypotheses import Alternative, Hypothesis
     from hf_mlnmt.generation.translating.pipeline import Translate, TranslationPipeline
     from hf_mlnmt.generation.translating.segments import CutText, Input, check_characters, split_sentences

@@ -7,8 +7,8 @@ from helpers.toy_translators import SENTENCES, bpe
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_mlnmt import UserError, config_for
+from hf_mlnmt.data.directions import code_tokens
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.translating.directions import code_tokens
 
 
 def test_languages(ours_multilingual, foreign, pipeline):

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.common.made_from import identity_of_model
+from hf_mlnmt.data import directions
+from hf_mlnmt.data.directions import Direction
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.choosing import reranking
 from hf_mlnmt.generation.choosing.reranking import Reranker, coverage_of
-from hf_mlnmt.generation.translating import directions
 from hf_mlnmt.generation.translating.alignments import SourceAttention
-from hf_mlnmt.generation.translating.directions import Direction
 from hf_mlnmt.generation.translating.options import DecodingOptions
 
 TEXTS = [*SENTENCES[:2], "", SENTENCES[5]]

@@ -15,8 +15,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.model_folder import fetch_small_files, load_model, read_config
+from hf_mlnmt.data.directions import Direction, direction, has_modules, language_codes
 from hf_mlnmt.generation.translating.batches import batches_by_tokens, pad
-from hf_mlnmt.generation.translating.directions import Direction, direction, has_modules, language_codes
 from hf_mlnmt.generation.translating.loading import Parts, choose_device, load
 from hf_mlnmt.generation.translating.segments import TextEncoder
 from hf_mlnmt.modeling.transformer import pooled_states

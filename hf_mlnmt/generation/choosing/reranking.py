@@ -33,9 +33,9 @@ import numpy as np
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import check_direction
 from hf_mlnmt.common.made_from import identity_of_model
+from hf_mlnmt.data.directions import Direction, between, is_told
 from hf_mlnmt.generation.choosing.commands import LineScorer
 from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, negative_logs, token_logs_of
-from hf_mlnmt.generation.translating.directions import Direction, between, is_told
 from hf_mlnmt.generation.translating.hypotheses import Candidate, Hypothesis
 from hf_mlnmt.generation.translating.loading import Parts, load, load_scored
 from hf_mlnmt.generation.translating.segments import TextEncoder

@@ -24,10 +24,10 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.generation.logits_process import LogitsProcessor
 
 from hf_mlnmt.common.errors import OptionError
+from hf_mlnmt.data.directions import code_tokens
 from hf_mlnmt.data.subwords import BYTES
 from hf_mlnmt.data.tokenizer import encode, own_copy
 from hf_mlnmt.data.words import is_unspaced
-from hf_mlnmt.generation.translating.directions import code_tokens
 from hf_mlnmt.generation.translating.options import CONTROL
 
 Phrases = tuple[tuple[str, ...], ...]  # of each phrase its alternatives

@@ -27,6 +27,7 @@ from hf_mlnmt.common.languages import base_language, check_direction, check_file
 from hf_mlnmt.common.made_from import check_same, identity_of_model, identity_of_text, sha256, sha256_of_files
 from hf_mlnmt.common.model_folder import MODEL_FILES, fetch_small_files
 from hf_mlnmt.data.corpus import FILES, MADE_FROM, MANIFEST, SCHEMA, Manifest, read_manifest
+from hf_mlnmt.data.directions import is_told
 from hf_mlnmt.data.lines import checked_lines
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.generation.synthetic.methods import (
@@ -39,7 +40,6 @@ from hf_mlnmt.generation.synthetic.methods import (
 )
 from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, token_logs_of
 from hf_mlnmt.generation.translating.call import TranslationCall
-from hf_mlnmt.generation.translating.directions import is_told
 from hf_mlnmt.generation.translating.journal import STATE, Journal
 from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 from hf_mlnmt.zoo.systems import positions_of

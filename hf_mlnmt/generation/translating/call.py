@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hf_mlnmt.data.directions import code_tokens
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.generation.translating.batches import batches_by_tokens
-from hf_mlnmt.generation.translating.directions import code_tokens
 from hf_mlnmt.generation.translating.hypotheses import Candidate, Hypothesis
 from hf_mlnmt.generation.translating.options import DecodingOptions
 from hf_mlnmt.generation.translating.searching import BatchSearch

@@ -32,7 +32,7 @@ from hf_mlnmt.data.placeholders import PATTERNS, checked_patterns
 from hf_mlnmt.zoo.systems import positions_of
 
 if TYPE_CHECKING:
-    from hf_mlnmt.generation.translating.directions import Direction
+    from hf_mlnmt.data.directions import Direction
 
 LengthNormalization = Literal["generate", "length", "length+1", "gnmt"]
 LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)

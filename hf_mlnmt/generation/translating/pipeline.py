@@ -27,11 +27,11 @@ from hf_mlnmt.common.errors import OptionError, UserError, suggest
 from hf_mlnmt.common.languages import direction_of
 from hf_mlnmt.common.made_from import digest, sha256_of_files
 from hf_mlnmt.common.model_folder import MODEL_FILES, fetch_small_files
+from hf_mlnmt.data.directions import has_modules, language_codes
 from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk
 from hf_mlnmt.generation.choosing.reranking import Reranker, given_translations
 from hf_mlnmt.generation.translating.batches import arguments_of_texts, rows_by_text
 from hf_mlnmt.generation.translating.call import TranslationCall
-from hf_mlnmt.generation.translating.directions import has_modules, language_codes
 from hf_mlnmt.generation.translating.hypotheses import Hypothesis, Scored
 from hf_mlnmt.generation.translating.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.translating.options import OF_TEXTS, DecodingOptions, forced_first, of_texts

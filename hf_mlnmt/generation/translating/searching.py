@@ -24,6 +24,7 @@ from transformers.generation.logits_process import (
 )
 
 from hf_mlnmt.common.errors import OptionError, UserError
+from hf_mlnmt.data.directions import between
 from hf_mlnmt.data.shuffling import mixed
 from hf_mlnmt.data.tokenizer import EXPECTS, decode, own_copy
 from hf_mlnmt.data.words import is_unspaced
@@ -48,7 +49,6 @@ from hf_mlnmt.generation.translating.batches import (
     sentences_that_fit,
     token_logs_of,
 )
-from hf_mlnmt.generation.translating.directions import between
 from hf_mlnmt.generation.translating.hypotheses import (
     Alternative,
     Calibration,

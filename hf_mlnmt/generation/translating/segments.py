@@ -18,9 +18,9 @@ from hf_mlnmt.data.tokenizer import Tokenizers, encode, own_copy
 from hf_mlnmt.data.words import between_characters, without_invisible
 
 if TYPE_CHECKING:
+    from hf_mlnmt.data.directions import Direction
     from hf_mlnmt.generation.constraints.lexical_constraints import Asked
     from hf_mlnmt.generation.constraints.linked import KeptPart
-    from hf_mlnmt.generation.translating.directions import Direction
 
 logger = logging.getLogger(__name__)
 
