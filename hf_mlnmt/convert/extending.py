@@ -215,7 +215,7 @@ def _add_to_files(
     content = read_json(folder / TOKENIZER)
     model, added = content["model"], {token["id"]: token["content"] for token in content["added_tokens"]}
     if "merges" in model:  # with all that has an id, or new ones would be given out as the tokenizer is loaded
-        model["vocab"] |= {token: number for number, token in added.items()} | numbers
+        model["vocab"] |= {**{token: number for number, token in added.items()}, **numbers}
         model["merges"] += [list(pair) for pair in merges]
     else:
         scores = dict(model["vocab"])

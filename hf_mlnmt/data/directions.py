@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.common.errors import UserError, say_once, suggest
-from hf_mlnmt.data.tokenizer import language_code, languages_of
+from hf_mlnmt.data.tokenizer import language_code, languages_of, own_copy
 
 if TYPE_CHECKING:
+    from hf_mlnmt.data.tokenizer import Tokenizers
     from hf_mlnmt.generation.translating.loading import Parts
 
 _MARIAN_CODE = re.compile(r">>(.+)<<")
@@ -91,6 +92,21 @@ def between(parts: Parts, source: str | None, target: str | None, name: str = ""
         return parts, direction(parts.model, parts.source, source, target, name)
     pair = pair_of(parts.model, source, target, name)
     return parts.of(pair.config.source_languages[0], pair.config.target_languages[0])._replace(model=pair), Direction()
+
+
+def told(tokenizers: Tokenizers, direction: Direction, target: str) -> Tokenizers:
+    """Returns tokenizers that encode as the model is told a direction: copies with its codes, or a phrase in front."""
+    source = tokenizers.source
+    front = (*direction.prefix_ids, *_ids_of(source, direction.prefix_text.strip()))
+    if direction.source is None:
+        return replace(tokenizers, front=front)
+    copy = own_copy(source)
+    copy.src_lang, copy.tgt_lang = direction.source, target
+    return replace(tokenizers, source=copy, target=copy, front=front)
+
+
+def _ids_of(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
 
 
 def language_codes(tokenizer: Any) -> list[str]:

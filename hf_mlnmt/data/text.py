@@ -178,13 +178,16 @@ def ending(tokenizers: Tokenizers) -> Tokenizers:
     return tokenizers
 
 
-def with_end(tokenizers: Tokenizers, name: str, tell: Callable[[str], None]) -> Tokenizers:
+def with_end(tokenizers: Tokenizers, name: str, tell: Callable[[str], None], told: bool = False) -> Tokenizers:
     """Puts </s> behind every text where nothing is put around one, and tells so; returns the tokenizers.
+
+    told: the training tells them the languages, as their own model is told.
 
     Raises: UserError for one that has no </s>, or puts other tokens around a text and no </s>.
     """
     for tokenizer in tokenizers.distinct():
-        check_untold(tokenizer, name)
+        if not told:
+            check_untold(tokenizer, name)
         around = [*encode(tokenizer, [""])[0], *encode(tokenizer, [""], target=True)[0]]
         if tokenizer.eos_token_id is None:
             raise UserError(f"{name}: the tokenizer has no eos_token: name one in its tokenizer_config.json.")
@@ -201,11 +204,11 @@ def with_end(tokenizers: Tokenizers, name: str, tell: Callable[[str], None]) -> 
 
 
 def check_untold(tokenizer: Any, name: str) -> None:
-    """Raises UserError for a tokenizer that is told languages: a recipe says none to it, nor does the trained model."""
+    """Raises UserError for a tokenizer of a model that is told languages by codes, for another model than that."""
     if hasattr(tokenizer, "src_lang"):
         raise UserError(
-            f"{name}: its tokenizer is told languages by codes (as M2M100's and NLLB's), which a recipe does not know: "
-            "the model would be trained without them. Fine-tune it in Python: docs/opus-mt.md."
+            f"{name}: its tokenizer puts codes of languages around a text, as its own model alone reads them (M2M100, "
+            "NLLB, mBART). Begin with that model (init_from, without model.system), or train a tokenizer."
         )
 
 

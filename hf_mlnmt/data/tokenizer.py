@@ -52,12 +52,14 @@ class Tokenizers:
 
     `processing` has the keys "source" and "target": what is done to text before `encode` and undone after decoding.
     `each`: language -> its own, where every language has one (`of_languages`); `between` then gives those of two.
+    `front`: ids before every source, by which the model is told a direction (directions.py).
     """
 
     source: PreTrainedTokenizerBase
     target: PreTrainedTokenizerBase
     processing: dict[str, TextProcessing] = field(default_factory=dict)
     each: dict[str, PreTrainedTokenizerBase] = field(default_factory=dict)
+    front: tuple[int, ...] = ()
 
     @classmethod
     def of_languages(cls, each: dict[str, PreTrainedTokenizerBase]) -> Tokenizers:
@@ -134,7 +136,7 @@ class Tokenizers:
         front = [tag] if tag is not None else []
         front += [language_code(language, self.source)] if language is not None else []
         ids: Any = self.source.convert_tokens_to_ids(front)
-        return list(ids)
+        return [*ids, *self.front]
 
     def sides(self, language: str | None = None, tag: str | None = None) -> dict[str, Side]:
         """Returns what encodes raw texts of each side, also in other processes, as `encode_source` and

@@ -44,7 +44,8 @@ class DevSet:
         max_length: no output is longer than this, nor than twice the source plus 10.
         objective: whose loss is measured; None: translation, without smoothing. Its `items` must be one number.
         languages: {"source": "en", "target": "de"}, between which a model of several languages translates.
-        parts: an objective, and of how many first sentences the parts of its loss are measured too, per item.
+        told: arguments of generate() by which the model is told the languages.
+    parts: an objective, and of how many first sentences the parts of its loss are measured too, per item.
     """
 
     dataset: Any
@@ -58,6 +59,7 @@ class DevSet:
     objective: Objective | None = None
     name: str = "dev"
     languages: Mapping[str, str] | None = None
+    told: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[Objective, int] | None = None
     translations: list[str] = field(default_factory=list, repr=False)
 
@@ -114,7 +116,7 @@ class DevSet:
         """Generates token ids of every sentence, in order, with a copy of the config: generate() must not change it."""
         generate: Any = model.generate
         config = copy.deepcopy(model.generation_config)
-        config.update(**{"num_beams": self.num_beams, "max_length": None, "use_cache": True, **generation})
+        config.update(**{"num_beams": self.num_beams, "max_length": None, "use_cache": True, **self.told, **generation})
         mine: list[tuple[int, list[int]]] = []
         collate = Translation(model.config.pad_token_id).collate
         for indices, batch in self._batches(collate, accelerator):

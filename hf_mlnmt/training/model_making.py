@@ -106,6 +106,15 @@ def fused_model(recipe: Recipe, root: Path) -> FusionForConditionalGeneration:
     return fuse(**named, **settings)
 
 
+def config_of_base(recipe: Recipe, root: Path) -> PreTrainedConfig | None:
+    """Returns the config of the model of init_from where it is trained on as it is, and its class is Transformers'."""
+    settings, name = recipe.model, read_sources(recipe.init_from or {}).get("all")
+    if name is None or settings.system or settings.record or settings.add_to or settings.fuse:
+        return None
+    config: PreTrainedConfig = read_config(local_folder(name, root))
+    return config if architecture_of(config) is None and config.is_encoder_decoder else None
+
+
 def speaks_many(recipe: Recipe, root: Path) -> bool:
     """Returns whether the model has modules of its own for every language."""
     settings = recipe.model

@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
@@ -31,8 +32,9 @@ from hf_mlnmt.common.languages import check_language, direction_of, same_languag
 from hf_mlnmt.common.made_from import differences
 from hf_mlnmt.common.model_folder import auto_class_of, check_model_folder, read_config
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.data.directions import direction, is_told
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter
-from hf_mlnmt.data.text import TextSpec, check_untold, read_text
+from hf_mlnmt.data.text import TextSpec, read_text
 from hf_mlnmt.data.tokenizer import languages_of as codes_of
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.data.words import words
@@ -44,7 +46,7 @@ from hf_mlnmt.training import folder, students
 from hf_mlnmt.training.init_from import local_folder
 from hf_mlnmt.training.processes import common, join_group, main_first, meet
 from hf_mlnmt.training.run import run_recipe
-from hf_mlnmt.zoo.systems import positions_of
+from hf_mlnmt.zoo.systems import architecture_of, positions_of
 
 HELD_OUT = 1000  # pairs, or a twentieth of a smaller corpus
 FEWEST_HELD_OUT = 50  # where a model is fine-tuned, of 200 pairs and more
@@ -323,8 +325,10 @@ def _config_to_tune(model: str, languages: tuple[str, str], data: Path) -> Any:
                 "of those that a fused model was made of; a bridge is trained by a recipe (docs/multilingual.md)."
             )
         there, source = direction_of(folder), load_tokenizers(folder).source
-        check_untold(source, model)
         codes = codes_of(source)
+        base = SimpleNamespace(config=config)
+        if architecture_of(config) is None and is_told(base, source):
+            direction(base, source, *languages, model)  # an unknown code is named
         if there and not all(map(same_language, there, languages)):
             raise UserError(
                 f"{model}: translates {' to '.join(there)}, and the files are {' to '.join(languages)}. Give the files "

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import transformers
@@ -25,6 +25,7 @@ from hf_mlnmt.common.languages import direction_of, same_language
 from hf_mlnmt.common.made_from import digest, stamps
 from hf_mlnmt.convert.vocabularies import read_sentencepiece
 from hf_mlnmt.data.corpus import CorpusSpec, Manifest, check_some, find_synthetic, read_manifest, size_of
+from hf_mlnmt.data.directions import Direction, direction, is_told, told
 from hf_mlnmt.data.encoding import Progress, encode_corpus, filtered
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
@@ -268,6 +269,29 @@ class Preparation:
     # Tokenizers
 
     @cached_property
+    def base(self) -> PreTrainedConfig | None:
+        """Returns the config of the model that is trained on as it is, whose class is Transformers' own; else None."""
+        return model_making.config_of_base(self.recipe, self.root)
+
+    def direction(self, source: str | None, target: str | None) -> Direction | None:
+        """Returns how the base model is told a direction; None where the recipe trains a model of this package."""
+        model = SimpleNamespace(config=self.base)
+        if self.base is None or not target or not is_told(model, self.tokenizers.source):
+            return None
+        source = (
+            None if hasattr(self.tokenizers.source, "supported_language_codes") else source
+        )  # Marian's are targets'
+        name = str(read_sources(self.recipe.init_from or {})["all"])
+        return direction(model, self.tokenizers.source, source, target, name)
+
+    def between(self, source: str | None, target: str | None) -> Tokenizers:
+        """Returns the tokenizers of two languages, told them as the base model is. UserError for an unknown code."""
+        told_by = self.direction(source, target)
+        if told_by is None or target is None:
+            return self.tokenizers.between(source, target)
+        return told(self.tokenizers, told_by, target)
+
+    @cached_property
     def tokenizers(self) -> Tokenizers:
         """Returns the tokenizers of `tokenizer.path` or of an earlier start of this run, or trains them."""
         settings, place, given = self.recipe.tokenizer, self.output / "tokenizer", None
@@ -278,7 +302,7 @@ class Preparation:
             key = "model.add_to" if settings.path == self.recipe.model.add_to else "tokenizer.path"
             with naming(f"{self.recipe.path}: {key}"):
                 loaded = read_sentencepiece(local) if is_model else load_tokenizers(name)
-                given = with_end(ending(loaded), str(name), self.tell)
+                given = with_end(ending(loaded), str(name), self.tell, self.base is not None)
             given = with_mask(given) if settings.mask else given
             if not (given.each and self.recipe.model.add_to):
                 return given
@@ -474,19 +498,23 @@ class Preparation:
         return dev.DevSet(
             encoded,
             raw.references,
-            self.tokenizers.between(languages.get("source"), languages.get("target")).decode_target,
+            self.between(languages.get("source"), languages.get("target")).decode_target,
             [dev.metric(metric, *how) for metric in self.recipe.evaluation.metrics],
             sources=raw.sources,
             num_beams=self.recipe.evaluation.beams,
             max_length=self.recipe.decoding.max_new_tokens,
             name=name,
             languages=spec.languages,
+            told=getattr(self.direction(languages.get("source"), languages.get("target")), "generate", {}),
         )
 
     def raw(self, name: str, spec: Spec) -> RawPairs:
         """Reads a development or test set as raw text."""
         many = model_making.speaks_many(self.recipe, self.root)
-        return read_raw(name, spec, self.root, bool(self.recipe.tokenizer.languages or many), many)
+        languages = spec.languages or {} if isinstance(spec, CorpusSpec) else {}
+        telling = self.direction(languages.get("source"), languages.get("target")) is not None
+        both = many or (telling and not hasattr(self.tokenizers.source, "supported_language_codes"))
+        return read_raw(name, spec, self.root, bool(self.recipe.tokenizer.languages or many or telling), both)
 
     def test_sets(self) -> list[RawPairs]:
         """Returns all test sets; those of text of one language have no references."""
