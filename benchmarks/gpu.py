@@ -57,7 +57,7 @@ from hf_mlnmt.common.files import read_json, write_json
 from hf_mlnmt.convert.huggingface import config_of, placement_of
 from hf_mlnmt.data import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.modeling import attention_scan_eager as loops
+from hf_mlnmt.modeling import attention_scan as loops
 from hf_mlnmt.training import Batches, Task, TranslationTrainer
 from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.half_weights import HalfWeights
