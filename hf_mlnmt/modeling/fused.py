@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from . import linear
 from .attention_scan import linear_scan as linear_scan
 from .linear import runs_ahead
 from .loss import cross_entropy
@@ -299,12 +298,6 @@ def projected_cross_entropy(
     return _ProjectedCrossEntropy.apply(states, weight, bias, labels, label_smoothing, rows)
 
 
-def _multiply(states: Tensor, weight: Tensor, kind: str) -> Tensor | None:
-    """Multiplies states (rows, inputs) by the transposed weight (outputs, inputs) by a matmul backend; returns None
-    where torch.mm is as fast at this kind of product ("forward", "by_states")."""
-    return None if linear.products is None else linear.products.multiply(states, weight, kind)
-
-
 class _ProjectedCrossEntropy(torch.autograd.Function):
     """Equation 1 with its gradients computed on the way forward, so many `rows` (positions) at a time."""
 
@@ -322,10 +315,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         for start in range(0, states.shape[0], rows):
             inside = slice(start, start + rows)
             chunk, target = states[inside], labels[inside].clamp(min=0).unsqueeze(1)
-            logits = _multiply(chunk, weight, "forward")
-            if logits is None:
-                buffer = states.new_empty(min(rows, states.shape[0]), weight.shape[0]) if buffer is None else buffer
-                logits = torch.mm(chunk, weight.t(), out=buffer[: chunk.shape[0]]).to(exact)
+            buffer = states.new_empty(min(rows, states.shape[0]), weight.shape[0]) if buffer is None else buffer
+            logits = torch.mm(chunk, weight.t(), out=buffer[: chunk.shape[0]]).to(exact)
             if bias is not None:
                 logits += bias
             chosen = logits.gather(1, target)
@@ -342,11 +333,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 if by_bias is not None:
                     by_bias += probabilities.sum(0)
                 by_logits = probabilities.to(weight.dtype)
-                by_chunk = _multiply(by_logits, weight.t(), "by_states")
-                if by_chunk is None:
-                    torch.mm(by_logits, weight, out=gradient[0][inside])
-                else:
-                    gradient[0][inside] = by_chunk
+                torch.mm(by_logits, weight, out=gradient[0][inside])
                 if weight.dtype == exact:
                     gradient[1].addmm_(by_logits.t(), chunk)
                 else:  # products in half precision, their sum over the chunks not

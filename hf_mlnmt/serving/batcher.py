@@ -93,8 +93,6 @@ class _Request:
     came: float = field(default_factory=time.monotonic)
     cut: list[CutText] = field(default_factory=list)
     pieces: int = 0
-    rounds: Iterator[Sequence[Input]] = field(default_factory=partial(iter, ()))  # each depends on those before
-    left: int = 0  # pieces of this round that are not translated yet
     future: Future[list[list[Hypothesis]]] = field(default_factory=Future)
     results: dict[tuple[int, int], list[Hypothesis]] = field(default_factory=dict)  # by line and number of the piece
 
@@ -103,22 +101,11 @@ class _Request:
         """Returns whether it is cut in another thread, while the worker goes on."""
         return sum(map(len, self.texts)) > _SHORT
 
-    def take(self, piece: Input, hypotheses: list[Hypothesis]) -> Sequence[Input]:
-        """Stores the hypotheses of a piece; returns the pieces that can be searched now."""
+    def take(self, piece: Input, hypotheses: list[Hypothesis]) -> None:
+        """Stores the hypotheses of a piece; finishes with those of the last one."""
         self.results[piece.line, piece.number] = hypotheses
-        self.left -= 1
         if len(self.results) == self.pieces:
             self.finish()
-        return self.following()
-
-    def following(self) -> Sequence[Input]:
-        """Returns the pieces of the next round when this one is done."""
-        more = () if self.left else next(self.rounds, ())
-        self.left += len(more)
-        return more
-
-    def translation_of(self, piece: Input) -> str:
-        return self.results[piece.line, piece.number][0].text
 
     def finish(self) -> None:
         try:
@@ -322,9 +309,7 @@ class Batcher:
             # Lines are counted in each request: what a call says of line n, and a draw, belong to its own texts.
             request.cut = [next(every).on_line(line) for line in range(1, len(request.texts) + 1)]
             request.pieces = sum(len(text.inputs) for text in request.cut)
-            sentences = [sentence for text in request.cut for sentence in text.inputs]
-            request.rounds = run.rounds(sentences, request.translation_of, {})
-            entered.append((request, request.following()))
+            entered.append((request, [sentence for text in request.cut for sentence in text.inputs]))
         pieces: list[Piece] = []
         with self._changed:
             for request, inputs in entered:
@@ -460,7 +445,7 @@ class Batcher:
             self._search(run, pieces[:half], passed, active)
             self._search(run, pieces[half:], passed, active)
             return
-        self._tell(run, pieces, found)
+        self._tell(pieces, found)
 
     def _at_step(self, pieces: list[Piece], passed: bool, active: list[int]) -> bool:
         """Lets newcomers pass, and returns whether nobody waits for these pieces any more."""
@@ -469,14 +454,11 @@ class Batcher:
             self._let_pass(max(piece.turn for piece in pieces))
         return all(piece.request.future.done() for piece in pieces)
 
-    def _tell(self, run: TranslationCall, pieces: list[Piece], found: list[list[Hypothesis]]) -> None:
-        """Gives requests what was found for their pieces, and puts the pieces of their next rounds into the queue."""
+    def _tell(self, pieces: list[Piece], found: list[list[Hypothesis]]) -> None:
+        """Gives requests what was found for their pieces."""
         self.statistics.target_tokens += sum(ranked[0].length for ranked in found if ranked)
         for piece, hypotheses in zip(pieces, found, strict=True):
-            if more := piece.request.take(piece.content, hypotheses):
-                with self._changed:
-                    following = self._pieces_of(piece.request, more)
-                self._put(run, following)
+            piece.request.take(piece.content, hypotheses)
 
     def _count(self, pieces: list[Piece], active: float, seconds: float) -> None:
         """Counts a batch, during which so many requests, on average, were not answered."""
@@ -506,7 +488,7 @@ def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOp
         raise UserError(f"{named[0]}: say source and target.")
     asked = {**options, "source_language": leg.source, "target_language": leg.target}
     if not last:
-        terms = "terms", "terms_ignore_case", "terms_consistent"
+        terms = "terms", "terms_ignore_case"
         for name in ("num_return_sequences", "alternatives", *terms, *OF_TEXTS):
             asked.pop(name, None)
     if asked.get("do_sample") and (asked.get("num_return_sequences") or 1) == 1 and not asked.get("num_beams"):

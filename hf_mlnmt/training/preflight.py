@@ -27,7 +27,6 @@ from hf_mlnmt.data.subwords import SPECIAL_TOKENS
 from hf_mlnmt.data.text import TextSpec, read_text, word_overlap
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of
 from hf_mlnmt.data.words import spoken
-from hf_mlnmt.generation.synthetic.methods import LINES
 from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import MAIN_DEV, Recipe
 from hf_mlnmt.training import dev, folder
@@ -39,6 +38,7 @@ from hf_mlnmt.training.tasks import check_needs
 from hf_mlnmt.zoo.systems import positions_of
 
 Spec = CorpusSpec | TextSpec
+LINES = 200  # of each side that are compared: more of them share more words by chance
 
 
 class Preflight:

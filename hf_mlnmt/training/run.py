@@ -649,7 +649,7 @@ def train_in_rounds(
     run: Run, rounds: Mapping[str, PlannedRound], dry_run: bool, watcher: Watcher | None
 ) -> dict[str, Results] | None:
     """Runs every round in its turn; in a dry run without what is not translated yet."""
-    watcher = watcher or Watcher(run.tell, lambda text: run.warn(f"warning: {text}"))
+    watcher = watcher or Watcher(run.tell)
     results = {}
     for planned in rounds.values():  # else a missing text is found only after the rounds before it
         for path in planned.files(run.data):

@@ -378,7 +378,7 @@ OPTIONS = [
     ({"diversity_penalty": float("nan")}, "--diversity-penalty: nan is not a number"),
     ({"diversity_penalty": -1.0}, "--diversity-penalty: must be at least 0"),
     ({"without_replacement": True}, "--without-replacement: needs --sample and --n-best of 2"),
-    ({"terms_consistent": True}, "--terms-consistent: is of terms, a glossary"),
+    ({"terms_ignore_case": True}, "--terms-ignore-case: is of terms, a glossary"),
     ({"min_new_tokens": 9, "max_new_tokens": 3}, "--min-new-tokens: 9 is more than --max-new-tokens, 3"),
     ({"no_repeat_ngram_size": -1}, "--no-repeat-ngram: -1 is not"),
     ({"length_normalization": "x"}, "--length-normalization: unknown value 'x'"),

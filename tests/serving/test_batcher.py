@@ -109,13 +109,12 @@ def test_draws_do_not_depend_on_the_batch(models, batcher):
     assert [best[0].text for best in together(batcher, SENTENCES[:10], **options)] == alone
 
 
-def test_terms_stay_in_a_request_as_they_were_chosen_first(models, batcher, caplog):
-    """Rounds of one request, each of a batch or more, beside another request; and no term is in the log."""
-    terms = {"dog": ["red child", "house"], "the": ["men", "rides"], "man": ["takes", "sees"], "red": "house " * 30}
-    options = {"num_beams": 4, "max_new_tokens": 12, "terms": terms, "terms_consistent": True}
+def test_terms_of_requests_beside_each_other(models, batcher, caplog):
+    """As of each alone; and no term is in the log."""
+    terms = {"dog": ["red child", "house"], "man": ["takes", "sees"], "red": "house " * 30}
+    options = {"num_beams": 4, "max_new_tokens": 12, "terms": terms}
     several = [" ".join(SENTENCES[2 * number : 2 * number + 2]) for number in range(8)]
     alone = [models.models[0].pipeline(texts, **options, split="sentences") for texts in (several, several[::-1])]
-    assert alone[0] != alone[1][::-1]
 
     async def ask():
         return await asyncio.gather(*(
@@ -168,7 +167,7 @@ def test_two_models_one_after_the_other(models, batcher):
     assert {len(best) for best in answer.texts} == {2}
     between = models.models[0].pipeline(SENTENCES[:3], num_beams=4, keep=["rides"])
     terms = {SENTENCES[0].split()[1]: "house", between[0].split()[0]: "the house"}  # of the last language alone
-    options = {"num_beams": 4, "terms": terms, "terms_ignore_case": True, "terms_consistent": True}
+    options = {"num_beams": 4, "terms": terms, "terms_ignore_case": True}
     answer = batcher.translate_now(SENTENCES[:3], "en", "fr", **options, keep=["rides"])
     last = models.models[1].pipeline(between, **options, keep=["rides"])
     assert [best[0].text for best in answer.texts] == last

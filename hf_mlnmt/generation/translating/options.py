@@ -55,7 +55,7 @@ FEATURES_OF = ("translation", "reverse", "language-model", "command")
 _IDENTITY: Form = {"name": str, "files": dict}
 RERANKER: Form = {
     "features": {...: float},
-    "by?": str,
+    "by?": str,  # "sentence", of files that an earlier version made
     "samples?": int,
     "decoding?": dict,
     "made_from?": {"model?": (None, _IDENTITY), "models?": {...: _IDENTITY}},
@@ -204,7 +204,7 @@ MOST_WEIGHT = 1e6  # of a feature: sums of larger ones are rounded away or infin
 
 
 def checked_reranker(given: Any) -> dict[str, Any]:
-    """Returns the content of a file of weights, or of a mapping as it has.
+    """Returns the content of a reranker's file, or of a mapping of the same form.
 
     Raises: UserError for no such file, another content, or a feature that there is not.
     """
@@ -218,13 +218,15 @@ def checked_reranker(given: Any) -> dict[str, Any]:
         check_feature(name, where)
         if abs(weight) > MOST_WEIGHT:
             raise UserError(f"{where}: features: {name}: {weight:g} is no weight: at most {MOST_WEIGHT:g} is expected.")
-    if not content["features"] or content.get("by", "sentence") not in ("sentence", "document"):
-        raise UserError(f"{where}: expected one of 'features' or more, and 'by' as sentence or document.")
+    if not content["features"]:
+        raise UserError(f"{where}: expected one of 'features' or more.")
+    if content.get("by", "sentence") != "sentence":
+        raise UserError(f"{where}: 'by' {content['by']} is no longer there: candidates are chosen by sentence.")
     return dict(content)
 
 
 def check_feature(name: str, where: str) -> None:
-    """Raises UserError for what names no feature."""
+    """Raises UserError for a name that is no feature of a reranker."""
     kind, equal, what = name.partition("=")
     if kind not in (FEATURES_OF if equal else FEATURES) or (equal and not what.strip()):
         known = [*FEATURES, *(f"{other}=..." for other in FEATURES_OF)]
@@ -257,9 +259,6 @@ class DecodingOptions:
         parser=str,
     )
     terms_ignore_case: bool = option("Find terms in a text in capitals and small letters alike.", default=False)
-    terms_consistent: bool = option(
-        "Of a term's several translations the one that is chosen first, in the text's order, stays.", default=False
-    )
     # A text for all, or one for each; lexical_constraints.py.
     force_phrases: str | Sequence[Any] | None = option(
         "The translation has this; several phrases have tabs between them, alternatives |||. Needs --beams.",
@@ -474,10 +473,8 @@ class DecodingOptions:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | list | tuple):
                 yield f"{name}: {value!r} is neither a text for all nor a list, one for each text."
-        for name in ("terms_consistent", "terms_ignore_case"):
-            if getattr(self, name) and not self.terms:
-                said = f"--{name.replace('_', '-')}"
-                yield f"{name} ({said}): is of terms (--terms), a glossary; give one, or leave it out."
+        if self.terms_ignore_case and not self.terms:
+            yield "terms_ignore_case (--terms-ignore-case): is of terms (--terms), a glossary: give one, or leave it."
         if self.early_stopping not in (None, True, False, "never"):
             yield f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'."
         for name, choices in (("split", ("long", "sentences")), ("draws", ("batch", "row", "text"))):
@@ -505,9 +502,9 @@ class DecodingOptions:
         if self.draws == "text" and (self.mbr or self.num_return_sequences or 1) * (self.num_beams or 1) > 1:
             yield "draws by text are of one translation: leave num_return_sequences, num_beams and mbr out."
         if self.rerank:
-            yield from self._problems_of_reranking(self.rerank)
+            yield from self._problems_of_reranking()
 
-    def _problems_of_reranking(self, reranker: Any) -> Iterator[str]:
+    def _problems_of_reranking(self) -> Iterator[str]:
         several, beams = self.num_return_sequences or 1, self.num_beams
         if self.draws == "text":
             yield "draws by text are of one translation, and rerank wants several: leave draws out."
@@ -515,8 +512,6 @@ class DecodingOptions:
             yield "rerank: of beams or of samples: leave num_beams or do_sample out."
         if several > ((self.samples if self.do_sample else beams) or several):
             yield f"num_return_sequences: {several} is more than there are candidates for rerank; lower it."
-        if reranker.get("by") == "document" and several > 1:
-            yield "rerank: by document finds one translation: leave num_return_sequences out."
 
     def _problems_of_numbers(self) -> Iterator[str]:
         for item in fields(self):
@@ -527,15 +522,8 @@ class DecodingOptions:
                 yield f"{item.name}: {value!r} is not a whole number of at least {least}."
             if value > item.metadata.get("max", math.inf):
                 yield f"{item.name}: {value} is too large: at most {item.metadata['max']}."
-        for name in (
-            "length_penalty",
-            "alpha",
-            "beta",
-            "repetition_penalty",
-            "diversity_penalty",
-            *(set(SAMPLERS) - {"top_k"}),
-        ):
-            if (value := getattr(self, name)) is not None and (problem := problem_of_number(name, value)):
+        for name in NUMBERS:
+            if (value := getattr(self, name, None)) is not None and (problem := problem_of_number(name, value)):
                 yield problem
         if self.min_new_tokens and self.max_new_tokens and self.min_new_tokens > self.max_new_tokens:
             yield f"min_new_tokens: {self.min_new_tokens} is more than max_new_tokens, {self.max_new_tokens}; lower it."
@@ -547,7 +535,7 @@ class DecodingOptions:
 
     @property
     def draws_by_text(self) -> bool:
-        """Returns whether tokens are drawn by pipeline.py."""
+        """Returns whether tokens are drawn by `TextDraws` (searching.py)."""
         return self.do_sample and self.draws == "text"
 
     @property
@@ -559,8 +547,8 @@ class DecodingOptions:
 
     @property
     def depends_on_all_before(self) -> bool:
-        """Returns whether a translation follows from what earlier texts drew, or which terms they chose, too."""
-        return bool(self.samples) or (self.do_sample and self.draws != "text") or self.terms_consistent
+        """Returns whether a translation depends on the random draws of earlier texts."""
+        return bool(self.samples) or (self.do_sample and self.draws != "text")
 
     def beams(self, model: Any) -> int:
         """Returns the beam size: as asked, else the model's own; 1 when sampling."""
