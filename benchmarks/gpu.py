@@ -60,7 +60,7 @@ from hf_mlnmt.convert.huggingface import config_of, placement_of
 from hf_mlnmt.data import Tokenizers, load_tokenizers, train_tokenizer
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.translating.batches import pad
-from hf_mlnmt.modeling import attention_scan_eager as loops
+from hf_mlnmt.modeling import attention_scan as loops
 from hf_mlnmt.search.rules import Joining
 from hf_mlnmt.training import Batches, Task, TranslationTrainer
 from hf_mlnmt.training.batching import TokenBatchSampler

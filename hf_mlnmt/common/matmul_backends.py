@@ -33,7 +33,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import cache_folder, read_json, write_json
 from hf_mlnmt.common.keys import variable
 from hf_mlnmt.common.made_from import Digest
-from hf_mlnmt.modeling.linear import is_plain
+from hf_mlnmt.modeling.matrices import is_plain
 
 LARGEST = 2**25  # numbers in a weight that a copy is kept of: 128 MiB in float32
 KINDS = ("few", "many")

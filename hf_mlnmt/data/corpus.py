@@ -241,10 +241,6 @@ class CorpusSpec(Section):
             ):
                 raise UserError(f"corpus: {name} needs 'source' and 'target', as in {{source: ..., target: ...}}.")
         check_used(self, f"corpus: {self}", ("columns",) if self.is_two_files else ())
-        if self.bad_lines not in ("error", "drop"):
-            raise UserError(f"corpus: bad_lines is 'error' or 'drop', not '{self.bad_lines}'.")
-        if problem := WEIGHT.problem(self.weight):
-            raise UserError(f"corpus: weight{problem} Leave the corpus out to show none of it.")
         codes, columns = self.languages or {}, self.columns or {}
         if columns and columns["source"] == columns["target"] and codes.get("source") != codes.get("target"):
             raise UserError(

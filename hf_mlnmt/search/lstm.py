@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration, BridgeModel
-from hf_mlnmt.modeling.linear import in_own_precision, project
+from hf_mlnmt.modeling.linear import project
+from hf_mlnmt.modeling.matrices import in_own_precision
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.rnn import RNNDecoder, RNNForConditionalGeneration, RNNModel
 from hf_mlnmt.modeling.rnn_layers import RNNDecoderLayers, additive_mask

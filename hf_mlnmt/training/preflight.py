@@ -272,7 +272,7 @@ def checked_model(preparation: Preparation) -> int:
 def _in_words(text: str) -> str:
     """Rewrites an error of a config as one of the recipe's keys.
 
-    The text is "Class validation error for validator 'validate_rates':\\n ValueError: dropout=1.5: must be ..." or
+    The text is "Class validation error for validator 'validate_fields':\\n ValueError: dropout=1.5: must be ..." or
     "Validation error for field 'd_model':\\n TypeError: Field 'd_model' expected int, got str (value: 'x')".
     """
     reason = re.sub(r"^\w+: ", "", text.strip().splitlines()[-1].strip())

@@ -20,7 +20,7 @@ from hf_mlnmt.common.matmul_backends import LARGEST
 from hf_mlnmt.modeling.attention import CrossAttention
 from hf_mlnmt.modeling.layers import EncoderLayer
 from hf_mlnmt.modeling.outputs import EncoderOutput
-from hf_mlnmt.modeling.positions import Positions
+from hf_mlnmt.modeling.stack import Positions
 from hf_mlnmt.modeling.transformer import Encoder
 from hf_mlnmt.search.cache import BeamCache, whole_blocks
 from hf_mlnmt.search.cpu.int8 import Int8Linear, compiled
