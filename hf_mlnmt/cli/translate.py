@@ -10,7 +10,7 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, argument, decoding_options, option
 from hf_mlnmt.common.errors import OptionError, UserError
 from hf_mlnmt.common.files import check_file
-from hf_mlnmt.generation.translating.options import OUTPUT, SEARCH, SPEED, DecodingOptions
+from hf_mlnmt.generation.translating.options import OUTPUT, SEARCH, DecodingOptions
 
 PANEL = "Translate"
 _of_output = partial(option, rich_help_panel=OUTPUT)
@@ -61,13 +61,6 @@ def translate(
     must_not_file: Path | None = option(
         None, "A line for each text: phrases that its translation has not.", "--must-not-file", rich_help_panel=SEARCH
     ),
-    draft: Path | None = option(
-        None,
-        "A line for each text: what its translation is likely to be, the one of the text before it was changed; as far "
-        "as the model agrees it is taken as it is. Changes the time, not the translation. Needs --beams 1.",
-        "--draft",
-        rich_help_panel=SPEED,
-    ),
     below: float | None = _of_output(
         None, "What is done with translations whose confidence is less: --mark or --leave.", "--below", min=0, max=1
     ),
@@ -112,7 +105,7 @@ def translate(
         raise UserError(
             "--shard with --sample needs --draws text, and does not know --mbr, which follows from all before."
         )
-    given = {"target_prefix": prefix_file, "force_phrases": must_file, "bad_phrases": must_not_file, "draft": draft}
+    given = {"target_prefix": prefix_file, "force_phrases": must_file, "bad_phrases": must_not_file}
     files_of = {name: file for name, file in given.items() if file is not None}
     if both := next((name for name in files_of if getattr(decoding, name) is not None), None):
         raise OptionError(f"{both}: given for all texts, and by a file with a line for each; leave one out.")

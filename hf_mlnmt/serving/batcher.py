@@ -6,7 +6,6 @@ with the same options wait in one queue; fair_queue.py says which batch is next.
 - An idle worker begins at once. Only if the batch before it served several requests, it waits for as many, at most
   `max_wait`: clients that were answered together ask together again.
 - Between two steps of a batch, or while it is encoded, newcomers whose turn is before its last are translated.
-- On a GPU pieces join a running search, in the rows of those that have ended, as long as the turn is their queue's.
 - A cancelled request leaves the queue; a batch in which nobody is left ends at its next step.
 - A batch that fails is halved and tried again, until the piece that cannot be translated is alone; its request fails.
 
@@ -407,9 +406,6 @@ class Batcher:
         if not batch:
             return
         with self._failing([piece.request for piece in batch]):
-            if run.takes_newcomers:
-                self._search_joined(run, batch)
-                return
             began, aside = time.monotonic(), self._aside
             self._search(run, batch, passed, active)
             seconds = time.monotonic() - began - (self._aside - aside)
@@ -457,42 +453,6 @@ class Batcher:
         if passed:
             self._let_pass(max(piece.turn for piece in pieces))
         return all(piece.request.future.done() for piece in pieces)
-
-    def _search_joined(self, run: TranslationCall, batch: list[Piece]) -> None:
-        """Searches a batch, which others of its queue join as long as no other queue's turn is before theirs."""
-        under_way, before = {id(piece.content): piece for piece in batch}, time.monotonic()
-        room = min(run.most, self.batch_tokens // max(piece.tokens for piece in batch))
-
-        def newcomers(free: int) -> list[Input]:
-            with self._changed:
-                queue = self._fair.queue(run)
-                if not queue or any(each.turn < queue.turn for each in self._fair.queues.values()):
-                    return []
-                held = queue.drain()
-            with self._failing(held):
-                self._put(run, self._cut(run, held) if held else [])
-            with self._changed:
-                new = self._take(run, queue, free)[0]
-            under_way.update((id(piece.content), piece) for piece in new)
-            return [piece.content for piece in new]
-
-        def ended(inputs: list[Input], found: list[list[Hypothesis]]) -> None:
-            nonlocal before
-            pieces, now = [under_way.pop(id(each)) for each in inputs], time.monotonic()
-            self._count(pieces, self._active, now - before)
-            before = now
-            self._tell(pieces, found)
-
-        def abandoned() -> bool:
-            return all(piece.request.future.done() for piece in under_way.values())
-
-        try:
-            run.search_joined([piece.content for piece in batch], max(room, len(batch)), abandoned, newcomers, ended)
-        except Abandoned:
-            return
-        except Exception as error:
-            logger.warning("a search that others joined failed (%s): its texts are tried again", type(error).__name__)
-            self._search(run, [*under_way.values()], False, [])
 
     def _tell(self, pieces: list[Piece], found: list[list[Hypothesis]]) -> None:
         """Gives requests what was found for their pieces."""

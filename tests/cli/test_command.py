@@ -369,8 +369,6 @@ OPTIONS = [
     ({"force_phrases": "a", "do_sample": True}, "--must: need a beam search"),
     ({"bad_phrases": 3}, "--must-not: 3 is neither"),
     ({"target_prefix": 3}, "--target-prefix: 3 is neither"),
-    ({"draft": "a", "num_beams": 4}, "--draft: is of a greedy search: leave --beams out"),
-    ({"draft": "a", "mbr": 4}, "leave --mbr out"),
     ({"mbr": 8, "num_return_sequences": 9}, "--n-best: 9 of 8"),
     ({"mbr": 8, "terms": {"a": "b"}}, "leave --terms out"),
     ({"top_p": 0.5}, "--top-p only acts when sampling: add --sample, or"),

@@ -1,6 +1,6 @@
 """Everything that a call asks of the translations of single texts, worked out for each piece as rules of its search.
 
-Prefixes, glossary terms, phrases that must or must not be there, parts of the source that are kept, and drafts.
+Prefixes, glossary terms, phrases that must or must not be there, and parts of the source that are kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hf_mlnmt.generation.constraints.linked import KeptPart, Linked, filled
 from hf_mlnmt.generation.translating.hypotheses import Hypothesis
 from hf_mlnmt.generation.translating.options import OF_TEXTS, DecodingOptions
 from hf_mlnmt.generation.translating.segments import Input, TextEncoder, sentences_of, split_lines
-from hf_mlnmt.search.rules import Constraints, Drafts
+from hf_mlnmt.search.rules import Constraints
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.loading import Parts
@@ -209,8 +209,6 @@ class TextConstraints:
         if any(piece.kept for piece in inputs):
             counts = list(map(_times, inputs))
             rules.append(WholeParts(self.spelling, counts, self.ends, self.skipped, self.longest))
-        if self.options.draft:
-            rules.append(Drafts([self._draft(piece) for piece in inputs]))
         return rules
 
     def beginning(self, piece: Input) -> Asked:
@@ -243,15 +241,6 @@ class TextConstraints:
             for line, text in zip(lines, given, strict=True)
         ]
         return [ForbiddenPhrases(self.spelling, phrases, self.ends, self.skipped, self.longest)]
-
-    def _draft(self, piece: Input) -> list[int]:
-        """Returns the tokens of a piece's draft: of a text in several pieces, those of its sentence."""
-        text = self.of_line("draft", piece.line)
-        if piece.pieces > 1:
-            sentences = [sentence.text for line in split_lines(text) for sentence in sentences_of(line)]
-            text = sentences[piece.number] if piece.number < len(sentences) else ""
-        ids = self.spelling.ids(" ".join(self.processing.apply(text).split()))
-        return [*self.first, *ids]
 
 
 def _times(piece: Input) -> Counter[str]:

@@ -6,7 +6,7 @@ with the whole vocabulary's scores at every step (gigabytes).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from operator import eq
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +17,6 @@ from torch import Tensor
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.memory import GIB, memory_of_machine
 from hf_mlnmt.generation.translating.options import OF_TEXTS, longest_translation
-from hf_mlnmt.search.rules import Joining
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.alignments import SourceAttention
@@ -145,38 +144,6 @@ def generate(
     rows = zip(there.tolist(), lengths.tolist(), logs.sum(1).tolist(), logs.tolist(), strict=True)
     translations = [Generated(row[1 : 1 + length], total, of_ids[:length]) for row, length, total, of_ids in rows]
     return [translations[i : i + count] for i in range(0, len(translations), count)]
-
-
-@torch.inference_mode()
-def generate_joined(
-    parts: Parts,
-    sequences: Sequence[Sequence[int]],
-    arguments: dict[str, Any],
-    abandoned: Callable[[], bool],
-    room: int,
-    newcomers: Callable[[int], Sequence[Sequence[int]]],
-    ended: Callable[[list[int], list[Generated]], None],
-) -> None:
-    """Translates sequences of ids by a search that further sequences may join while it runs.
-
-    One translation each. room, newcomers, ended: of `Joining`, with ids and translations in the place of tensors.
-    """
-    model, pad_id = parts.model, parts.source.pad_token_id or 0
-
-    def more(free: int) -> tuple[Tensor, Tensor] | None:
-        new = newcomers(free)
-        return pad(new, pad_id, model.device) if new else None
-
-    def tell(numbers: list[int], found: Tensor) -> None:
-        lengths = generated_lengths(found, model.generation_config.eos_token_id).tolist()
-        rows = zip(found.tolist(), lengths, strict=True)
-        ended(numbers, [Generated(row[1 : 1 + length], 0.0) for row, length in rows])
-
-    joining = Joining(abandoned, room, more, tell)
-    input_ids, mask = pad(sequences, pad_id, model.device)
-    output = model.generate(input_ids=input_ids, attention_mask=mask, **arguments, stopping_criteria=[joining])
-    if not joining.taken:
-        tell([*range(len(sequences))], getattr(output, "sequences", output).cpu())
 
 
 def first_tokens(model: Any, arguments: dict[str, Any], sentences: int) -> list[int]:

@@ -38,9 +38,9 @@ LengthNormalization = Literal["generate", "length", "length+1", "gnmt"]
 LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
 LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
 LARGEST_SEED = 2**64 - 1
-OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases", "draft")  # options that may be a list, one for each text
+OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases")  # options that may be a list, one for each text
 CONSTRAINTS = ("terms", "force_phrases", "keep")  # on what a translation must have
-ONE_BY_ONE = ("do_sample", "mbr", "rerank", "num_return_sequences", "draft")  # what `alternatives` exclude
+ONE_BY_ONE = ("do_sample", "mbr", "rerank", "num_return_sequences")  # what `alternatives` exclude
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma")
 CONTROL = re.compile(r"[\0-\x08\x0e-\x1f\x7f]")  # what no text has
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
@@ -279,12 +279,6 @@ class DecodingOptions:
         parser=list,
         choices=tuple(PATTERNS),
     )
-    # A text for all, or one for each; search/drafts.py.
-    draft: str | Sequence[str] | None = option(
-        "What the translation is likely to be, the last one of a text that is being typed: as far as a greedy search "
-        "agrees it is taken as it is. Changes the time, not the translation.",
-        panel=SPEED,
-    )
     num_beams: int | None = option("Beam size; 1 is greedy.", "--beams", "-b", min=1)
     # Where it is given, the result is lists of Hypothesis, with scores.
     num_return_sequences: int | None = option(
@@ -475,7 +469,7 @@ class DecodingOptions:
         for name, texts in (("target_prefix", parts), ("prefix", [self.prefix])):
             if wrong := next((text for text in texts if isinstance(text, str) and CONTROL.search(text)), None):
                 yield f"{name}: {wrong!r} has a control character; leave it out."
-        for name in ("force_phrases", "bad_phrases", "draft"):
+        for name in ("force_phrases", "bad_phrases"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | list | tuple):
                 yield f"{name}: {value!r} is neither a text for all nor a list, one for each text."
@@ -503,9 +497,6 @@ class DecodingOptions:
             yield f"mbr: {self.mbr} of {self.num_beams} beams (num_beams): raise that, or leave it out, for samples."
         if self.alternatives and (other := self._first_given(*ONE_BY_ONE)):
             yield f"alternatives: each is one search for the best translation: leave {other} out."
-        several = "num_beams" if (self.num_beams or 1) > 1 else None
-        if self.draft and (other := several or self._first_given("do_sample", "mbr", "rerank")):
-            yield f"draft: is of a greedy search: leave {other} out."
         if self.mbr and (self.num_return_sequences or 1) > self.mbr:
             yield f"num_return_sequences: {self.num_return_sequences} of {self.mbr} candidates (mbr); lower it."
         if self.draws == "text" and (self.mbr or self.num_return_sequences or 1) * (self.num_beams or 1) > 1:
@@ -585,8 +576,6 @@ class DecodingOptions:
         for name in CONSTRAINTS:
             if getattr(self, name) and beams == 1:
                 raise OptionError(f"{name}: need a beam search; say num_beams (--beams) too, of 4 or more.")
-        if self.draft and beams > 1:
-            raise OptionError(f"draft: is of a greedy search, this one has {beams} beams; say num_beams=1 (--beams 1).")
         # Where draws are by text, their processor leaves only one token to choose.
         sampled = bool(self.samples) or (self.do_sample and not self.draws_by_text)
         arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": sampled}

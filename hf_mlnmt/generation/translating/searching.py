@@ -43,9 +43,7 @@ from hf_mlnmt.generation.translating.batches import (
     arguments_of_texts,
     attention_over_source,
     generate,
-    generate_joined,
     pad,
-    rows_by_text,
     runs_alone,
     sentences_that_fit,
     token_logs_of,
@@ -63,7 +61,6 @@ from hf_mlnmt.generation.translating.options import (
     DecodingOptions,
     forced_first,
     longest_translation,
-    of_texts,
 )
 from hf_mlnmt.generation.translating.segments import Input, TextEncoder, source_limit
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
@@ -196,39 +193,6 @@ class BatchSearch:
         logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(inputs))
         half = len(inputs) // 2
         return self.search(inputs[:half], abandoned, beside) + self.search(inputs[half:], abandoned, beside)
-
-    @cached_property
-    def takes_newcomers(self) -> bool:
-        """Tells whether pieces can join a running search: on a GPU, where no option is of single pieces or needs a
-        second pass."""
-        options = self.options
-        of_pieces = options.alternatives or options.terms or options.draft or any(of_texts(options).values())
-        rules = options.draws_by_text or options.do_sample or options.top_n_sigma is not None or options.generate
-        several = options.in_lists or self.chooser or self.searched > 1
-        return self.ahead and not (of_pieces or rules or options.keep or several or rows_by_text(self.arguments))
-
-    def search_joined(
-        self,
-        inputs: Sequence[Input],
-        room: int,
-        abandoned: Callable[[], bool],
-        newcomers: Callable[[int], Sequence[Input]],
-        ended: Callable[[list[Input], list[list[Hypothesis]]], None],
-    ) -> None:
-        """Searches pieces, and those that come meanwhile, at most `room` at once, where `takes_newcomers`.
-
-        newcomers: is asked between steps for so many pieces at most. ended: is told what was found of some.
-        """
-        pieces = list(inputs)
-
-        def more(free: int) -> list[list[int]]:
-            pieces.extend(new := newcomers(free))
-            return [piece.ids for piece in new]
-
-        def tell(numbers: list[int], rows: list[Generated]) -> None:
-            ended([pieces[number] for number in numbers], self._decode([[row] for row in rows]))
-
-        generate_joined(self.parts, [each.ids for each in inputs], self.arguments, abandoned, room, more, tell)
 
     def _found(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any = None) -> list[Any]:
         """Searches a batch, with what translations must have where that can be met, and reads its hypotheses."""
