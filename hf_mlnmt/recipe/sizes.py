@@ -155,7 +155,7 @@ _WEB = replace(
 
 
 def _on_cpu(setting: Setting, epochs: float) -> Setting:
-    """Returns what a processor gets through in a night or two: the tiny shape, small batches."""
+    """Returns the setting for a CPU: the tiny shape and small batches, for a training of a night or two."""
     why = {
         "model": "this machine has no GPU: the tiny shape, some 4,000 tokens a second on a core",
         "optimizer": f"as for the tiny shape on Multi30k ({MULTI30K}); not measured at this size",
@@ -288,7 +288,7 @@ def tune(corpus: Measured, machine: Machine, model: str, width: int | None) -> t
 
 
 def _rounded(steps: float) -> int:
-    """Rounds to two digits, for people."""
+    """Rounds a number of steps to two digits."""
     digits = max(0, int(math.log10(max(steps, 1))) - 1)
     return int(round(steps, -digits))
 
