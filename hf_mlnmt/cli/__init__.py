@@ -41,16 +41,14 @@ def _add(verbs: typer.Typer, verb: Callable[..., None], panel: str | None = None
     verbs.command(name, cls=Verb, rich_help_panel=panel, help=_paragraphs(verb.__doc__))(_keeping_inputs(verb))
 
 
-# What else is a path and no input; a run's own recipe, in its folder, is both.
-_OUTPUTS, _NO_INPUTS = ("output", "html", "save_translations", "scores_file"), ("cache", "data", "recipe", "recipes")
-
-
+_OUTPUTS = ("output", "html", "save_translations", "scores_file")
+_NO_INPUTS = ("cache", "data", "recipe", "recipes")  # other paths; a recipe may lie in the folder of its run
 _MODELS = {"model", "models", "device", "init_from", "checkpoints"}  # arguments of verbs that load models
 
 
 def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
-    """Returns the verb, which then refuses outputs that would take the place of an input or of one another; one that
-    loads models has --trust-remote-code."""
+    """Returns the verb with two more checks: no output is an input or another output. Verbs that load models also get
+    --trust-remote-code."""
 
     @functools.wraps(verb)
     def run(*arguments: Any, trust_remote_code: bool = False, help_all: bool = False, **given: Any) -> None:
@@ -168,11 +166,11 @@ def main() -> None:
 
 
 class _Closed(io.TextIOBase):
-    """Standard output that is closed: what is written there is no loss that nobody hears of."""
+    """Stands in for a standard output that is closed; raises UserError when something is written."""
 
     @property
     def buffer(self) -> Any:
-        """Returns what takes bytes: none either."""
+        """Returns itself, which refuses bytes as it refuses text."""
         return self
 
     def write(self, text: str) -> int:
@@ -180,7 +178,7 @@ class _Closed(io.TextIOBase):
 
 
 def _replace_closed_streams() -> None:
-    """Keep files from getting the numbers of standard streams that are closed, whose text they would be sent."""
+    """Opens closed standard streams: the next file would get the number of one, and its text."""
     for number in range(3):
         try:
             os.fstat(number)

@@ -142,7 +142,7 @@ def end_after_the_first() -> NoReturn:
 
 
 def lost_the_others(error: BaseException) -> bool:
-    """Returns whether an error says no more than that another process of the group is gone."""
+    """Returns whether an error only says that another process of the group is gone."""
     text = str(error).lower()
     signs = ["connection closed by peer", "connection reset by peer", "connection refused", "broken pipe"]
     signs += ["remote process exited", "socket timeout", "ncclremoteerror", "timed out waiting"]
