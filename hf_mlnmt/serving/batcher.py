@@ -51,7 +51,7 @@ _SHORT = 20_000  # characters of a request that a worker cuts between two batche
 
 
 class Overloaded(Exception):
-    """Refusal because too much waits or the batcher is closing; `retry_after` seconds from now it may be otherwise."""
+    """Raised where too much waits or the batcher is closing; the client may try again after `retry_after` seconds."""
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class Overloaded(Exception):
 
 
 class TimedOut(Exception):
-    """Passed time limit of a request, whose work is stopped."""
+    """Raised where a request has passed its time limit; its work is stopped."""
 
 
 class Translations(NamedTuple):
@@ -241,7 +241,7 @@ class Batcher:
     # From texts to pieces
 
     def _run(self, leg: Leg, options: dict[str, Any], last: bool) -> TranslationCall:
-        """Returns what translates a leg with these options. Raises: UserError for options that do not exist or fit."""
+        """Returns the call that translates a leg. Raises: UserError for options that do not exist or fit."""
         key = (*leg, last, repr(sorted(options.items())))
         with self._changed:
             if (run := self._runs.get(key)) is not None:
@@ -384,7 +384,7 @@ class Batcher:
 
     @contextmanager
     def _failing(self, requests: list[_Request]) -> Iterator[None]:
-        """Lets requests fail by a fault of ours inside: none shall wait for ever, and no worker be lost."""
+        """Context manager: an exception inside fails these requests, and does not end the worker."""
         try:
             yield
         except BaseException as error:
@@ -432,7 +432,7 @@ class Batcher:
             self._fair.costs(run).add(wanted, sum(piece.tokens for piece in batch), seconds)
 
     def _let_pass(self, last: float) -> None:
-        """Translates what came while a batch was searched, if its turn is before `last`."""
+        """Translates requests that came while a batch is searched and whose turn is before `last`."""
         with self._changed:
             if (run := self._fair.before(last)) is None:
                 return

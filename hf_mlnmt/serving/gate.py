@@ -42,7 +42,7 @@ logger = logging.getLogger("hf_mlnmt.serving")
 
 @dataclass
 class Record:
-    """A request, as the log has it."""
+    """The fields of a request's line in the log."""
 
     method: str
     path: str = "other"
@@ -52,7 +52,7 @@ class Record:
 
 
 class LimitPassed(HTTPException):
-    """413, naming the limit."""
+    """Refuses with status 413 what is larger than a limit, which the message names."""
 
     def __init__(self, name: str, size: int | str, limit: int, what: str) -> None:
         super().__init__(413, f"{what}: {size}; the limit ({name}) is {limit}")
