@@ -513,7 +513,7 @@ class Precision(Section):
 
 @dataclass
 class Logging(Section):
-    """The log."""
+    """What is logged, and how often."""
 
     every: Count = key(100, "Steps between two logs.")
     trackers: list[str] = key(
@@ -554,7 +554,7 @@ class Recipe(Section):
     arguments: Arguments = key({}, "Any other field of Seq2SeqTrainingArguments.")
     reverse: bool = key(False, "Turn everything round, as the last thing that is read: en-de becomes de-en.")
     seed: Annotated[int, Range(0, 2**31 - 1)] = key(1, "The seed of everything that is drawn.")
-    path: Path | None = field(default=None, repr=False, metadata={"exclude": True})  # where it was read
+    path: Path | None = field(default=None, repr=False, metadata={"exclude": True})  # the file it was read from
 
     @property
     def stem(self) -> str:

@@ -46,7 +46,7 @@ from hf_mlnmt.serving.models import Leg, ServedModels
 
 logger = logging.getLogger(__name__)
 
-_RUNS = 64  # kept, of those that were used last
+_RUNS = 64  # calls that are kept, those used last
 _SHORT = 20_000  # characters of a request that a worker cuts between two batches; longer ones have another thread
 
 
@@ -94,14 +94,14 @@ class _Request:
     came: float = field(default_factory=time.monotonic)
     cut: list[CutText] = field(default_factory=list)
     pieces: int = 0
-    rounds: Iterator[Sequence[Input]] = field(default_factory=partial(iter, ()))  # each depends on those before
+    rounds: Iterator[Sequence[Input]] = field(default_factory=partial(iter, ()))  # each needs the results before it
     left: int = 0  # pieces of this round that are not translated yet
     future: Future[list[list[Hypothesis]]] = field(default_factory=Future)
     results: dict[tuple[int, int], list[Hypothesis]] = field(default_factory=dict)  # by line and number of the piece
 
     @property
     def is_long(self) -> bool:
-        """Returns whether it is cut in another thread, while the worker goes on."""
+        """Returns whether another thread cuts the texts, while the worker goes on."""
         return sum(map(len, self.texts)) > _SHORT
 
     def take(self, piece: Input, hypotheses: list[Hypothesis]) -> Sequence[Input]:
@@ -467,7 +467,7 @@ class Batcher:
         self._tell(run, pieces, found)
 
     def _at_step(self, pieces: list[Piece], passed: bool, active: list[int]) -> bool:
-        """Lets newcomers pass, and returns whether nobody waits for these pieces any more."""
+        """Translates newcomers whose turn is earlier; returns whether nobody waits for these pieces any more."""
         active.append(self._active)
         if passed:
             self._let_pass(max(piece.turn for piece in pieces))

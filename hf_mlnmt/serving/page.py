@@ -227,7 +227,7 @@ class _Page:
             [text, target, asked],
             **shown,
         )
-        target.change(None, None, [get["beginning"], get["terms"]], js="() => ['', '']", **shown)  # of another language
+        target.change(None, None, [get["beginning"], get["terms"]], js="() => ['', '']", **shown)
         source.input(self.choose, [source, target, text, asked], [target, self.samples, asked], **shown)
         turned = [source, target, self.samples, text, asked]
         self.swap.click(self.turn, [source, target, text, get["best"], asked], turned, **shown)
@@ -262,7 +262,7 @@ class _Page:
         return [targets, self.gradio.Dataset(samples=self._samples(source)), _again(text, asked)]
 
     def turn(self, source: str, target: str, text: str, best: str, asked: Any) -> list[Any]:
-        """Lets the languages change places; the translation becomes the text."""
+        """Exchanges the languages; the translation becomes the text."""
         if source == AUTO or source not in self.pairs.get(target, []):
             none = f"No model translates from {language_name(target)} into {language_name(source)}."
             self.gradio.Info("Choose the language of the text first." if source == AUTO else none)
@@ -349,7 +349,7 @@ def _panels(articles: Sequence[str], note: str = "") -> str:
 
 
 class _Answer:
-    """The answer to one state of the page."""
+    """Makes what the page shows for one state of its settings."""
 
     def __init__(self, api: Api, given: Mapping[str, Any], address: str):
         self.api, self.models, self.given = api, api.batcher.models, given

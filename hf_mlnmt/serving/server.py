@@ -190,7 +190,7 @@ def _protocol(limits: Limits) -> type[Any]:
             """Closes a connection that has only waited since the last look, for a request or to be read from."""
             left = self.transport.get_write_buffer_size()
             if left and left == self.left:
-                at_once = struct.pack("ii", 1, 0)  # with what the system still holds for the client
+                at_once = struct.pack("ii", 1, 0)  # closing drops what the client has not taken
                 self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
                 self.transport.abort()
             elif self.waits and self.seen is self.cycle and not left:

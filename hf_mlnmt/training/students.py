@@ -6,7 +6,6 @@ Research to Production and Back". The objective is in distillation.py, the engin
 
 from __future__ import annotations
 
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,19 +17,15 @@ from hf_mlnmt.data.corpus import FILES
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.tokenizer import languages_of, load_tokenizers
 from hf_mlnmt.data.words import words
-from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.synthetic.methods import USUAL, Method
 from hf_mlnmt.generation.translating.fusing import fuse_folders
 from hf_mlnmt.recipe import sizes
-from hf_mlnmt.training.dry_run import duration
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.pair import TwoFiles
 
 TEACHER = "teacher"  # several teachers as one model
-SAMPLE = 64  # lines that the teacher translates to be timed
 WINDOW = 512  # lines that an interruption may cost
-METHOD = Method("beam")
 
 
 def plan(
@@ -41,7 +36,7 @@ def plan(
     texts: list[str],
     machine: sizes.Machine,
 ) -> list[str]:
-    """Makes a student's rounds of a recipe's content; returns its choices, and what translating will cost, in words.
+    """Makes a student's rounds of a recipe's content; returns its choices in words.
 
     Args:
         folders: where files are written now, and where they will be when the recipe is run.
@@ -71,12 +66,17 @@ def plan(
         "model": teacher,
         "text": texts,
         "forward": True,
-        "method": METHOD.to_dict(),
+        "method": Method("beam").to_dict(),
         "settings": {"drop": drop, "references": references, "reverse": asked.reverse, "window": WINDOW, **told[0]},
     }
     making, held = folders
     files = [data / text for text in texts]
-    corpus, sample = _measured([making / file.name if file.parent == held else file for file in files])
+    counts = [
+        len(words(line)) + 1
+        for file in files
+        for line in read_lines(making / file.name if file.parent == held else file)
+    ]
+    corpus = sizes.Measured(len(counts), sum(counts))
     lines += sizes.for_student(content, str(asked.student), list(asked.teachers), translate, corpus, machine)
     if sizes.INT8 in content["rounds"]:
         run, dev = folders[1].parent, data / content["data"]["dev"]["files"]["source"]
@@ -85,14 +85,7 @@ def plan(
             f"--format firefox --calibrate {dev} --shortlist-text {run}/{sizes.STUDENT}.synthetic/{FILES['source']} "
             f"--shortlist-teacher {teacher}"
         )
-    pipeline, begin = TranslationPipeline.from_pretrained(there), time.perf_counter()
-    pipeline.translate_lines(sample, decoding=METHOD.decoding().with_keywords(told[0]))
-    speed = _count(sample) / (time.perf_counter() - begin)
-    return [
-        *lines,
-        f"teacher: {speed:,.0f} words/s ({len(sample)} lines, {METHOD.beams} beams, {pipeline.model.device}); "
-        f"{corpus.words:,} words: about {duration(corpus.words / speed)}; --dry-run estimates the training",
-    ]
+    return lines
 
 
 def _check_teacher(name: str, source: str, target: str) -> dict[str, str]:
@@ -107,18 +100,3 @@ def _check_teacher(name: str, source: str, target: str) -> dict[str, str]:
     if target not in known:
         raise UserError(f"--teacher {name}: knows {', '.join(known)}, and not {target}. Give one that does.")
     return {"source_language": source, "target_language": target}
-
-
-def _measured(files: list[Path]) -> tuple[sizes.Measured, list[str]]:
-    """Returns how many lines and words files have, and their first lines."""
-    lines = count = 0
-    sample: list[str] = []
-    for line in (line for file in files for line in read_lines(file)):
-        lines, count = lines + 1, count + _count([line])
-        if len(sample) < SAMPLE and line.strip():
-            sample.append(line)
-    return sizes.Measured(lines, count), sample
-
-
-def _count(lines: list[str]) -> int:
-    return sum(len(words(line)) + 1 for line in lines)
