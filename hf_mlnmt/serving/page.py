@@ -363,10 +363,6 @@ class _Answer:
         self.chosen = [int(given["first"])] + ([int(given["second"])] if int(given["second"]) >= 0 else [])
         self.translated: list[tuple[int, str]] = []  # (number of the model, -1 for any; its translation)
 
-    def panels(self) -> str:
-        """Returns the translations by the chosen models."""
-        return list(self.panels_so_far())[-1]
-
     def panels_so_far(self) -> Iterator[str]:
         """Yields the translations by the chosen models, of a long text as far as they are done; the last is whole."""
         if not self.text.strip():

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.languages import check_direction, direction_of
 from hf_mlnmt.common.model_folder import check_name, fetch_small_files
 from hf_mlnmt.data.corpus import FILES
@@ -24,6 +24,8 @@ from hf_mlnmt.recipe import sizes
 if TYPE_CHECKING:
     from hf_mlnmt.training.pair import TwoFiles
 
+STUDENT, INT8 = "student", "int8"  # the rounds of a student
+STUDENTS = {"student-tiny": "ssru", "student-base": "ssru", "student-self-attention": "transformer"}  # of each shape
 TEACHER = "teacher"  # several teachers as one model
 WINDOW = 512  # lines that an interruption may cost
 
@@ -77,14 +79,63 @@ def plan(
         for line in read_lines(making / file.name if file.parent == held else file)
     ]
     corpus = sizes.Measured(len(counts), sum(counts))
-    lines += sizes.for_student(content, str(asked.student), list(asked.teachers), translate, corpus, machine)
-    if sizes.INT8 in content["rounds"]:
+    lines += student_rounds(content, str(asked.student), list(asked.teachers), translate, corpus, machine)
+    if INT8 in content["rounds"]:
         run, dev = folders[1].parent, data / content["data"]["dev"]["files"]["source"]
         lines.append(
-            f"Firefox's engines, when it is trained: hf-mlnmt export {run / sizes.INT8}/average -o {run}/firefox "
-            f"--format firefox --calibrate {dev} --shortlist-text {run}/{sizes.STUDENT}.synthetic/{FILES['source']} "
+            f"Firefox's engines, when it is trained: hf-mlnmt export {run / INT8}/average -o {run}/firefox "
+            f"--format firefox --calibrate {dev} --shortlist-text {run}/{STUDENT}.synthetic/{FILES['source']} "
             f"--shortlist-teacher {teacher}"
         )
+    return lines
+
+
+def student_rounds(
+    content: dict[str, Any],
+    shape: str,
+    teachers: list[str],
+    translate: dict[str, Any],
+    corpus: sizes.Measured,
+    machine: sizes.Machine,
+) -> list[str]:
+    """Makes a student's rounds of a recipe's content; returns the choices in words.
+
+    teachers: for the objective. translate: keys of the synthetic corpus. corpus: of all that is translated.
+    """
+    if shape not in STUDENTS:
+        raise UserError(f"--student {shape}: unknown{suggest(shape, STUDENTS)}; known: {', '.join(STUDENTS)}.")
+    chosen, system = sizes.choose(corpus, machine)[0], STUDENTS[shape]
+    steps = chosen["budget"]["steps"]
+    last, keep = max(1, steps // 8), {"keep": 4, "average": 4}
+    content |= {name: chosen[name] for name in ("batch", "precision", "evaluation")}
+    content |= {
+        "model": {"system": system, "shape": shape},
+        "objective": {"name": "distillation", "teacher": teachers, "alignment": 0.1},
+        "tokenizer": {**chosen["tokenizer"], "kind": "unigram", "keep": ["digits"]},
+        "optimizer": {"name": "adamw", "learning_rate": 2.0e-3, "weight_decay": 0.1},
+        "schedule": {"name": "cosine", "warmup": max(1, min(1000, steps // 5))},
+        "budget": {"steps": steps},
+        "evaluation": {**chosen["evaluation"], "every": max(1, steps // 8)},
+        "checkpoints": keep,
+        "rounds": {STUDENT: {"alone": True, "translate": translate}},
+    }
+    lines = [
+        f"student: {system}, {shape} shape, {content['tokenizer']['vocab_size']:,} unigram subwords, a size as for "
+        f"{corpus.pairs:,} pairs; not measured at this size",
+        f"objective: cross-entropy on the teacher's translations (Kim and Rush 2016), and 0.1 of guided alignment by "
+        f"the attention of {teachers[0]} (Chen et al. 2016)",
+        f"steps: {steps:,} with learning rate 0.002, cosine",
+    ]
+    if system == "ssru":
+        tuning = {
+            "precision": {"int8": True, "dtype": "float32"},
+            "optimizer": {"learning_rate": 2.0e-4},
+            "schedule": {"name": "cosine", "warmup": max(1, last // 10)},
+            "budget": {"steps": last},
+            "evaluation": {"every": max(1, last // 4)},
+        }
+        content["rounds"][INT8] = {"after": STUDENT, "recipe": tuning}
+        lines.append(f"int8: {last:,} steps more, rounded in the forward pass as the engines round, at a tenth of that")
     return lines
 
 

@@ -156,7 +156,7 @@ def test_what_a_teacher_is_told_and_what_is_dropped(taught, tmp_path, monkeypatc
         found.append(translate["settings"])
         raise RuntimeError("planned")
 
-    monkeypatch.setattr(students.sizes, "for_student", planned)
+    monkeypatch.setattr(students, "student_rounds", planned)
     told = {"source_language": "en", "target_language": "de"}
     for teacher, reverse, installed, more, languages in (
         (taught[1], None, True, ["language"], {}),
