@@ -48,18 +48,17 @@ def calibrate(
     """Fit confidences to a development set, and keep them in the model's generation_config.json.
 
     Translations are made as ever and compared with the references: `translate --confidence` then says how sure the
-    model is of each, and `translate` warns once where texts are far from what the model knows. Take sentences that the
-    model was not trained on, 100 or more.
+    model is of each. Take sentences that the model was not trained on, 100 or more.
 
     Example:
 
         hf-mlnmt model calibrate runs/demo/average --source val.en.gz --reference val.de.gz
     """
     options.use_machine()
-    from hf_mlnmt.generation.choosing.calibrating import calibrate_folder
+    from hf_mlnmt.generation.choosing.confidence import calibrate_folder
 
     found = calibrate_folder(model, source, reference, decoding, device)
-    typer.echo(f"{model}: calibrated on {found.sentences:,} sentences, usual score {found.usual:.2f}", err=True)
+    typer.echo(f"{model}: calibrated on {found.sentences:,} sentences", err=True)
 
 
 def drop_auxiliaries(
@@ -131,9 +130,6 @@ def reranker(
         metavar="NAME",
     ),
     metric: Literal["BLEU", "chrF"] = option("BLEU", "What of the development set is to become best."),
-    by: Literal["sentence", "document"] = option(
-        "sentence", "document: language models and commands also see the sentences before (docs/decoding.md)."
-    ),
     samples: int = option(64, "With --sample: so many candidates of each sentence.", min=2, max=10_000),
     seed: int = option(1, "Of the search for weights, and of --sample.", min=0),
     device: options.Device = None,
@@ -161,7 +157,6 @@ def reranker(
         replace(decoding, seed=seed if decoding.do_sample else None),
         metric=metric,
         samples=samples,
-        by=by,
         seed=seed,
         device=device,
         shown=decoding.progress,
