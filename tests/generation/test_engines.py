@@ -195,7 +195,7 @@ def test_int8(folders):
 def test_models_that_it_cannot_run(tmp_path):
     tokenizers = joint_tokenizer()
     folder = write_folder(tmp_path, tokenizers, toy_model(tokenizers, "s-agg"))
-    with pytest.raises(UserError, match=r"engine 'ctranslate2' cannot run .*it lacks a decoder that"):
+    with pytest.raises(UserError, match=r"engine 'ctranslate2' cannot run .*it lacks S-Agg: the decoder reads"):
         pipeline(folder, "ctranslate2")
     with pytest.raises(UserError, match="bfloat16 on a CPU"):
         pipeline(folder, "ctranslate2", dtype="bfloat16")

@@ -35,7 +35,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.generation.translating.batches import Generated
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.search import what_is_around
-from hf_mlnmt.zoo.systems import architecture_of
+from hf_mlnmt.zoo.systems import system_of
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +57,8 @@ def lacks(model: Any) -> str | None:
     """Returns what CTranslate2 lacks for this model; None if it is one that can be written."""
     config = model.config
     if config.model_type != "mlnmt-transformer":
-        architecture = architecture_of(config)
-        return architecture.beyond if architecture else "its parts beyond the baseline Transformer"
+        system = system_of(config)
+        return f"{system.title}: {system.clause}" if system else "its parts beyond the baseline Transformer"
     if config.activation_function not in ACTIVATIONS:
         return f"activation_function={config.activation_function}; it has {', '.join(ACTIVATIONS)}"
     if not isinstance(config.eos_token_id, int):
