@@ -82,7 +82,7 @@ def read(name: str, options: dict[str, Any]) -> Checkpoint:
 
 
 def load(name: str, **options: Any) -> tuple[Any, list[str]]:
-    """Loads the model as Transformers does, every weight from the checkpoint; and the names of what nothing reads.
+    """Loads a model as Transformers does; returns it, and the names of tensors that nothing reads.
 
     Raises: UserError for what is not there, is of another architecture, a pickle that is more than weights, or a
         checkpoint that does not hold exactly the model's tensors.

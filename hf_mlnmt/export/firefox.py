@@ -196,7 +196,7 @@ def _unchanged(tensors: Mapping[str, np.ndarray], multipliers: Mapping[str, floa
 
 
 def _alpha(name: str, value: float) -> Item:
-    """Returns the item of an alpha; of one in int8, by its name, `value` is the multiplier."""
+    """Returns an alpha as an item of the file; that of an embedding is in int8, and `value` its multiplier."""
     if "Wemb" in name:
         return Item(name, "intgemm8", (1, 1), struct.pack("<bf", STEPS, value))
     return plain(name, np.array([[value]], np.float32))
