@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric, Signature
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-    from hf_mlnmt.generation.translating.alignments import Link
-
 ProtocolName = Literal["cased", "classic"]
 MetricName = Literal["BLEU", "chrF", "TER"]
 PROTOCOLS: tuple[ProtocolName, ...] = get_args(ProtocolName)
@@ -535,29 +533,6 @@ def check_counts(hypotheses: Lines, references: Sequence[Sequence[str | None]], 
     if of_lists and len(references) == len(hypotheses):
         hint = "give one list of lines per reference, not one list of references per sentence: list(zip(*references))"
     raise UserError(f"Different numbers of lines ({listed}): {hint}.")
-
-
-@dataclass(frozen=True)
-class GoldAlignment:
-    """The links (source word, target word) of one sentence; `possible` holds the sure ones too."""
-
-    sure: frozenset[Link]
-    possible: frozenset[Link]
-
-
-def alignment_error_rate(aligned: Iterable[set[Link]], gold: Iterable[GoldAlignment]) -> float:
-    """Returns AER over all sentences (Och and Ney 2003), counts added up before dividing.
-
-    AER = 1 - (|A & S| + |A & P|) / (|A| + |S|): A the links found, S the sure, P the sure and possible ones of `gold`.
-    Raises: UserError if there is no link at all.
-    """
-    right = total = 0
-    for made, sentence in zip(aligned, gold, strict=True):
-        right += len(made & sentence.sure) + len(made & sentence.possible)
-        total += len(made) + len(sentence.sure)
-    if not total:
-        raise UserError("no links, neither found nor sure: there is no alignment error rate.")
-    return 1 - right / total
 
 
 def scoring_options(
